@@ -21,7 +21,10 @@ from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, NewGroup, RankStatus
+from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, Line, NewGroup, RankStatus
+
+# what a rank that is interrupted raises, unless it fails in an except or finally
+ENDED = "KeyboardInterrupt", "CancelledError", "BdbQuit"
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Cell:
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
         self._turn = -1  # the rank at a breakpoint to which the person has typed
+        self._then: dict[int, RankStatus] = {}  # what the ranks did when the first one had failed or died
 
     @contextlib.contextmanager
     def _prepared(self, view: Any) -> Iterator[None]:
@@ -164,6 +168,7 @@ class Cell:
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
             if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):
+                self._then = self._then or self._watch.ask(False)
                 self._ranks.free(self._sent.unfinished())
                 limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
             elif duration < limit and self._watch.look():
@@ -194,7 +199,7 @@ class Cell:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
         if any(map(_has_failed, self._sent.so_far().values())):
             raised = self._raised()
-            self._raise_if_dead()
+            self._raise_if_dead(raised)
             self._raise_failed(raised)
         return self._sent.result.get(return_exceptions=True)
 
@@ -211,15 +216,42 @@ class Cell:
             self._ranks.note_ends(range(self._ranks.plan.n), seconds.DEATH)  # of one that served a call, without a cell
         return raised
 
-    def _raise_if_dead(self, replaced: Mapping[int, str] | None = None) -> None:
+    def _raise_if_dead(self, raised: list[Failure], replaced: Mapping[int, str] | None = None) -> None:
         """Raise RankDied if a process has ended since the cell was sent, by itself and not as one of `replaced`."""
         lost, replaced = self._ranks.lost, replaced or {}
-        if died := {rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}}:
-            survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
-            how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
-            seen = self._watch.states or self._ranks.states(survivors)
-            ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
-            raise failures.rank_died(died, survivors, *how, " ".join([*failures.not_freed(replaced), ended]).rstrip())
+        died = {rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}}
+        if not died:
+            return
+        survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
+        how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
+        seen = self._watch.states or self._ranks.states(survivors)
+        ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
+        gone = " ".join([*failures.not_freed(replaced), ended]).rstrip()
+        lines = {rank: self._lines_of_dead(rank) for rank in died}
+        raise failures.rank_died(died, survivors, *how, gone, lines, self._when_they_died(died, raised))
+
+    def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
+        """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
+        fault, pid = self._ranks.faults.get(rank), self._ranks.joined[rank].pid
+        return failures.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
+
+    def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
+        """What the other ranks of the cell did when these died, in words, and what to do to learn more."""
+        words = [*failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])]
+        others = [rank for rank in self._targets if rank not in self._ranks.lost]
+        states = report.at_that_time(others, self._then, raised)
+        if any(state.doing != IDLE for state in states.values()):
+            words += [f"The other rank{'s' if len(states) > 1 else ''} at that time:", report.table(states)]
+        if any(map(failures.is_mismatch, died.values())):
+            ended = [rank for rank, state in states.items() if state.doing == IDLE]
+            for op in {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}:
+                words += report.have_called(op, self._ranks.states(ended, patient=True) if ended else {})
+            known = {rank: state for rank, state in self._watch.states.items() if rank in died}
+            if clash := report.clash_of(states | known):
+                words.append(clash)
+            elif not self._options.check:
+                words.append(failures.RUN_CHECKED)
+        return words
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
         """The groups that the ranks make differently, by rank, if that is all that any of them raised for."""
@@ -255,7 +287,7 @@ class Cell:
         """
         everyone, needs = self._watch.states, self._watch.needs
         raised, busy = self._raised(), sorted({*self._sent.unfinished()} - {*self._ranks.lost})
-        self._raise_if_dead(replaced)
+        self._raise_if_dead(raised, replaced)
         made = self._groups_that_differ(raised)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
@@ -267,8 +299,7 @@ class Cell:
         waits = [state for state in states.values() if state.doing == COMMUNICATING]
         found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
-        ended = "KeyboardInterrupt", "CancelledError", "BdbQuit"  # others were raised in an except or finally
-        own = [f for f in raised if not f.consequence and f.kind not in ended]
+        own = [f for f in raised if not f.consequence and f.kind not in ENDED]
         parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)

@@ -33,7 +33,7 @@ from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 BAR = 10  # characters of a lab's bar in `progress`
-AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts")
+AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts", "Run it again")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 

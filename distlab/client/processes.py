@@ -26,6 +26,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, Servers
 from distlab.text import grouped, rank_list
+from distlab.wire import faults
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
@@ -323,18 +324,26 @@ class Processes:
             return "" if rank in self.client.ids else failures.exit_words(None)
         if not self._plan.forks:
             statuses = [program.poll() for program in self.programs if program.pid == pid]
-            return failures.exit_words(statuses[0]) if statuses and statuses[0] is not None else ""
+            if not statuses or statuses[0] is None:
+                return ""
+            log = Path(self.folder, "log", f"engine-{rank}.log").read_text(errors="replace")
+            return failures.exit_words(statuses[0], log, self.fault_of(rank, pid).in_python)
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
             report = connection.engines.get((rank, pid))
             if report and report.status is not None:
-                return failures.exit_words(report.status)
+                return failures.exit_words(report.status, report.log, self.fault_of(rank, pid).in_python)
             if report and host in connection.lost:
                 if self.names:
                     return f"was lost with host {self.names[host]}, {connection.lost[host]}"
                 words = failures.exit_words(connection.process.wait())
                 return f"ended with the process that forks the ranks, which {words}"
         return ""
+
+    def fault_of(self, rank: int, pid: int) -> faults.Fault:
+        """Where a process of an engine was if a fault in compiled code ended it, as far as that is known."""
+        part = self.servers.fault_of(rank) if self._plan.forks else faults.learners_part(self.folder, rank)
+        return faults.read(part, pid)
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""

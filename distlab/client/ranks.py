@@ -27,6 +27,7 @@ from distlab.launch import mpiexec
 from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire import messages, payload, seconds
+from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, RankStatus
 from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
@@ -41,6 +42,7 @@ class Ranks:
         channel: to the watchdogs of the ranks.
         lost: how ranks have died, in words, by rank.
         last_lines: the end of what they wrote, by rank.
+        faults: where they were when a fault in compiled code ended them, by rank.
         broken: whether the group must be rebuilt before use.
         joined: what each reported when it joined the group, its process number among it.
     """
@@ -49,6 +51,7 @@ class Ranks:
         self.plan = plan
         self.lost: dict[int, str] = {}
         self.last_lines: dict[int, str] = {}
+        self.faults: dict[int, Fault] = {}
         self.broken = False
         self.joined: list[Joined] = []
         self._cut = False  # whether connections between ranks were shut down since the group was built
@@ -377,6 +380,7 @@ class Ranks:
         if rank not in self.lost:
             self.lost[rank] = self._how_ended(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)
+        self.faults[rank] = self._processes.fault_of(rank, self.joined[rank].pid)
         return self.lost[rank]
 
     def _how_ended(self, rank: int) -> str:

@@ -143,11 +143,16 @@ class ReadsToTheEnd:
         while self._should_watch:
             written.poll()
             with self._reading:
-                read = os.read(self._fid, READ_AT_ONCE)
+                read = self._read()
                 if not read:
                     return
                 self.write(read.decode(errors="replace"))  # type: ignore[attr-defined]
-            os.write(self._original_stdstream_copy, read)
+
+    def _read(self) -> bytes:
+        """What has arrived; it is in the engine's log, too."""
+        read = os.read(self._fid, READ_AT_ONCE)
+        os.write(self._original_stdstream_copy, read)
+        return read
 
     def read_to_the_end(self) -> None:
         """Return when the stream has what was written to its descriptor before, or after a second."""
@@ -160,6 +165,43 @@ class ReadsToTheEnd:
             time.sleep(0.001)
         with self._reading:
             pass
+
+
+class StderrKept(ReadsToTheEnd):
+    """ReadsToTheEnd, whose stderr is kept if the process aborts: what it writes just before that would be lost.
+
+    The system moves it from the pipe into a file, before Python sees it; what is still in the pipe can be read by the
+    process that made the pipe, when this one has ended.
+
+    Private: the number of the descriptor in an OutStream.
+
+    Attributes:
+        kept: both ends of the pipe and the descriptor of the file; None where nothing is kept.
+    """
+
+    kept: tuple[int, int, int] | None = None
+    _file: int | None = None
+    _position = 0
+    _original_stdstream_fd: int
+
+    def _watch_pipe_fd(self) -> None:
+        if self.kept is not None and self.name == "stderr":  # type: ignore[attr-defined]
+            self._fid, writer, self._file = self.kept
+            os.dup2(writer, self._original_stdstream_fd)  # in the place of ipykernel's own pipe
+            os.close(writer)
+        super()._watch_pipe_fd()
+
+    def _read(self) -> bytes:
+        if self._file is None:
+            return super()._read()
+        try:
+            count = os.splice(self._fid, self._file, READ_AT_ONCE)
+        except (OSError, AttributeError):  # the file system is full, or it or this system cannot do that
+            self._file = None
+            return super()._read()
+        read = os.pread(self._file, count, self._position)
+        self._position += count
+        return read
 
 
 @contextlib.contextmanager

@@ -56,9 +56,16 @@ DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")  # of gloo's and of torch's stores
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
+OFTEN_GLOO = "often gloo: a message was longer than its tensor"
+# what gloo and C++ write about an exception that ends the process
+GLOO_ENDS = r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
+CPP_ENDS = r"terminate called after throwing an instance of '([^']*)'\s+what\(\):\s+([^\n]*)"
+RUN_CHECKED = (
+    "Run it again with check=True (%%px --check): it compares the calls before data moves, and names the one that does "
+    "not match."
+)
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
-    "SIGABRT": "often gloo: a message was longer than its tensor",
     "SIGSEGV": "a fault in compiled code",
 }
 
@@ -76,6 +83,28 @@ def failure(raised: Failure) -> Failure:
 def with_text(line: Line) -> Line:
     """A line that a rank has reported, with its text, which the rank may not have."""
     return replace(line, text=line.text or linecache.getline(line.file, line.number).strip())
+
+
+def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, ...]:
+    """Where a process was when it ended, with the text of the lines, as the notebook shows them.
+
+    Args:
+        lines: as wire/faults.py reads them: those of cells have a file that only the process had.
+        pid: its number.
+        source: the text of the %%px cell that it ran, its first line included; "" for a function.
+    """
+    texts = source.splitlines()
+    cells = [line.file for line in lines if f"ipykernel_{pid}" in line.file]
+    shown = []
+    for line in lines:
+        if line.file not in cells:
+            shown.append(with_text(line))
+        elif texts and line.file == cells[0]:
+            number = min(line.number, len(texts))  # %px has no first line of its own
+            shown.append(Line(number, texts[number - 1].removeprefix("%px ").strip(), line.place))
+        else:  # of a function from an earlier cell
+            shown.append(Line(line.number, "", line.place))
+    return tuple(shown)
 
 
 def readable(message: str) -> str:
@@ -217,6 +246,8 @@ def rank_died(
     host_lost: bool,
     last_lines: Mapping[int, str],
     gone: str,
+    lines: Mapping[int, tuple[Line, ...]],
+    then: Sequence[str] = (),
 ) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
@@ -225,8 +256,10 @@ def rank_died(
         others: the ranks that are alive.
         again: what to do for new ranks; "" if they come by themselves.
         host_lost: whether a host of theirs cannot be reached any more.
-        last_lines: the end of what they wrote, kept as the failures' traceback: an abort may cut it short.
+        last_lines: the end of what they wrote, kept as the failures' traceback.
         gone: what was lost with them, in sentences.
+        lines: where they were, by rank, as far as that is known.
+        then: what is known of the others at that time, and what to do to learn more.
     """
     who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
@@ -245,8 +278,12 @@ def rank_died(
         advice = f"{why}: {again}."
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
     causes_first = sorted(died.items(), key=lambda item: (item[1] == WITH_ANOTHER, item[0]))
-    raised = [Failure(rank, DIED, how, traceback=last_lines.get(rank, "")) for rank, how in causes_first]
-    return RankDied(f"{deaths(died)}.\n{words}", tuple(raised), tuple(others))
+    raised = [
+        Failure(rank, DIED, how, lines.get(rank, ()), traceback=last_lines.get(rank, "")) for rank, how in causes_first
+    ]
+    alike = grouped((failed.lines, failed.rank) for failed in raised if failed.lines)
+    places = [where(ranks, at) for at, ranks in alike.items()]
+    return RankDied("\n".join([f"{deaths(died)}.", *places, *then, words]), tuple(raised), tuple(others))
 
 
 def waited_to_join(failed: Failure) -> bool:
@@ -296,12 +333,34 @@ def deaths(died: Mapping[int, str]) -> str:
     return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 
 
-def exit_words(status: int | None) -> str:
-    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3"."""
+def exit_words(status: int | None, log: str = "", in_python: bool = False) -> str:
+    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3".
+
+    Args:
+        status: None if it is not known.
+        log: the end of what the process wrote.
+        in_python: whether a fault is known to have hit a thread of Python's, which is none of gloo's.
+    """
     if status is None:
         return "died"
     if status >= 0:
         return f"ended with exit status {status}"
     name = {known.value: known.name for known in signal.Signals}.get(-status, f"signal {-status}")
-    cause = f" ({CAUSES[name]})" if name in CAUSES else ""
-    return f"was killed by {name}{cause}"
+    cause = _why_aborted(log, in_python) if name == "SIGABRT" else CAUSES.get(name, "")
+    return f"was killed by {name} ({cause})" if cause else f"was killed by {name}"
+
+
+def _why_aborted(log: str, in_python: bool) -> str:
+    """Why a process has called abort(), from the end of what it wrote; "" if nothing is known."""
+    if sizes := re.findall(GLOO_ENDS, log):
+        came, expected = sizes[-1]
+        return f"gloo received {came} bytes where it expected {expected}"
+    if thrown := re.findall(CPP_ENDS, log):
+        kind, words = thrown[-1]
+        return f"C++ raised {kind}: {readable(words)}"
+    return "" if in_python else OFTEN_GLOO
+
+
+def is_mismatch(how: str) -> bool:
+    """Whether a process that ended so, in words, may have made a call that does not match those of other ranks."""
+    return "(gloo received" in how or OFTEN_GLOO in how

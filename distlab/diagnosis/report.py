@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
-from distlab.diagnosis.proof import Need, need, tensor_words, why_unmatched
+from distlab.diagnosis.proof import Need, disagreement, need, tensor_words, why_unmatched
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus
+from distlab.wire.messages import CallRecord, Failure, Line, RankStatus
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 WITHOUT_CALL = {  # what a rank does outside of calls
     messages.IDLE: "finished",
     messages.COMPUTING: "computing",
+    messages.COMMUNICATING: "waiting in communication",
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
@@ -189,7 +190,9 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
-        found = [(_without_call(state), "", line if state.doing == messages.COMPUTING else None)]
+        found = [
+            (_without_call(state), "", line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None)
+        ]
     for one in state.serving:
         what, tensors, line = _does(one)[0]
         found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
@@ -230,6 +233,54 @@ def brief(states: Mapping[int, RankStatus]) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1: all_reduce() (line 6)"."""
     some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
     return ", ".join(f"{words} ({line.position})" if line else words for words, line in some)
+
+
+# --- what ranks did when another one failed ---
+
+
+def at_that_time(
+    ranks: Sequence[int], seen: Mapping[int, RankStatus], raised: Sequence[Failure]
+) -> dict[int, RankStatus]:
+    """What ranks did when another one failed or died.
+
+    Args:
+        ranks: those that are asked for; all of them ran the cell.
+        seen: what they did, as they answered then; a rank that failed or finished at once was not asked.
+        raised: what they have raised.
+    """
+    failures = {failed.rank: failed for failed in raised}
+    found = {rank: _then(rank, seen.get(rank), failures.get(rank)) for rank in ranks}
+    return {rank: state for rank, state in found.items() if state is not None}
+
+
+def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankStatus | None:
+    """What a rank did at a time, from how it was seen and from what it has raised; None if that is not known."""
+    if seen is not None and seen.doing == messages.COMMUNICATING:
+        return seen
+    waited = failed is not None and failed.consequence
+    if seen is not None and seen.doing == messages.COMPUTING and not (waited and failed.lines == seen.lines):
+        return seen
+    if waited:
+        return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
+    return RankStatus(rank, messages.IDLE) if failed is None else None
+
+
+def clash_of(states: Mapping[int, RankStatus]) -> str:
+    """How the calls of these ranks to one collective differ, a sentence; "" where nothing is known to differ."""
+    calls = [(rank, state.call) for rank, state in states.items() if state.call is not None]
+    collectives = [(rank, call) for rank, call in calls if call.kind == messages.COLLECTIVE and call.members]
+    alike = grouped(((call.group, call.sequence), (rank, call)) for rank, call in collectives)
+    return next(filter(None, (disagreement(dict(those)) for those in alike.values())), "")
+
+
+def have_called(op: str, states: Mapping[int, RankStatus]) -> list[str]:
+    """A sentence for ranks whose newest collective was this function, with what they gave it."""
+    found = []
+    for rank, state in states.items():
+        newest = {call.group: call for call in state.history}  # in each group they are in their order
+        if calls := [call for call in newest.values() if call.op == op and call.tensors]:
+            found.append((tensor_words(calls[0]), rank))
+    return [f"{rank_list(ranks).capitalize()} had called {op} with {what}." for what, ranks in grouped(found).items()]
 
 
 # --- operations that were begun and not waited for ---

@@ -138,6 +138,11 @@ class Servers:
         logs = [one.log for c in self.connections for one in c.engines.values() if one.engine == number]
         return logs[-1] if logs else ""
 
+    def fault_of(self, number: int) -> str:
+        """Where an engine was when a fault in compiled code ended it, if that is known."""
+        faults = [one.fault for c in self.connections for one in c.engines.values() if one.engine == number]
+        return faults[-1] if faults else ""
+
     def order(self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any) -> None:
         """Send an order for each of some engines; returns at once. Nothing happens to engines that have ended."""
         for engine in engines:

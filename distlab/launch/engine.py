@@ -17,7 +17,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
-from distlab.compat.ipython import NeverBusy, ReadsToTheEnd, modules_unread
+from distlab.compat.ipython import NeverBusy, StderrKept, modules_unread
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
@@ -44,7 +44,7 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
         await super().execute_request(stream, ident, parent)
 
 
-class QuietStream(ReadsToTheEnd, OutStream):
+class QuietStream(StderrKept, OutStream):
     """stdout or stderr of an engine; a flush with nothing to flush does not wake the output thread.
 
     An engine flushes both after every request, and each flush waits for a round trip through that thread.
@@ -76,8 +76,14 @@ def prepare() -> None:
     ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)
 
 
-def run(number: int) -> None:
-    """Be engine `number` until it is asked to end. Runs in a forked child."""
+def run(number: int, stderr: tuple[int, int, int]) -> None:
+    """Be engine `number` until it is asked to end. Runs in a forked child.
+
+    Args:
+        number: the engine's.
+        stderr: both ends of a pipe for what is written past Python, and the descriptor of the file that keeps it.
+    """
+    QuietStream.kept = stderr
     app = IPEngine.instance()
     app.id = number
     app.init_engine()

@@ -64,6 +64,7 @@ class Server:
         self._orders, self._reports = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
         self.host = 0
         self.engines: dict[int, int] = {}
+        self._errors: dict[int, int] = {}  # by process: the end of the pipe with what the engine writes past Python
         self._wakeup, self._woken = socket.socketpair()
 
     def serve(self, store: str | None, beats: bool) -> None:
@@ -116,7 +117,11 @@ class Server:
                     os.kill(pid, signal.SIGKILL)  # it is there until it is reaped
             elif isinstance(order, orders.ForkOrder):
                 os.environ.update(order.environment)  # ipyparallel's connection information is in it
-                forked[self._fork(_run_engine, order.engine)] = order.engine
+                reader, writer = os.pipe()
+                pid = self._fork(_run_engine, order.engine, reader, writer)
+                os.close(writer)
+                self._errors[pid] = reader
+                forked[pid] = order.engine
         self.engines |= forked
         for pid, engine in forked.items():  # now: between two forks it would copy each page that this touches
             self.report(orders.EngineProcess(engine, pid))
@@ -135,7 +140,19 @@ class Server:
                 if pid in self.engines:
                     engine = self.engines.pop(pid)
                     code = os.waitstatus_to_exitcode(status)
-                    self.report(orders.EngineProcess(engine, pid, code, _end_of_log(engine)))
+                    self.report(
+                        orders.EngineProcess(engine, pid, code, self._last_words(engine, pid), _fault_of(engine))
+                    )
+
+    def _last_words(self, engine: int, pid: int) -> str:
+        """The end of what an engine's process has written, with what it had no time to read itself before it ended."""
+        written = _end_of(_log_of(engine)) + _end_of(_stderr_of(engine))
+        if (reader := self._errors.pop(pid, None)) is not None:
+            os.set_blocking(reader, False)  # a process that it has started may still have the other end
+            with open(reader, "rb", buffering=0) as pipe:
+                while unread := pipe.read(1 << 16):
+                    written += unread
+        return written[-LOG_BYTES:].decode(errors="replace")
 
     def _serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
@@ -166,6 +183,8 @@ class Server:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
             for end in (self._orders, self._reports, self._wakeup, self._woken):
                 end.close()
+            for of_another in self._errors.values():
+                os.close(of_another)
             child(*arguments)
             status = 0
         except BaseException:
@@ -182,19 +201,27 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
-def _run_engine(number: int) -> None:
-    """Be ipyparallel's engine `number`, with a log of its own. Runs in a forked child."""
+def _run_engine(number: int, reader: int, writer: int) -> None:
+    """Be ipyparallel's engine `number`, with logs of its own. Runs in a forked child.
+
+    Args:
+        number: the engine's.
+        reader, writer: the ends of a pipe, which this process and its parent can read.
+    """
     import torch
 
     from distlab.launch import engine
 
-    with open(_log_of(number), "ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    # emptied: what an earlier process wrote says nothing about this one
+    log = os.open(_log_of(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
     # OpenMP read the variable when torch was loaded in the parent
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _part_from_other_ranks()
-    engine.run(number)
+    stderr = os.open(_stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    engine.run(number, (reader, writer, stderr))
 
 
 def _part_from_other_ranks() -> None:
@@ -239,11 +266,24 @@ def _log_of(engine: int) -> str:
     return os.path.join(os.environ["IPP_PROFILE_DIR"], "log", f"fork-{engine}.log")
 
 
-def _end_of_log(engine: int) -> str:
-    with contextlib.suppress(OSError), open(_log_of(engine), "rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
-        return log.read().decode(errors="replace")
-    return ""
+def _stderr_of(engine: int) -> str:
+    """Path of the file with what an engine has written to stderr past Python."""
+    return os.path.join(os.environ["IPP_PROFILE_DIR"], "log", f"stderr-{engine}.log")
+
+
+def _end_of(path: str) -> bytes:
+    """The end of a file; nothing if there is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+        return file.read()
+    return b""
+
+
+def _fault_of(engine: int) -> str:
+    """What an engine was doing if a fault in compiled code ended it."""
+    from distlab.wire import faults  # now: a server whose engines all live does not need it
+
+    return faults.learners_part(os.environ["IPP_PROFILE_DIR"], engine)
 
 
 def command(module: str = __name__, python: str = sys.executable) -> list[str]:

@@ -7,6 +7,7 @@ prints what it prints under its rank, and ends where the cell does.
 
 import asyncio
 import builtins
+import faulthandler
 import os
 import pdb
 import re
@@ -181,7 +182,7 @@ def restore_environment() -> None:
 
 
 def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
-    """In a process that a cell forks, make signals and streams do what they do in any program.
+    """In a process that a cell forks, make signals, those of faults too, and streams do what they do elsewhere.
 
     Signals are blocked during the fork: one that the parent sends before the child has its own handlers, as a
     short-lived Pool does, would be lost. What the child prints goes to its descriptors, as what any program prints that
@@ -199,6 +200,7 @@ def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
 
     def in_child() -> None:
+        faulthandler.disable()  # it would write into the rank's file
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,6 +18,7 @@ from distlab.devices import device_for
 from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
+from distlab.wire import faults
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
 
 hooks.install()  # once for all ranks that are forked from this process
@@ -38,6 +39,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
     os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
     LOG.rank, LOG.world_size = rank, meeting.world_size
     private.quiet_loggers()
+    faults.keep(rank)
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
     watchdog.watch(watcher)

@@ -338,7 +338,11 @@ class waits:
         LOG.total += 1
         LOG.now[self._thread] = self._outer
         if self._note.readable and isinstance(error, RuntimeError):
-            raise self._note.readable(error) from None
+            readable = self._note.readable(error)
+            readable.distlab_note = self._note
+            raise readable from None
+        if isinstance(error, RuntimeError):  # what a wait for another rank ends in
+            error.distlab_note = getattr(error, "distlab_note", self._note)
 
 
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
@@ -370,7 +374,9 @@ def describe_failure(error: BaseException) -> Failure:
     communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
-    return Failure(LOG.rank, kind, message, tuple(lines), whole, consequence=waited, communicated=communicated)
+    note = getattr(error, "distlab_note", None)
+    call = note.record() if note is not None else None
+    return Failure(LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call)
 
 
 def is_at_fault(error: BaseException) -> bool:

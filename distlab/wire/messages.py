@@ -68,6 +68,7 @@ class Failure:
         traceback: Python's whole traceback.
         consequence: whether it waited for another rank, which may be the culprit.
         communicated: whether a torch.distributed call raised it, so that its group may be damaged.
+        call: the one that raised it, if it is known.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class Failure:
     traceback: str = field(default="", repr=False)
     consequence: bool = False
     communicated: bool = False
+    call: CallRecord | None = field(default=None, repr=False, compare=False)
 
 
 # --- what a rank does ---

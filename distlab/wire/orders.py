@@ -106,12 +106,14 @@ class EngineProcess:
         engine: its number; CONTROLLER for the controller, whose end alone is reported.
         status: with which it has ended, negative for a signal; None while it runs.
         log: the end of what it wrote.
+        fault: where it was if a fault in compiled code ended it, see wire/faults.py.
     """
 
     engine: int
     pid: int
     status: int | None = None
     log: str = ""
+    fault: str = ""
 
 
 Order = ForkOrder | KillOrder | Alive

@@ -94,8 +94,42 @@ def a_segmentation_fault(rank, n):
 
 @breaks(2, error="RankDied")
 def a_message_larger_than_its_recv(rank, n):
-    """rank 1 was killed by SIGABRT (often gloo: a message was longer than its tensor)"""
+    """rank 1 was killed by SIGABRT (gloo received 16 bytes where it expected 8).|  rank 1   zoo_of_failures.py:"""
     message(rank, ones(4), ones(2))
+
+
+@breaks(2, error="RankDied")
+def a_collective_longer_than_that_of_another_rank(rank, n):
+    """rank 1 was killed by SIGABRT (gloo received 1000 bytes where it expected 4).|  rank 1   zoo_of_failures.py:"""
+    dist.all_reduce(ones(1 if rank else 1000))
+
+
+@breaks(3, error="RankDied")
+def two_collectives_longer_than_that_of_one_rank(rank, n):
+    """The ranks' all_reduce calls do not match: rank 0 has float32[1000], rank 1 has float32[2]."""
+    dist.all_reduce(ones(1000 if rank == 0 else rank * 2))
+
+
+@breaks(2, error="RankDied")
+def a_type_longer_than_that_of_another_rank(rank, n):
+    """Rank 0 had called broadcast with float64[8].|Run it again with check=True"""
+    dist.broadcast(ones(8, torch.float64 if rank == 0 else torch.float32), src=0)
+
+
+@breaks(2, error="RankDied")
+def a_collective_that_is_skipped(rank, n):
+    """rank 0  all_reduce()  float32[1000]  zoo_of_failures.py:"""
+    if rank == 0:
+        dist.all_reduce(ones(1000))
+    dist.all_reduce(ones(2))
+
+
+@breaks(3, error="RankDied")
+def an_abort_of_the_learners(rank, n):
+    """rank 1 was killed by SIGABRT.|  rank 1   zoo_of_failures.py:"""
+    if rank == 1:
+        os.abort()
+    dist.barrier()
 
 
 # --- what only checked mode finds: wrong results, or a crash ---

@@ -49,8 +49,11 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     before = usable.run(pid_on_rank)
     usable.push({"kept": 6})
     error = raised(distlab.RankDied, usable.run, dies)
+    line = dies.__code__.co_firstlineno + 3
     assert str(error) == (
         f"rank 1 was {KILLED}.\n"
+        "The other ranks at that time:\n"
+        f"  ranks 0 and 2  barrier()  conftest.py:{line} in dies  dist.barrier()\n"
         "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
         "Ranks 0 and 2 keep theirs."
     )
@@ -96,6 +99,69 @@ def test_a_death_is_reported_though_other_ranks_sleep(usable):
     assert "the last words" in failure.traceback
     assert time.monotonic() - began < 30
     assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
+
+
+def aborts_in_cpp(rank, world_size):
+    if rank == 1:
+        ended = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+        os.write(2, ended.encode())
+        os.abort()
+    dist.barrier()
+
+
+def test_what_a_rank_writes_just_before_it_aborts_is_not_lost(monkeypatch):
+    """ipykernel reads it by a thread of the rank, which ends with it; it does not where pytest runs the ranks."""
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with distlab.Cluster(2) as cluster:
+        for _ in range(5):
+            error = raised(distlab.RankDied, cluster.run, aborts_in_cpp)
+            assert str(error).startswith("rank 1 was killed by SIGABRT (C++ raised std::bad_alloc: std::bad_alloc).\n")
+            assert "what():  std::bad_alloc" in error.failures[0].traceback
+
+
+def forks_one_that_aborts(rank, world_size):
+    child = os.fork()
+    if child == 0:
+        os.abort()
+    os.waitpid(child, 0)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGABRT)
+    dist.barrier()
+
+
+def test_a_fault_of_a_process_that_a_rank_has_forked_is_not_the_ranks(usable):
+    """The lines are those of the rank's own end."""
+    error = raised(distlab.RankDied, usable.run, forks_one_that_aborts)
+    line = forks_one_that_aborts.__code__.co_firstlineno + 6
+    assert [(failure.rank, failure.lines[0].number) for failure in error.failures] == [(1, line)]
+
+
+def ends_after_its_child(rank, world_size):
+    child = os.fork()
+    if child == 0:
+        os.abort()
+    os.waitpid(child, 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_rank_that_is_killed_has_no_lines_of_its_child(usable):
+    error = raised(distlab.RankDied, usable.run, ends_after_its_child, ranks=[1])
+    assert str(error).splitlines()[0] == f"rank 1 was {KILLED}."
+    assert error.failures[0].lines == ()
+
+
+def test_other_ranks_own_errors_are_told_beside_a_death(usable):
+    def both(rank, world_size):
+        if rank == 1:
+            os._exit(3)
+        if rank == 2:
+            raise ValueError("no data")
+
+    error = raised(distlab.RankDied, usable.run, both)
+    assert str(error).startswith(
+        "rank 1 ended with exit status 3.\nrank 2 raised ValueError: no data\n  rank 2   test_"
+    )
+    assert "at that time" not in str(error)
 
 
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):

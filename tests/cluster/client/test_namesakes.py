@@ -46,9 +46,13 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
     killed = "rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"
     with beside_files(names, n=2, timeout=30, engines="local") as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)] * 2
-        assert str(raised(distlab.RankDied, cluster.run, dies)) == (
-            f"{killed}.\nThe cluster is incomplete: call cluster.restart() for new ranks."
-        )
+        place = f"conftest.py:{dies.__code__.co_firstlineno + 3} in dies"
+        assert str(raised(distlab.RankDied, cluster.run, dies)).splitlines() == [
+            f"{killed}.",
+            "The other rank at that time:",
+            f"  rank 0  barrier()  {place}  dist.barrier()",
+            "The cluster is incomplete: call cluster.restart() for new ranks.",
+        ]
         advice = "Call cluster.restart() for new ranks."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
             assert str(raised(distlab.ClusterError, call)) == f"The cluster is incomplete: {killed}. {advice}"

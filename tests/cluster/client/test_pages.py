@@ -48,6 +48,13 @@ def dies(rank, world_size):
     dist.barrier()
 
 
+def sends_more(rank, world_size):
+    if rank == 0:
+        dist.send(torch.zeros(4), dst=1)
+    elif rank == 1:
+        dist.recv(torch.zeros(2), src=0)
+
+
 def slow(rank, world_size):
     if rank == 0:
         time.sleep(60)
@@ -62,7 +69,7 @@ def plain(report):
 
 def test_the_pages_show_real_reports(usable):
     calls = [(usable.run, deadlock), (usable.run, stuck_barrier), (usable.run, mismatch), (usable.run, raises)]
-    calls += [(usable.run, dies), (usable.run, max, threading.Lock()), (distlab.Cluster, 0)]
+    calls += [(usable.run, dies), (usable.run, sends_more), (usable.run, max, threading.Lock()), (distlab.Cluster, 0)]
     errors = [raised(distlab.errors.DistlabError, *call) for call in calls]
     errors.append(raised(distlab.RankError, usable.run, mismatch, check=True))
     errors.append(raised(distlab.RankError, usable.run, own_pairs))

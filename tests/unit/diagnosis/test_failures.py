@@ -1,10 +1,22 @@
 """From what ranks report to one paragraph, without any process; tests/cluster/client/test_faults.py has whole ones."""
 
+import linecache
 from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis.failures import ADVICE, DIED, exit_words, not_built, outcome, rank_error, readable, where
+from distlab.diagnosis.failures import (
+    ADVICE,
+    DIED,
+    exit_words,
+    is_mismatch,
+    lines_of_dead,
+    not_built,
+    outcome,
+    rank_error,
+    readable,
+    where,
+)
 from distlab.wire.messages import Failure, Line
 
 TIMED_OUT = "Timed out waiting 1500ms for recv operation to complete"
@@ -33,6 +45,45 @@ def test_a_line_of_a_file_has_the_name_of_the_file():
         "           line 2 in main   step()",
         "           train.py:3 in main   step()",
     ]
+
+
+GLOO = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at /gloo/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 2. Received data size"""
+ALLOC = """terminate called after throwing an instance of 'std::runtime_error'
+  what():  [/src/x.cpp:7] no more room
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "in_python", "words"),
+    [
+        (None, "", False, "died"),
+        (3, GLOO, False, "ended with exit status 3"),
+        (-9, GLOO, False, "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"),
+        (-6, GLOO, False, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
+        (-6, ALLOC, False, "was killed by SIGABRT (C++ raised std::runtime_error: no more room)"),
+        (-6, "", False, "was killed by SIGABRT (often gloo: a message was longer than its tensor)"),
+        (-6, "", True, "was killed by SIGABRT"),
+        (-11, "", True, "was killed by SIGSEGV (a fault in compiled code)"),
+        (-12, "", False, "was killed by SIGUSR2"),
+    ],
+)
+def test_how_a_process_ended(status, log, in_python, words):
+    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of Python's."""
+    assert exit_words(status, log, in_python) == words
+    assert is_mismatch(words) == (status == -6 and not in_python and log != ALLOC)
+
+
+def test_the_lines_of_a_dead_rank_have_their_text():
+    """Those of its cell, which %px has no first line for; those of an earlier cell have a number alone."""
+    cell, earlier, file = "/tmp/ipykernel_7/2.py", "/tmp/ipykernel_7/1.py", linecache.__file__
+    lines = Line(3, "", file=cell), Line(2, "", "step", earlier), Line(1, "", "load", file)
+    shown = lines_of_dead(lines, 7, "%%px\nx = 1\n  step(x)")
+    assert shown[:2] == (Line(3, "step(x)"), Line(2, "", "step"))
+    assert shown[2].text == '"""Cache lines from Python source files.'
+    assert [line.file for line in shown] == ["", "", file]
+    assert lines_of_dead((Line(2, "", file=cell),), 7, "%px dist.barrier()") == (Line(1, "dist.barrier()"),)
+    assert lines_of_dead((Line(2, "", file=cell),), 7, "") == (Line(2, ""),)
 
 
 def test_a_wait_that_timed_out_comes_before_those_that_it_ended():

@@ -6,7 +6,7 @@ import pytest
 
 from distlab.diagnosis import report
 from distlab.errors import RankError
-from distlab.wire.messages import COMPUTING, Line, RankStatus
+from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, Failure, Line, RankStatus
 from tests.unit.paper import Paper
 
 
@@ -62,6 +62,40 @@ def test_a_brief_of_what_ranks_do():
     assert report.brief(states) == (
         "ranks 0-1: all_reduce() (line 6), rank 2: computing (train.py:4), rank 3: finished, rank 4: computing"
     )
+
+
+# --- what ranks did when another one failed ---
+
+
+def test_what_ranks_did_when_another_one_died():
+    """As they were seen then; by the call that failed with it where that tells more; finished ones have nothing."""
+    reduces, sleeps = Line(6, "dist.all_reduce(t)"), Line(4, "time.sleep(5)")
+    seen = at_lines("6 ranks; 0 all_reduce; 1-2 computes; 3 is_silent", reduces, sleeps, reduces)
+    call = seen[0].call
+    closed = {"consequence": True, "call": call, "lines": (reduces,)}
+    raised = [Failure(rank, "RuntimeError", "Connection closed", **closed) for rank in (1, 2, 3)]
+    raised.append(Failure(4, "ValueError", "no"))
+    states = report.at_that_time([0, 1, 2, 3, 4, 5, 6], seen, raised)
+    assert states == {
+        0: seen[0],
+        1: seen[1],  # it slept, and has called since
+        2: RankStatus(2, COMMUNICATING, call, (reduces,)),  # it was raising
+        3: RankStatus(3, COMMUNICATING, call, (reduces,)),
+        5: RankStatus(5, IDLE),
+        6: RankStatus(6, IDLE),
+    }
+    in_cpp = RankStatus(1, COMMUNICATING, None, (Line(3, "loss.backward()"),))
+    assert report.table({1: in_cpp}) == "  rank 1  waiting in communication  line 3  loss.backward()"
+
+
+def test_calls_that_are_known_to_differ():
+    """Those of one collective are compared; a message, another collective and a rank without a call are not."""
+    clash = "The ranks' reduce calls do not match: rank 0 has op=MAX, rank 1 has op=SUM."
+    reduces = "3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
+    assert report.clash_of(at_lines(f"{reduces}; 2 computes")) == clash
+    assert report.clash_of(at_lines("3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=MAX; 2 recv 1")) == ""
+    another = "2 ranks; 0 barrier; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
+    assert report.clash_of(at_lines(another)) == ""
 
 
 # --- the source with marks ---

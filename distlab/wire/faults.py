@@ -1,0 +1,114 @@
+"""What a rank was doing when a fault in compiled code ended it: Python's faulthandler writes that into a file.
+
+`keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork server or on the
+notebook's kernel, and knows which lines are the learner's there; `read` runs on the kernel, called by ranks.py.
+"""
+
+import contextlib
+import faulthandler
+import os
+import re
+import threading
+from dataclasses import dataclass
+
+from distlab.wire.messages import Line, is_learners
+
+OWN = "DISTLAB_CLUSTER"  # in the environment of processes that distlab has started, which have a folder for the file
+FOLDER = "IPP_PROFILE_DIR"
+MAIN = "main "
+_C10D = os.path.join("torch", "distributed", "distributed_c10d.py")
+# not compiled here: every rank imports this, and few need it
+_FRAME = r'  File "(.*)", line (\d+) in (.*)'
+_THREAD = r"(Current thread|Thread) (0x[0-9a-f]+)"
+_ESCAPED = r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a process was when a fault ended it.
+
+    Attributes:
+        lines: the learner's, outermost first: of the thread that was hit, or else of the main one.
+        op: the function of torch.distributed that the last of them called; "" for none.
+        in_python: whether a thread of Python's was hit, and not one that C++ has started, as gloo does.
+    """
+
+    lines: tuple[Line, ...] = ()
+    op: str = ""
+    in_python: bool = False
+
+
+def path(folder: str, rank: int) -> str:
+    """The file of a rank whose cluster has this folder."""
+    return os.path.join(folder, "log", f"fault-{rank}.txt")
+
+
+def keep(rank: int) -> None:
+    """From now on, a fault writes the stacks of all threads into this rank's file. Runs on: a rank, its main thread.
+
+    The file of an earlier process with the same rank is emptied. Engines that others have started get none, nor do
+    those on a host without the cluster's folder.
+    """
+    if OWN not in os.environ or FOLDER not in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        file = open(path(os.environ[FOLDER], rank), "wb", buffering=0)  # noqa: SIM115  # faulthandler keeps it
+        file.write(f"{MAIN}{threading.get_ident():#018x}\n".encode())
+        faulthandler.enable(file)
+
+
+def learners_part(folder: str, rank: int) -> str:
+    """What stands in a rank's file, of the frames only the learner's and torch.distributed's; "" without a fault."""
+    try:
+        with open(path(folder, rank), errors="replace") as file:
+            rows = file.read().splitlines()
+    except OSError:
+        return ""
+    kept = [row for row in rows if _tells(row)]
+    return "\n".join(kept) if len(kept) > 1 else ""
+
+
+def _tells(row: str) -> bool:
+    """Whether a row is no frame, or one that says what the learner's program did."""
+    frame = re.fullmatch(_FRAME, row)
+    return frame is None or is_learners(_file_in(frame)) or _file_in(frame).endswith(_C10D)
+
+
+def read(part: str, pid: int) -> Fault:
+    """Where a process was, from the learner's part of its file.
+
+    Args:
+        part: what `learners_part` has returned.
+        pid: the process number, by which the cells that it ran are known.
+    """
+    main, current, thread = "", "", ""
+    stacks: dict[str, list[Line]] = {}
+    ops: dict[str, str] = {}
+    for row in part.splitlines():
+        if row.startswith(MAIN):
+            main = row.removeprefix(MAIN)
+        elif begins := re.match(_THREAD, row):
+            thread = begins[2]
+            if begins[1] == "Current thread":
+                current = thread
+        elif frame := re.fullmatch(_FRAME, row):
+            if not _file_in(frame).endswith(_C10D):
+                stacks.setdefault(thread, []).insert(0, _line(frame, pid))
+            elif thread not in stacks:  # the frames that were called come first
+                ops[thread] = frame[3]
+    seen = current if current in stacks else main
+    return Fault(tuple(stacks.get(seen, ())), ops.get(seen, ""), in_python=bool(current))
+
+
+def _line(frame: re.Match[str], pid: int) -> Line:
+    """A line; one of a cell keeps its file, which tells one cell from another, and counts the line with %%px."""
+    file, number, function = _file_in(frame), int(frame[2]), frame[3]
+    place = "" if function.startswith("<") else function
+    if f"ipykernel_{pid}" in file:
+        number += 1
+    return Line(number, "", place, file)
+
+
+def _file_in(frame: re.Match[str]) -> str:
+    """The file of a frame; faulthandler escapes what is not ASCII."""
+    return re.sub(_ESCAPED, lambda found: chr(int(found[1] or found[2] or found[3], 16)), frame[1])
