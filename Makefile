@@ -1,6 +1,6 @@
 # Everything a user types. `make` alone prints the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup lab check-parts test matrix lint notebooks figs bench colab class site clean
+.PHONY: help setup lab check-parts test matrix fuzz lint notebooks figs bench colab class site clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -28,6 +28,7 @@ help:
 	@echo "make lab        set up, check this machine, open JupyterLab on the course"
 	@echo "make test       set up, run every test and compare every notebook's output   (PARTS=\"unit nbval\" for some)"
 	@echo "make matrix     the same in environments of other versions  (MATRIX=\"$(MATRIX)\")"
+	@echo "make fuzz       random small programs: do proof and simulator agree?            (SECONDS=60; without, until Ctrl-C)"
 	@echo "make lint       check the code's style, and that imports go one way"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
@@ -137,6 +138,12 @@ matrix:
 	   else outcome=FAILED; status=1; fi; \
 	   summary+="$$pair  $$outcome"$$'\n'; \
 	 done; printf '\n----- Python:torch\n%s' "$$summary"; exit $$status
+
+# bash has a variable SECONDS of its own, which a make variable from the command line replaces
+fuzz: SECONDS ?=
+fuzz: SEED ?=
+fuzz: setup
+	@exec $(ENV_PYTHON) -m tools.fuzz "$(SECONDS)" $(SEED)
 
 lint: setup
 	@$(part-lint)
