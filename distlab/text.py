@@ -113,7 +113,8 @@ def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
     """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"; "no ranks"."""
     if not ranks:
         return "no ranks"
-    runs = grouped((rank - place, rank) for place, rank in enumerate(sorted(ranks)))  # in a run both rise together
+    ranks = sorted(set(ranks))
+    runs = grouped((rank - place, rank) for place, rank in enumerate(ranks))  # in a run both rise together
     spans = list(runs.values())
     words: list[str] = []
     for span in spans:

@@ -189,7 +189,7 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
     if not calls:
         return ""
-    rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items()]
+    rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines]
     return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
 
 

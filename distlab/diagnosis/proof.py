@@ -87,7 +87,8 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     if call.kind == COLLECTIVE:
         return _need_of_collective(state, states)
     if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
-        return Need(tuple(rank for rank in call.members if rank in states))
+        known = tuple(rank for rank in call.members if rank in states)
+        return Need(known) if known else None
     if call.kind == messages.NEW_GROUP:
         return _need_of_new_group(state, states)
     others = [s for r, s in states.items() if r in call.members and r != state.rank]
@@ -176,9 +177,9 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     """The peer, or every possible one, unless there already is a message, or a recv, for the call."""
     call, peer = state.call, state.call.peer
     receiver = peer if call.is_send else state.rank
-    if not {receiver, state.rank if peer is None else peer} <= states.keys():
-        return None  # no rank has that number: nothing is known of it
     members = [r for r in call.members if r in states]
+    if not {receiver, state.rank, state.rank if peer is None else peer} <= set(members):
+        return None  # no rank of the group has that number: nothing is known of it
     sends = {r: _count(states[r], True, call.group, call.tag, receiver) for r in members}
     recvs = {r: _count(states[receiver], False, call.group, call.tag, r) for r in members}
     recvs_from_any = _count(states[receiver], False, call.group, call.tag, None)
@@ -317,6 +318,8 @@ def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
 
 def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
     for rank, call in calls.items():
+        if rank not in call.members:  # ranks that have made other groups under one name
+            continue
         own = call.members.index(rank)
         for other, sent in zip(call.members, call.sends or (), strict=False):
             expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()

@@ -85,8 +85,10 @@ def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> 
 
 def _callee(call: CallRecord) -> str:
     """What a remote call waits for: "rank 2: add(...)"."""
-    what = f": {call.function}(...)" if call.function else f", in {call.op}"
-    return f"{rank_list(call.members)}{what}"
+    what = f"{call.function}(...)" if call.function else ""
+    if not call.members:
+        return what or f"an answer, in {call.op}"
+    return f"{rank_list(call.members)}: {what}" if what else f"{rank_list(call.members)}, in {call.op}"
 
 
 def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
@@ -157,7 +159,8 @@ def call_words(call: CallRecord) -> str:
     if call.kind == messages.REMOTE:
         return f"waiting for {_callee(call)}"
     if call.kind == messages.WAITING:
-        return f"waits {call.function}{f' for {rank_list(call.members)}' if call.members else ''}"
+        whom = f"for {rank_list(call.members)}" if call.members else ""
+        return " ".join(filter(None, ["waits", call.function, whom]))
     if call.kind == messages.MESSAGE:
         peer = "any" if call.peer is None else call.peer
         given.append(f"{'dst' if call.is_send else 'src'}={peer}")

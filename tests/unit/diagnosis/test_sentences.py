@@ -1,0 +1,260 @@
+"""Every function that makes words, on statuses and failures generated from their types: no exception, and sentences."""
+
+import functools
+import inspect
+import types
+import typing
+from dataclasses import is_dataclass, replace
+from random import Random
+
+import pytest
+
+from distlab.diagnosis import failures, proof, report
+from distlab.wire import messages
+from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, Line, NewGroup, RankStatus
+
+STATUSES = 300  # seeds
+RANKS = range(4)
+# what the fields hold whose types say less than their docstrings
+KINDS = (messages.MESSAGE, messages.COLLECTIVE, messages.REMOTE, messages.OTHER, messages.WAITING)
+WORDS = {
+    "doing": (messages.IDLE, messages.COMPUTING, COMMUNICATING, messages.BETWEEN, messages.SILENT),
+    "op": ("send", "irecv", "all_reduce", "gather", "new_group", "backward", "init_rpc", "waiting"),
+    "collective": ("", "reduce", "allreduce", "alltoall"),
+    "group": ("", "0", "7"),
+    "function": ("", "add", "through a file"),
+    "reduce_op": ("", "SUM", "MAX"),
+    "text": ("", "f()"),
+    "place": ("", "step"),
+    "file": ("", "/nowhere/a.py"),
+}
+RANK_FIELDS = ("rank", "members", "peer", "root", "caller")
+
+
+@functools.cache
+def hints_of(kind):
+    """The types of a dataclass's fields."""
+    return typing.get_type_hints(kind)
+
+
+def made(kind, rng, name="", depth=0):
+    """A value of a type."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return made(rng.choice(inner), rng, name, depth)
+    if kind is type(None):
+        return None
+    if origin is tuple and inner[1:] == (...,):
+        return tuple(made(inner[0], rng, name, depth + 1) for _ in range(rng.choice((0, 0, 1, 2, 3))) if depth < 3)
+    if origin is tuple:
+        return tuple(made(one, rng, name, depth + 1) for one in inner)
+    if is_dataclass(kind):
+        return kind(**{field: made(hint, rng, field, depth + 1) for field, hint in hints_of(kind).items()})
+    if kind is bool:
+        return rng.random() < 0.5
+    if kind is int:
+        return rng.choice(RANKS) if name in RANK_FIELDS else rng.randint(0, 3)
+    if kind is str:
+        return rng.choice(KINDS if name == "kind" else WORDS.get(name, ("word", "other")))
+    raise TypeError(f"{name} is {kind}")
+
+
+@functools.cache
+def states_of(seed):
+    """The statuses of one to four ranks."""
+    rng = Random(seed)
+    return {rank: state(rank, rng) for rank in range(rng.randint(1, 4))}
+
+
+def state(rank, rng):
+    """A status of a rank, as one may be sent: a rank waits in a call, and in no call otherwise."""
+    found = made(RankStatus, rng)
+    doing = COMMUNICATING if found.call else rng.choice([word for word in WORDS["doing"] if word != COMMUNICATING])
+    inner = []
+    for one in found.serving:
+        doing_inside = COMMUNICATING if one.call else messages.COMPUTING
+        inner.append(replace(one, doing=doing_inside, function=one.function or "add", rank=rank))
+    return replace(found, rank=rank, doing=doing, serving=tuple(inner), beside=())
+
+
+def is_a_sentence(text, may_be_empty=False):
+    """What a learner can read: no None, no list of ranks that is empty, no gap."""
+    assert isinstance(text, str)
+    assert text or may_be_empty
+    for line in text.splitlines():
+        assert "None" not in line, line
+        assert "no ranks" not in line, line
+        assert "  " not in line.strip(), line
+
+
+def is_a_table(text):
+    """The same for words in columns."""
+    assert text
+    assert "None" not in text, text
+    assert "no ranks" not in text, text
+
+
+# --- calls of the functions with generated arguments, which look at what they return ---
+
+
+def _headline(rng, states):
+    if needs := proof.proof(states):
+        is_a_sentence(report.headline(needs, states, rng.choice((None, [*states], [0]))))
+
+
+def _proof(rng, states):
+    for need in (proof.proof(states) or {}).values():
+        is_a_sentence(need.clash, may_be_empty=True)
+        assert need.clash or need.ranks
+
+
+def _rank_error(rng, states):
+    raised = made(tuple[Failure, ...], rng) or (made(Failure, rng),)
+    is_a_table(str(failures.rank_error(raised, [*RANKS], rng.random() < 0.5, rng.choice(("", "x.")))))
+
+
+def _rank_died(rng, states):
+    died = {rank: failures.exit_words(rng.choice((None, 0, 3, -9, -6, -64))) for rank in rng.sample(RANKS, 2)}
+    again = rng.choice(("", "call cluster.restart()"))
+    others = [rank for rank in RANKS if rank not in died][: rng.randint(0, 2)]
+    lines = {rank: made(tuple[Line, ...], rng) for rank in died}
+    gone = rng.choice(("", "x."))
+    is_a_table(str(failures.rank_died(died, others, again, rng.random() < 0.5, {}, gone, lines)))
+    is_a_sentence(failures.deaths(died))
+
+
+def _marked_source(rng, states):
+    marked = report.marked_source(states, "%%px\nf()\n\nf()")
+    if marked:
+        is_a_table(report.source_text(marked))
+        is_a_table(report.source_html(marked, lambda ranks: "" if ranks else "no ranks"))
+
+
+def _calls(rng, states):
+    for one in states.values():
+        for call in (one.call, *one.left, *one.kept, *one.history):
+            if call is not None:
+                is_a_sentence(report.call_words(call))
+                is_a_sentence(proof.tensor_words(call), may_be_empty=True)
+
+
+def _disagreement(rng, states):
+    calls = {rank: replace(made(CallRecord, rng), members=(*RANKS,)) for rank in RANKS}
+    is_a_sentence(proof.disagreement(calls), may_be_empty=True)
+
+
+def _misfit(rng, states):
+    ends = [replace(made(CallRecord, rng), kind=MESSAGE, tensors=(("float32", (rng.randint(0, 2),)),)) for _ in "ab"]
+    is_a_sentence(proof.misfit(*ends), may_be_empty=True)
+
+
+def _left(rng, states):
+    for line in (*report.left(states), *report.begun_earlier(states)):
+        is_a_sentence(line)
+    is_a_sentence(report.words_of_left(["  x"], rng.random() < 0.5, "").replace("  x", "x"))
+
+
+def _at_that_time(rng, states):
+    then = report.at_that_time([*RANKS], states, made(tuple[Failure, ...], rng))
+    is_a_table(report.table(then) if then else "-")
+    is_a_sentence(report.clash_of(states), may_be_empty=True)
+    for words in report.have_called("all_reduce", states):
+        is_a_sentence(words)
+
+
+def _why_unmatched(rng, states):
+    for rank, one in states.items():
+        for call in (*one.left, *one.kept):
+            is_a_sentence(proof.why_unmatched(rank, call, states), may_be_empty=True)
+
+
+def _activity(rng, states):
+    for one in states.values():
+        is_a_sentence(report.activity(one))
+
+
+def _lines(rng, states):
+    lines = made(tuple[Line, ...], rng)
+    is_a_table(failures.where([0, 1], lines) or "-")
+    for line in lines:
+        failures.with_text(line)
+
+
+def _outcome(rng, states):
+    some = rng.sample(RANKS, rng.randint(0, 2))
+    replaced = {rank: failures.loss(("x",) * rng.randint(0, 2)) for rank in some}
+    is_a_sentence(failures.outcome(1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))))
+    is_a_sentence(failures.late(some or [0], rng.choice((None, 2.0))))
+    for words in failures.not_freed(replaced):
+        is_a_sentence(words)
+    is_a_sentence(failures.gone_with_group(rng.random() < 0.5, rng.random() < 0.5), may_be_empty=True)
+
+
+def _failure(rng, states):
+    raised = made(Failure, rng)
+    failures.failure(raised)
+    is_a_sentence(failures.readable(raised.message))
+    for words in failures.raised_words([raised]):
+        is_a_table(words)
+
+
+def _not_built(rng, states):
+    failed = made(tuple[Failure, ...], rng)
+    missing = rng.sample(RANKS, 0 if failed else 1)
+    is_a_table(failures.not_built(failed, missing, 30.0, rng.random() < 0.5))
+    assert all(isinstance(failures.waited_to_join(one), bool) for one in failed)
+
+
+def _groups_error(rng, states):
+    made_by = {rank: replace(made(NewGroup, rng), rank=rank) for rank in RANKS}
+    raised = made(tuple[Failure, ...], rng)
+    is_a_table(str(failures.groups_error("The groups differ.", made_by, raised, [*RANKS], "")))
+    several = {rank: [replace(one, rank=rank) for one in made(tuple[NewGroup, ...], rng)] for rank in RANKS}
+    if differing := proof.differing_groups(several):
+        is_a_sentence(proof.words_of_groups(differing))
+
+
+CHECKS = {
+    "headline": _headline,
+    "table": lambda rng, states: is_a_table(report.table(states)),
+    "rows": lambda rng, states: [is_a_sentence(what) for _, what, *_ in report.rows(states)],
+    "brief": lambda rng, states: is_a_sentence(report.brief(states)),
+    "destroyed": lambda rng, states: is_a_table(failures.destroyed(states) or "-"),
+    "proof need": _proof,
+    "call_words tensor_words": _calls,
+    "activity": _activity,
+    "left begun_earlier words_of_left": _left,
+    "at_that_time clash_of have_called": _at_that_time,
+    "why_unmatched": _why_unmatched,
+    "marked_source source_text source_html": _marked_source,
+    "disagreement": _disagreement,
+    "misfit": _misfit,
+    "rank_error": _rank_error,
+    "rank_died deaths exit_words": _rank_died,
+    "where with_text": _lines,
+    "outcome late not_freed loss gone_with_group": _outcome,
+    "not_built waited_to_join": _not_built,
+    "groups_error words_of_groups differing_groups": _groups_error,
+    "failure readable raised_words": _failure,
+}
+
+
+@pytest.mark.parametrize("names", CHECKS)
+def test_words_for_whatever_a_rank_may_report(names):
+    """Generated by a seed, which is in the message."""
+    for seed in range(STATUSES):
+        try:
+            CHECKS[names](Random(seed), states_of(seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+
+
+def test_every_function_that_makes_words_is_tried():
+    """A new one has to be added above."""
+    tried = {name for names in CHECKS for name in names.split()}
+    for module in (report, failures, proof):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ != module.__name__ or name.startswith("_"):
+                continue
+            returned = str(typing.get_type_hints(function)["return"])
+            assert name in tried or "str" not in returned, name
