@@ -170,7 +170,7 @@ def groups_error(
     kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
     if GROUPS_GONE not in gone:  # whether any was built depends on which rank was first
         gone = f"{GROUPS_GONE} {gone}"
-    message = "\n".join([f"ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()])
+    message = "\n".join([f"some ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()])
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in raised})
     culprits = [f for f in raised if not f.consequence]
     consequences = [f for f in raised if f.consequence]

@@ -164,7 +164,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     ordered = sorted(alike.items(), key=lambda item: (len(item[1]), item[1]))
     makes = [f"{rank_list(ranks)} {'make' if len(ranks) > 1 else 'makes'} {what}" for what, ranks in ordered]
     more = f", and {len(makes) - MOST_GROUPS} more" if len(makes) > MOST_GROUPS else ""
-    start = f"{DIFFERENT_GROUPS} by their new_group number {number}"
+    start = f"{DIFFERENT_GROUPS} in their new_group call number {number}"
     return f"{start}: {', '.join(makes[:MOST_GROUPS])}{more}, but {RULE_OF_GROUPS}."
 
 

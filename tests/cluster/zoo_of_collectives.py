@@ -123,7 +123,7 @@ def new_group_on_some_members(rank, n):
 
 @breaks(3, error="RankError")
 def a_group_made_one_call_too_late(rank, n):
-    """The ranks do not make the same group by their new_group number 1: rank 2 makes one of rank 2 (zoo"""
+    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of rank 2 (zoo"""
     if rank == n - 1:
         dist.new_group([rank])
     dist.new_group([0, n - 1])

@@ -15,14 +15,14 @@ SLOW = 1.5  # seconds: longer than it takes to report a deadlock here
 
 @breaks(4, error="RankError")
 def each_host_makes_its_own_group(rank, n):
-    """The ranks do not make the same group by their new_group number 1: ranks 0-1 make one of ranks 0-1"""
+    """The ranks do not make the same group in their new_group call number 1: ranks 0-1 make one of ranks 0-1"""
     group = dist.new_group([0, 1] if rank < 2 else [2, 3])
     dist.all_reduce(ones(), group=group)
 
 
 @breaks(4, error="RankError")
 def each_rank_makes_its_own_pair_first(rank, n):
-    """ranks raised MismatchError: The ranks do not make the same group by their new_group number 1: ranks 0-1 make"""
+    """some ranks raised MismatchError: The ranks do not make the same group in their new_group call number 1:"""
     pairs = [[0, 1], [2, 3]]
     if rank >= 2:
         pairs.reverse()
@@ -32,7 +32,7 @@ def each_rank_makes_its_own_pair_first(rank, n):
 
 @breaks(3, error="RankError")
 def two_groups_that_share_a_rank(rank, n):
-    """The ranks do not make the same group by their new_group number 1: rank 2 makes one of ranks 1-2 ("""
+    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of ranks 1-2 ("""
     dist.new_group([0, 1] if rank < 2 else [1, 2])
 
 
@@ -46,7 +46,7 @@ def columns_of_ranks(rank):
 
 @breaks(4, error="RankError")
 def a_rank_that_makes_columns_before_rows(rank, n):
-    """by their new_group number 1: rank 3 makes one of ranks 0 and 2 (zoo_of_groups.py:44), ranks 0-2 make one"""
+    """in their new_group call number 1: rank 3 makes one of ranks 0 and 2 (zoo_of_groups.py:44), ranks 0-2 make one"""
     if rank == 3:
         column, row = columns_of_ranks(rank), rows_of_ranks(rank)
     else:
@@ -57,7 +57,7 @@ def a_rank_that_makes_columns_before_rows(rank, n):
 
 @breaks(3, error="RankError")
 def another_group_after_its_members_have_gone_on(rank, n):
-    """by their new_group number 1: rank 2 makes one of ranks 0 and 2 (zoo_of_groups.py:"""
+    """in their new_group call number 1: rank 2 makes one of ranks 0 and 2 (zoo_of_groups.py:"""
     if rank == 2:
         dist.recv(ones(), src=1)
         dist.new_group([0, 2])
@@ -69,7 +69,7 @@ def another_group_after_its_members_have_gone_on(rank, n):
 
 @breaks(3, error="RankError")
 def a_rank_that_leaves_out_a_group_without_it(rank, n):
-    """by their new_group number 1: rank 2 makes one of ranks 0 and 2 (zoo_of_groups.py:"""
+    """in their new_group call number 1: rank 2 makes one of ranks 0 and 2 (zoo_of_groups.py:"""
     if rank != 2:
         dist.new_group([0, 1])
     dist.new_group([0, 2])
@@ -91,13 +91,13 @@ def a_rank_that_makes_one_group_more(rank, n):
 
 @breaks(4, error="RankError")
 def subgroups_of_another_size(rank, n):
-    """by their new_group number 1: rank 3 makes one of ranks 0-3 (zoo_of_groups.py:"""
+    """in their new_group call number 1: rank 3 makes one of ranks 0-3 (zoo_of_groups.py:"""
     dist.new_subgroups(4 if rank == 3 else 2)
 
 
 @breaks(4, error="RankError")
 def a_mesh_of_another_shape(rank, n):
-    """The ranks do not make the same group by their new_group number 1: rank 0 makes one of"""
+    """The ranks do not make the same group in their new_group call number 1: rank 0 makes one of"""
     init_device_mesh("cpu", (4, 1) if rank == 0 else (2, 2), mesh_dim_names=("rows", "columns"))
 
 
