@@ -240,12 +240,15 @@ class Cell:
         words = [*failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])]
         others = [rank for rank in self._targets if rank not in self._ranks.lost]
         states = report.at_that_time(others, self._then, raised)
-        if any(state.doing != IDLE for state in states.values()):
-            words += [f"The other rank{'s' if len(states) > 1 else ''} at that time:", report.table(states)]
-        if any(map(failures.is_mismatch, died.values())):
-            ended = [rank for rank, state in states.items() if state.doing == IDLE]
+        is_mismatch = any(map(failures.is_mismatch, died.values()))
+        if is_mismatch:
+            finished = [rank for rank, state in states.items() if state.doing == IDLE]
+            asked = self._ranks.states(finished, patient=True) if finished else {}
             for op in {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}:
-                words += report.have_called(op, self._ranks.states(ended, patient=True) if ended else {})
+                states |= report.last_calls(op, asked)
+        if any(state.doing != IDLE for state in states.values()):
+            words += [f"What the other rank{'s' if len(states) > 1 else ''} did last:", report.table(states)]
+        if is_mismatch:
             known = {rank: state for rank, state in self._watch.states.items() if rank in died}
             if clash := report.clash_of(states | known):
                 words.append(clash)

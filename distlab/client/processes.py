@@ -327,12 +327,12 @@ class Processes:
             if not statuses or statuses[0] is None:
                 return ""
             log = Path(self.folder, "log", f"engine-{rank}.log").read_text(errors="replace")
-            return failures.exit_words(statuses[0], log, self.fault_of(rank, pid).in_python)
+            return failures.exit_words(statuses[0], log, self.fault_of(rank, pid))
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
             report = connection.engines.get((rank, pid))
             if report and report.status is not None:
-                return failures.exit_words(report.status, report.log, self.fault_of(rank, pid).in_python)
+                return failures.exit_words(report.status, report.log, self.fault_of(rank, pid))
             if report and host in connection.lost:
                 if self.names:
                     return f"was lost with host {self.names[host]}, {connection.lost[host]}"

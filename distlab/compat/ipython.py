@@ -130,6 +130,7 @@ class ReadsToTheEnd:
     """
 
     _fid: int | None = None  # the end of the pipe that is read
+    _pause = 0.0  # seconds between the moment when something was written and its reading
     _should_watch = False
     _original_stdstream_copy: int
 
@@ -142,6 +143,7 @@ class ReadsToTheEnd:
         written.register(self._fid, select.POLLIN)
         while self._should_watch:
             written.poll()
+            time.sleep(self._pause)  # called from here, it moves no frame
             with self._reading:
                 read = self._read()
                 if not read:
@@ -180,6 +182,8 @@ class StderrKept(ReadsToTheEnd):
     """
 
     kept: tuple[int, int, int] | None = None
+    # what aborts writes first why, and then faulthandler looks at the frames of all threads: this one must not run then
+    _pause = 0.02
     _file: int | None = None
     _position = 0
     _original_stdstream_fd: int

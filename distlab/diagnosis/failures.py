@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from distlab.errors import MismatchError, RankDied, RankError
 from distlab.text import grouped, rank_list
+from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, Line, NewGroup, RankStatus
 
 MOST_LINES = 10  # of one rank's traceback
@@ -333,18 +334,21 @@ def deaths(died: Mapping[int, str]) -> str:
     return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
 
 
-def exit_words(status: int | None, log: str = "", in_python: bool = False) -> str:
+def exit_words(status: int | None, log: str = "", fault: Fault | None = None) -> str:
     """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3".
 
     Args:
         status: None if it is not known.
         log: the end of what the process wrote.
-        in_python: whether a fault is known to have hit a thread of Python's, which is none of gloo's.
+        fault: where it was if a fault ended it, as far as that is known.
     """
     if status is None:
         return "died"
     if status >= 0:
         return f"ended with exit status {status}"
+    if fault is not None and fault.aborted:
+        status = -signal.SIGABRT
+    in_python = fault is not None and fault.in_python  # in a thread of Python's, which is none of gloo's
     name = {known.value: known.name for known in signal.Signals}.get(-status, f"signal {-status}")
     cause = _why_aborted(log, in_python) if name == "SIGABRT" else CAUSES.get(name, "")
     return f"was killed by {name} ({cause})" if cause else f"was killed by {name}"

@@ -276,14 +276,18 @@ def clash_of(states: Mapping[int, RankStatus]) -> str:
     return next(filter(None, (disagreement(dict(those)) for those in alike.values())), "")
 
 
-def have_called(op: str, states: Mapping[int, RankStatus]) -> list[str]:
-    """A sentence for ranks whose newest collective was this function, with what they gave it."""
-    found = []
+def last_calls(op: str, states: Mapping[int, RankStatus]) -> dict[int, RankStatus]:
+    """As what they did last, the call of ranks that have finished, where their newest collective was this function.
+
+    Whether a rank has finished such a call before another one dies of it is a matter of time: both read the same.
+    """
+    found = {}
     for rank, state in states.items():
         newest = {call.group: call for call in state.history}  # in each group they are in their order
-        if calls := [call for call in newest.values() if call.op == op and call.tensors]:
-            found.append((tensor_words(calls[0]), rank))
-    return [f"{rank_list(ranks).capitalize()} had called {op} with {what}." for what, ranks in grouped(found).items()]
+        alike = [call for call in newest.values() if call.op == op and call.tensors]
+        if alike:
+            found[rank] = RankStatus(rank, messages.COMMUNICATING, alike[0], alike[0].lines)
+    return found
 
 
 # --- operations that were begun and not waited for ---

@@ -120,8 +120,21 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
 
 
 def _history() -> tuple[CallRecord, ...]:
-    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the others."""
-    return tuple(note.record(with_lines=False) for notes in list(LOG.collectives.values()) for note in list(notes))
+    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the others.
+
+    Only the last one of each group has its lines, which a report may need of a rank that has finished.
+    """
+    return tuple(
+        note.record(with_lines=is_last)
+        for notes in list(LOG.collectives.values())
+        for is_last, note in _with_last(list(notes))
+    )
+
+
+def _with_last(notes: list[Note]) -> Iterator[tuple[bool, Note]]:
+    """Each note, and whether it is the last."""
+    for place, note in enumerate(notes, 1):
+        yield place == len(notes), note
 
 
 def _traffic() -> Iterator[MessageCount]:

@@ -16,6 +16,7 @@ from distlab.wire.messages import Line, is_learners
 OWN = "DISTLAB_CLUSTER"  # in the environment of processes that distlab has started, which have a folder for the file
 FOLDER = "IPP_PROFILE_DIR"
 MAIN = "main "
+ABORTED = "Fatal Python error: Aborted"  # how faulthandler begins for SIGABRT
 _C10D = os.path.join("torch", "distributed", "distributed_c10d.py")
 # not compiled here: every rank imports this, and few need it
 _FRAME = r'  File "(.*)", line (\d+) in (.*)'
@@ -31,11 +32,14 @@ class Fault:
         lines: the learner's, outermost first: of the thread that was hit, or else of the main one.
         op: the function of torch.distributed that the last of them called; "" for none.
         in_python: whether a thread of Python's was hit, and not one that C++ has started, as gloo does.
+        aborted: whether it was SIGABRT, whatever the process ended with: faulthandler looks at threads that still run,
+            and may read memory that they have just freed.
     """
 
     lines: tuple[Line, ...] = ()
     op: str = ""
     in_python: bool = False
+    aborted: bool = False
 
 
 def path(folder: str, rank: int) -> str:
@@ -97,7 +101,7 @@ def read(part: str, pid: int) -> Fault:
             elif thread not in stacks:  # the frames that were called come first
                 ops[thread] = frame[3]
     seen = current if current in stacks else main
-    return Fault(tuple(stacks.get(seen, ())), ops.get(seen, ""), in_python=bool(current))
+    return Fault(tuple(stacks.get(seen, ())), ops.get(seen, ""), in_python=bool(current), aborted=ABORTED in part)
 
 
 def _line(frame: re.Match[str], pid: int) -> Line:

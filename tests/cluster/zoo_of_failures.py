@@ -112,7 +112,7 @@ def two_collectives_longer_than_that_of_one_rank(rank, n):
 
 @breaks(2, error="RankDied")
 def a_type_longer_than_that_of_another_rank(rank, n):
-    """Rank 0 had called broadcast with float64[8].|Run it again with check=True"""
+    """What the other rank did last:|  rank 0  broadcast(src=0)  float64[8]  zoo_of_failures.py:"""
     dist.broadcast(ones(8, torch.float64 if rank == 0 else torch.float32), src=0)
 
 

@@ -52,7 +52,7 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
     line = dies.__code__.co_firstlineno + 3
     assert str(error) == (
         f"rank 1 was {KILLED}.\n"
-        "The other ranks at that time:\n"
+        "What the other ranks did last:\n"
         f"  ranks 0 and 2  barrier()  conftest.py:{line} in dies  dist.barrier()\n"
         "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
         "Ranks 0 and 2 keep theirs."
@@ -161,7 +161,7 @@ def test_other_ranks_own_errors_are_told_beside_a_death(usable):
     assert str(error).startswith(
         "rank 1 ended with exit status 3.\nrank 2 raised ValueError: no data\n  rank 2   test_"
     )
-    assert "at that time" not in str(error)
+    assert "did last" not in str(error)
 
 
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):

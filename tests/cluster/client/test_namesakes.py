@@ -49,7 +49,7 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
         place = f"conftest.py:{dies.__code__.co_firstlineno + 3} in dies"
         assert str(raised(distlab.RankDied, cluster.run, dies)).splitlines() == [
             f"{killed}.",
-            "The other rank at that time:",
+            "What the other rank did last:",
             f"  rank 0  barrier()  {place}  dist.barrier()",
             "The cluster is incomplete: call cluster.restart() for new ranks.",
         ]

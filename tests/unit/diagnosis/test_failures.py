@@ -17,6 +17,7 @@ from distlab.diagnosis.failures import (
     readable,
     where,
 )
+from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, Line
 
 TIMED_OUT = "Timed out waiting 1500ms for recv operation to complete"
@@ -54,24 +55,34 @@ ALLOC = """terminate called after throwing an instance of 'std::runtime_error'
 """
 
 
+UNKNOWN = Fault()
+IN_PYTHON = Fault(in_python=True)
+ABORTED = Fault(aborted=True)
+
+
 @pytest.mark.parametrize(
-    ("status", "log", "in_python", "words"),
+    ("status", "log", "fault", "words"),
     [
-        (None, "", False, "died"),
-        (3, GLOO, False, "ended with exit status 3"),
-        (-9, GLOO, False, "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"),
-        (-6, GLOO, False, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
-        (-6, ALLOC, False, "was killed by SIGABRT (C++ raised std::runtime_error: no more room)"),
-        (-6, "", False, "was killed by SIGABRT (often gloo: a message was longer than its tensor)"),
-        (-6, "", True, "was killed by SIGABRT"),
-        (-11, "", True, "was killed by SIGSEGV (a fault in compiled code)"),
-        (-12, "", False, "was killed by SIGUSR2"),
+        (None, "", UNKNOWN, "died"),
+        (3, GLOO, UNKNOWN, "ended with exit status 3"),
+        (-9, GLOO, UNKNOWN, "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"),
+        (-6, GLOO, UNKNOWN, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
+        (-11, GLOO, ABORTED, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
+        (-6, ALLOC, UNKNOWN, "was killed by SIGABRT (C++ raised std::runtime_error: no more room)"),
+        (-6, "", UNKNOWN, "was killed by SIGABRT (often gloo: a message was longer than its tensor)"),
+        (-6, "", IN_PYTHON, "was killed by SIGABRT"),
+        (-11, "", IN_PYTHON, "was killed by SIGSEGV (a fault in compiled code)"),
+        (-12, "", UNKNOWN, "was killed by SIGUSR2"),
     ],
 )
-def test_how_a_process_ended(status, log, in_python, words):
-    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of Python's."""
-    assert exit_words(status, log, in_python) == words
-    assert is_mismatch(words) == (status == -6 and not in_python and log != ALLOC)
+def test_how_a_process_ended(status, log, fault, words):
+    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of Python's.
+
+    An abort stays one where it ends otherwise while faulthandler looks at the threads.
+    """
+    assert exit_words(status, log, fault) == words
+    aborts = status == -6 or fault.aborted
+    assert is_mismatch(words) == (aborts and not fault.in_python and log != ALLOC)
 
 
 def test_the_lines_of_a_dead_rank_have_their_text():

@@ -158,8 +158,8 @@ def _at_that_time(rng, states):
     then = report.at_that_time([*RANKS], states, made(tuple[Failure, ...], rng))
     is_a_table(report.table(then) if then else "-")
     is_a_sentence(report.clash_of(states), may_be_empty=True)
-    for words in report.have_called("all_reduce", states):
-        is_a_sentence(words)
+    last = report.last_calls("all_reduce", states)
+    is_a_table(report.table(last) if last else "-")
 
 
 def _why_unmatched(rng, states):
@@ -224,7 +224,7 @@ CHECKS = {
     "call_words tensor_words": _calls,
     "activity": _activity,
     "left begun_earlier words_of_left": _left,
-    "at_that_time clash_of have_called": _at_that_time,
+    "at_that_time clash_of last_calls": _at_that_time,
     "why_unmatched": _why_unmatched,
     "marked_source source_text source_html": _marked_source,
     "disagreement": _disagreement,

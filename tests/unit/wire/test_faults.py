@@ -49,13 +49,15 @@ def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
     """The learner's lines, outermost first, a cell's counted with its %%px; and the function that the last calls."""
     lines = Line(3, "", file=CELL), Line(7, "", "step", "/home/me/modèles/train.py")
     fault = faults.read(written(tmp_path, *GLOO), 7)
-    assert fault == faults.Fault(lines, "all_reduce", in_python=False)
+    assert fault == faults.Fault(lines, "all_reduce", in_python=False, aborted=True)
     assert [line.file for line in fault.lines] == [CELL, "/home/me/modèles/train.py"]
 
 
 def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
     rows = [row.replace("Thread 0x00007f0000000002", "Current thread 0x00007f0000000002") for row in GLOO]
-    assert faults.read(written(tmp_path, *rows), 7) == faults.Fault((Line(90, "", "load"),), in_python=True)
+    assert faults.read(written(tmp_path, *rows), 7) == faults.Fault(
+        (Line(90, "", "load"),), in_python=True, aborted=True
+    )
 
 
 def test_what_torch_calls_is_no_call_of_the_learners(tmp_path):
@@ -88,7 +90,7 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
     environment = os.environ | {"IPP_PROFILE_DIR": str(tmp_path), "DISTLAB_CLUSTER": "x"}
     subprocess.run([sys.executable, program], env=environment, stderr=subprocess.PIPE)
     fault = faults.read(faults.learners_part(str(tmp_path), 3), 0)
-    assert fault == faults.Fault((Line(7, "", ""), Line(5, "", "ends")), in_python=True)
+    assert fault == faults.Fault((Line(7, "", ""), Line(5, "", "ends")), in_python=True, aborted=True)
 
 
 def test_engines_of_others_get_no_file(tmp_path, monkeypatch):
