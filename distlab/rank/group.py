@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,9 @@ from distlab.rank import around_cells, checks, hooks, rpc, watchdog
 from distlab.rank.log import LOG
 from distlab.wire import faults
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
+
+# groups that were left, and until when their destructors may wait
+_BLOCKED: list[tuple[float, dist.ProcessGroup]] = []
 
 hooks.install()  # once for all ranks that are forked from this process
 
@@ -52,6 +56,7 @@ def build(rank: int, meeting: Meeting) -> None:
 
     Runs on: every rank of the group.
     """
+    _keep_blocked_groups()
     private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
     private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
     LOG.forget()
@@ -71,6 +76,20 @@ def build(rank: int, meeting: Meeting) -> None:
         torch.cuda.set_device(device_for(rank))
     dist.init_process_group(_registered(meeting.backend), timeout=limit, **where)
     hooks.install(hooks.rows_of(type(dist.group.WORLD)))
+
+
+def _keep_blocked_groups() -> None:
+    """Keep groups in which a collective may wait behind a message whose Work was dropped, until it has timed out.
+
+    Nothing else ends its wait, and the group's destructor would wait for it with Python's lock held, so that not even
+    the watchdog could answer.
+    """
+    now = time.monotonic()
+    _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
+    with_dropped = {name for _, name, _, _ in LOG.dropped}
+    for group, name in private.GROUP_NAMES.items():
+        if name in with_dropped:
+            _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 
 
 def _registered(backend: str) -> str:

@@ -125,9 +125,10 @@ def a_dropped_isend_before_another_tag(rank, n):
     if rank == 0:
         for tag in range(2):
             work = dist.isend(ones(), dst=1, tag=tag)
+        dist.barrier()
         work.wait()
     else:
-        time.sleep(0.2)  # the first Work is gone before its recv is there
+        dist.barrier()  # the first Work is gone before its recv is there
         for work in [dist.irecv(ones(), src=0, tag=tag) for tag in range(2)]:
             work.wait()
 
@@ -137,24 +138,47 @@ def a_dropped_isend_before_a_send_of_its_kind(rank, n):
     """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
     if rank == 0:
         dist.isend(ones(), dst=1)
-        dist.send(ones(), dst=1)
-    else:
-        time.sleep(0.2)
-        dist.recv(ones(), src=0)
+    dist.barrier()
+    message(rank, ones(), ones())
+
+
+def block(rank):
+    """Rank 0 drops the Work of its isend, and knows that rank 1 waits for the message: what it sends now is blocked.
+
+    Returns:
+        what must be kept.
+    """
+    if rank == 0:
+        dist.isend(ones(), dst=1)
+        after = dist.irecv(ones(), src=1, tag=9)
+    dist.barrier()
+    if rank == 0:
+        return after.wait()
+    received = dist.irecv(ones(), src=0)
+    dist.send(ones(), dst=0, tag=9)  # arrives after the news of the recv
+    return received
 
 
 @breaks(2)
 def a_dropped_isend_before_a_message_to_its_sender(rank, n):
     """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
-    if rank == 0:
-        dist.isend(ones(), dst=1)
-    dist.barrier()
-    received = dist.irecv(ones(), src=0) if rank == 1 else None
+    kept = block(rank)
     if rank == 0:
         dist.recv(ones(), src=1, tag=1)
     else:
         dist.send(ones(), dst=0, tag=1)
-    return received
+        kept.wait()
+
+
+@breaks(2)
+def a_dropped_isend_before_a_broadcast(rank, n):
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    kept = block(rank)
+    if rank == 0:
+        time.sleep(0.3)  # rank 1 is in the broadcast: then gloo's thread waits for a send, which closing does not end
+    dist.broadcast(ones(), src=0)
+    if rank == 1:
+        kept.wait()
 
 
 # --- right ones ---
