@@ -195,6 +195,8 @@ class Log:
         """Forget every call; the group that they were made in is gone."""
         # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its call there
         self.now: dict[int, Note | None] = {}
+        # by thread: the notes that it has entered and not left, the last one innermost; tasks leave in any order
+        self.entered: defaultdict[int, list[Note]] = defaultdict(list)
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
         # messages by kind, the newest kind last, and the numbers of sends whose Work was dropped undone
@@ -329,14 +331,19 @@ class waits:
 
     def __enter__(self) -> Any:
         self._thread = threading.get_ident()
-        self._outer = LOG.now.get(self._thread)
+        LOG.entered[self._thread].append(self._note)
         LOG.now[self._thread] = self._note
         LOG.total += 1
         return self
 
     def __exit__(self, _: Any, error: BaseException | None, *__: Any) -> None:
         LOG.total += 1
-        LOG.now[self._thread] = self._outer
+        entered = LOG.entered[self._thread]
+        for place in reversed(range(len(entered))):
+            if entered[place] is self._note:
+                del entered[place]
+                break
+        LOG.now[self._thread] = entered[-1] if entered else None
         if self._note.readable and isinstance(error, RuntimeError):
             readable = self._note.readable(error)
             readable.distlab_note = self._note

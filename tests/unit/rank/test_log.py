@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from distlab.rank import hooks, log, status
 from distlab.rank.log import LOG
-from distlab.wire.messages import COLLECTIVE, CallRecord
+from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
 
 
 def newest():
@@ -95,6 +95,27 @@ def test_a_send_whose_work_is_dropped_is_told(four):
     del old
     assert traffic() == [(True, "0", 2, 0, 1, 0)]
     new.wait()
+
+
+# --- what a thread waits in ---
+
+
+def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
+    """Two tasks of one event loop may be in a wait at once: the first one leaves first, and no wait is left."""
+    thread = threading.get_ident()
+    call = log.Note("barrier", COLLECTIVE)
+    with log.waits(call):
+        first, second = log.waits(log.Note("first", WAITING)), log.waits(log.Note("second", WAITING))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert LOG.now[thread].op == "second"
+        second.__exit__(None, None, None)
+        assert LOG.now[thread] is call
+        with log.waits(call):  # begins and waits for the same call
+            assert LOG.now[thread] is call
+        assert LOG.now[thread] is call
+    assert LOG.now[thread] is None
 
 
 # --- what is kept ---
