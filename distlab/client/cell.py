@@ -270,7 +270,7 @@ class Cell:
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         rebuilt, gone, cause = False, "", ""
         if all(failure.consequence for failure in raised):
-            cause = failures.destroyed(self._ranks.states(range(n)))
+            cause = failures.destroyed(self._ranks.states(range(n))) or report.were_late(self._then)
         made = self._groups_that_differ(raised)
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and no rank received would be taken by the next cell's recv

@@ -200,6 +200,11 @@ def flight_record() -> list[dict[str, Any]]:
 # --- tensors ---
 
 
+def is_compiled(function: Any) -> bool:
+    """Whether torch.compile has made this function. Private: the attribute with the original."""
+    return hasattr(function, "_torchdynamo_orig_callable")
+
+
 def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether the learner has registered hooks on a tensor's gradient. Private: the table of them."""
     return bool(tensor._backward_hooks)

@@ -51,6 +51,17 @@ ADVICE = {
         "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
     ),
     r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
+    r"expect_autograd_hooks_": (
+        "DDP(static_graph=True) takes the first backward pass as the pattern of all: make that one outside of "
+        "no_sync(), or leave static_graph out."
+    ),
+    r"got mixed torch.Tensor and DTensor": (
+        "A DTensor is combined with DTensors on its mesh only: make the other one with distribute_tensor(t, mesh, "
+        "[Replicate()]), or take this rank's part of the DTensor with to_local()."
+    ),
+    r"initialize the default process group twice": (
+        "The ranks have a process group already: leave init_process_group out."
+    ),
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
 DIED = "RankDied"  # the kind of a failure that is the end of a process
@@ -109,13 +120,16 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
 
 
 def readable(message: str) -> str:
-    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses.
+    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses,
+    and what the cluster puts before a learner's keys of a store.
 
     Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not. So does what
     torch writes around an error of a Future's callback: that it was one, and all lines that led to it.
     """
     message = re.sub(r"Got the following error when running the callback: ", "", message).split("\n\nAt:\n")[0]
     message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)', r"\1:\2", message)
+    message = re.sub(r"[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)  # what the cluster's own keys begin with
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
     message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
     message = re.sub(r"\s*\(\s*<-->\s*(\[none\])?\s*\)", "", message)

@@ -40,6 +40,9 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     Args:
         targets: the ranks that run the cell; None for all.
     """
+    if ranks := [rank for rank in sorted(needs) if _shares_a_group(states[rank])]:
+        who = f"each of {rank_list(ranks)}" if len(ranks) > 1 else rank_list(ranks)
+        return f"Two threads of {who} use one group at once: give the second a group of its own."
     if clashes := list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash)):
         return " ".join(clashes[:2])
     waiting = [states[rank] for rank in sorted(needs)]
@@ -55,6 +58,16 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     if targets is not None and awaited - set(targets):
         sentences.append(f"This cell runs on {rank_list(targets)} only.")
     return " ".join(sentences)
+
+
+def _shares_a_group(state: RankStatus) -> bool:
+    """Whether two threads of a rank are in collectives of one group, whose order nobody knows then.
+
+    A thread that waits for the Work of a call that was made elsewhere is in none.
+    """
+    threads = [one for one in (state, *state.beside) if one.call is not None and one.call.lines == one.lines]
+    groups = [one.call.group for one in threads if one.call.kind == messages.COLLECTIVE]
+    return len(groups) > len(set(groups))
 
 
 def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
@@ -121,7 +134,11 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
     if call.kind == messages.WAITING:
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
-        return f"waits in backward() for gradients of {finished}: does the loss of every rank use every parameter?"
+        why = _fewer_passes(state, gone, states) or ": does the loss of every rank use every parameter?"
+        return f"waits in backward() for gradients of {finished}{why}"
+    if call.op == "DistributedDataParallel":
+        why = _fewer_passes(state, gone, states) or "."
+        return f"waits in the forward pass of DDP, which broadcasts buffers in training, for {finished}{why}"
     rule = ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
     again = " again" if any(_called_before(call, states[r]) for r in gone) else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
@@ -132,6 +149,18 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
     if call.kind == messages.NEW_GROUP:
         return any(group.name.isdigit() for group in state.made) if call.sequence else False
     return (call.group, call.op, call.place) in [(old.group, old.op, old.place) for old in state.history]
+
+
+def _fewer_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
+    """What follows if ranks that have finished made fewer passes of DDP than one that waits; "" if they did not."""
+    made = {states[rank].passes for rank in gone}
+    if len(made) > 1 or max(made) >= state.passes:
+        return ""
+    has = "have" if len(gone) > 1 else "has"
+    fewer = (
+        f"{rank_list(gone).capitalize()} {has} made {max(made)} forward passes, and this one is number {state.passes}"
+    )
+    return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
@@ -196,6 +225,9 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
         found = [
             (_without_call(state), "", line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None)
         ]
+    for one in state.beside:
+        what, tensors, line = _does(one)[0]
+        found.append((f"{what} in another thread", tensors, line))
     for one in state.serving:
         what, tensors, line = _does(one)[0]
         found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
@@ -266,6 +298,17 @@ def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankSta
     if waited:
         return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
     return RankStatus(rank, messages.IDLE) if failed is None else None
+
+
+def were_late(seen: Mapping[int, RankStatus]) -> str:
+    """A sentence about ranks that computed while others waited for them; "" for none.
+
+    Args:
+        seen: what ranks did when the first one failed.
+    """
+    doing = [(activity(state), rank) for rank, state in seen.items() if state.doing == messages.COMPUTING]
+    was = [f"{rank_list(ranks)} {'were' if len(ranks) > 1 else 'was'} {what}" for what, ranks in grouped(doing).items()]
+    return f"At that time {', '.join(was)}." if was else ""
 
 
 def clash_of(states: Mapping[int, RankStatus]) -> str:

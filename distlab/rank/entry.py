@@ -139,7 +139,7 @@ def _packed(value: Any, what: str) -> list[Any]:
 
 
 def last_failure() -> Failure | None:
-    """The failure of the cell that ran last on this rank; None if it did not fail."""
+    """What the last cell that failed on this rank raised; None if none has: asked for when a cell has just failed."""
     from distlab.rank.log import describe_failure
 
     error = getattr(sys, "last_value", None)

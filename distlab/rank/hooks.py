@@ -71,6 +71,7 @@ def table() -> Iterator[Row]:
     yield dist.Reducer, "_set_forward_pass_work_handle", handing_over
     for owner, name in private.BEGINNING_IN_CPP:
         yield owner, name, beginning_in_cpp
+    yield torch.nn.parallel.DistributedDataParallel, "forward", counted
     if rpc.is_available():
         yield from remote.table()
 
@@ -137,6 +138,13 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
         private.leave_all_groups()
         LOG.forget()
     original(*args, **kwargs)
+
+
+def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """DistributedDataParallel.forward, whose passes in training are counted; not while torch compiles it."""
+    if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+        LOG.passes += 1
+    return original(model, *args, **kwargs)
 
 
 def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

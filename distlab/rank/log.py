@@ -208,6 +208,7 @@ class Log:
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten
+        self.passes = 0  # forward passes of DDP in training
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
         self.shared_with_cpp: set[str] = set()  # names of groups in which C++ begins collectives, too

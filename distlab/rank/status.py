@@ -79,6 +79,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         importing=imports,
         groups=dist.get_pg_count(),
         made=tuple(LOG.new_groups),
+        passes=LOG.passes,
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
         more_traffic=len(LOG.traffic) > MOST_KINDS,
@@ -202,6 +203,8 @@ def communication(thread: int) -> str:
     note = LOG.now.get(thread)
     if note is not None:
         return note.op or note.method
+    if importing(next(frames(thread), None)):  # such as torch._dynamo, whose modules have names like those below
+        return ""
     found, innermost = "", ""
     for frame in frames(thread):
         module, function = place(frame)

@@ -11,8 +11,8 @@ import linecache
 import os
 from dataclasses import dataclass, field
 
-# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
+# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = "message", "collective", "new group", "remote", "other"
@@ -183,6 +183,7 @@ class RankStatus:
         idle: whether its main thread is.
         groups: how many groups were made that every rank makes, the world among them.
         made: the newest groups that new_group has begun to make, those that only members make among them.
+        passes: how many forward passes DDP has begun in training since the group was built.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
@@ -210,6 +211,7 @@ class RankStatus:
     idle: bool = False
     groups: int = 0
     made: tuple[NewGroup, ...] = ()
+    passes: int = 0
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[MessageCount, ...] = ()
     more_traffic: bool = False

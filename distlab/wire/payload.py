@@ -85,7 +85,22 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
     except Exception as error:
         why = f"{what} cannot be sent to the ranks ({type(error).__name__}: {error})."
         advice = "Open files, locks, sockets and generators stay where they are: make them inside the function."
+        if compiled := _compiled_in(value[0] if isinstance(value, tuple) and value else value):
+            advice = f"{compiled} is compiled: call torch.compile inside the function that runs on the ranks."
         raise SerializationError(f"{why} {advice}") from error
+
+
+def _compiled_in(function: Any) -> str:
+    """The name of a function that torch has compiled, this one or one that it calls by a name; "" for none."""
+    if "torch" not in sys.modules:
+        return ""
+    from distlab.compat.torch import is_compiled
+
+    if is_compiled(function):
+        return function.__name__
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    namespace = getattr(function, "__globals__", {})
+    return next((name for name in names if is_compiled(namespace.get(name))), "")
 
 
 def unpack(replies: list[Any]) -> list[Any]:

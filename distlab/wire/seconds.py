@@ -1,4 +1,7 @@
-"""How long the notebook's kernel waits for ranks, and how often it looks at them: all times, in seconds, on one page.
+"""How long the notebook's kernel waits for the ranks of a cell, and how often it looks at them, in seconds.
+
+All times of that wait are on this page; those of starting processes, of hosts and of connections to them, of RPC and of
+single programs stand as *_SECONDS in the modules that need them.
 
 Runs on the notebook's kernel; `seconds.TICK` is read each time it is used, so that a test can change it.
 

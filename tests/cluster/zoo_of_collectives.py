@@ -1,5 +1,8 @@
 """Broken programs whose ranks do not all make the same collectives, in the same groups."""
 
+import contextlib
+import threading
+
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
@@ -162,3 +165,48 @@ def a_parameter_unused_on_one_rank(rank, n):
 
     model = torch.nn.parallel.DistributedDataParallel(Model())
     model(torch.ones(1, 2)).sum().backward()
+
+
+def steps(count, *layers, accumulate=1):
+    """Training steps of DDP, with gradients of several backward passes in each."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), *layers))
+    for step in range(count):
+        with model.no_sync() if (step + 1) % accumulate else contextlib.nullcontext():
+            model(torch.ones(2, 2)).sum().backward()
+
+
+@breaks(3)
+def a_batch_fewer_on_one_rank(rank, n):
+    """in backward() for gradients of rank 1, which has finished. Rank 1 has made 3 forward passes, and this one is"""
+    steps(3 if rank == 1 else 4)
+
+
+@breaks(2)
+def a_micro_batch_fewer_on_one_rank(rank, n):
+    """Rank 1 has made 5 forward passes, and this one is number 6: with fewer batches on some ranks, use drop_last="""
+    steps(5 if rank == 1 else 6, accumulate=3)
+
+
+@breaks(2)
+def a_batch_fewer_with_buffers(rank, n):
+    """in the forward pass of DDP, which broadcasts buffers in training, for rank 0, which has finished. Rank 0 has"""
+    steps(3 - (rank == 0), torch.nn.BatchNorm1d(2))
+
+
+@breaks(2)
+def two_threads_in_one_group(rank, n):
+    """Two threads of each of ranks 0-1 use one group at once: give the second a group of its own."""
+    order = (dist.barrier, dist.all_gather_object) if rank == 0 else (dist.all_gather_object, dist.barrier)
+    arguments = {dist.barrier: (), dist.all_gather_object: ([None] * n, "x")}
+    begun = threading.Event()
+
+    def second():
+        begun.set()
+        order[1](*arguments[order[1]])
+
+    thread = threading.Thread(target=second)
+    waiting_first = threading.Timer(0.3, thread.start)
+    waiting_first.start()
+    order[0](*arguments[order[0]])
+    begun.wait()
+    thread.join()

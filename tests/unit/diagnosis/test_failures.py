@@ -157,6 +157,12 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
             "Got the following error when running the callback: ValueError: no\n\nAt:\n  /a/b.py(3): run\n",
             "ValueError: no",
         ),
+        (
+            'autograd_hooks_ FAILED at "/__w/pytorch/pytorch/torch/csrc/distributed/c10d/reducer.cpp":1732, please',
+            "autograd_hooks_ FAILED at reducer.cpp:1732, please",
+        ),
+        ("timeout, keys: //group-2764159972126/0//t4/ready/1", "timeout, keys: t4/ready/1"),
+        ("no key '/tmp/distlab-x_1/group-27/0//a b'", "no key 'a b'"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
         ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
     ],
@@ -171,6 +177,9 @@ def test_messages_are_made_readable(raw, message):
     [
         ("process 0 terminated with signal SIGKILL", ""),
         ("a and b must have same reduction dim, but got", ""),
+        ("expect_autograd_hooks_ INTERNAL ASSERT FAILED at reducer.cpp:1732", "outside of no_sync()"),
+        ("aten.add.Tensor got mixed torch.Tensor and DTensor, need to convert", "distribute_tensor"),
+        ("trying to initialize the default process group twice!", "leave init_process_group out"),
         ("asyncio.run() cannot be called from a running event loop", "write await main()"),
         ("Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).", "world_size times"),
         ("invalid output tensor list at index 0 (expected length 4, got 3)", "world_size times"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis import report
+from distlab.diagnosis.proof import Need
 from distlab.errors import RankError
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, Failure, Line, RankStatus
 from tests.unit.paper import Paper
@@ -86,6 +87,56 @@ def test_what_ranks_did_when_another_one_died():
     }
     in_cpp = RankStatus(1, COMMUNICATING, None, (Line(3, "loss.backward()"),))
     assert report.table({1: in_cpp}) == "  rank 1  waiting in communication  line 3  loss.backward()"
+
+
+def test_passes_of_ddp_are_counted():
+    """Fewer of them explain a wait; as many, or different numbers of ranks that have finished, do not."""
+
+    def first(op, *passes):
+        states = Paper(f"3 ranks; 0-1 {op}").states()
+        states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
+        return report.headline({rank: Need((2,)) for rank in (0, 1)}, states)
+
+    fewer = (
+        "Rank 2 has made 3 forward passes, and this one is number 4: with fewer batches on some ranks, use "
+        "drop_last=True, or DDP's join()."
+    )
+    waits = "Ranks 0-1 wait in backward() for gradients of rank 2, which has finished"
+    assert first("backward", 4, 4, 3) == f"{waits}. {fewer}"
+    assert first("backward", 4, 4, 4) == f"{waits}: does the loss of every rank use every parameter?"
+    waits = "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers in training, for rank 2"
+    assert first("DistributedDataParallel", 4, 4, 3) == f"{waits}, which has finished. {fewer}"
+    assert first("DistributedDataParallel", 3, 3, 3) == f"{waits}, which has finished."
+
+
+def test_two_threads_in_one_group_are_named():
+    """Only where both are in a collective of it; not where one waits for a Work, or has a group of its own."""
+    line, other = Line(3, "dist.barrier()"), Line(9, "dist.all_reduce(t)")
+    states = at_lines("2 ranks; 0 barrier; 1 barrier", line, line)
+    call = states[0].call
+
+    def first(beside):
+        both = {
+            rank: replace(state, call=replace(call, lines=(line,)), beside=beside) for rank, state in states.items()
+        }
+        return report.headline({0: Need((1,))}, {0: both[0], 1: states[1]})
+
+    thread = RankStatus(0, COMMUNICATING, replace(call, op="all_reduce", lines=(other,)), (other,))
+    words = "Two threads of rank 0 use one group at once: give the second a group of its own."
+    assert first((thread,)) == words
+    assert first(()) != words
+    assert first((replace(thread, lines=(Line(12, "work.wait()"),)),)) != words
+    assert first((replace(thread, call=replace(thread.call, group="2")),)) != words
+    rows = report.rows({0: replace(states[0], beside=(thread,))})
+    assert [what for _, what, *_ in rows] == ["barrier()", "all_reduce() in another thread"]
+
+
+def test_who_was_late():
+    """Those that computed or slept when the first one failed; not those that waited, or had finished."""
+    states = at_lines("4 ranks; 0 computes; 1-2 all_reduce", Line(15, "time.sleep(5)"))
+    states[0] = replace(states[0], sleeping=True)
+    assert report.were_late(states) == "At that time rank 0 was sleeping, line 15."
+    assert report.were_late({1: states[1], 3: states[3]}) == ""
 
 
 def test_calls_that_are_known_to_differ():
