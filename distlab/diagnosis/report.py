@@ -134,11 +134,13 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
     if call.kind == messages.WAITING:
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
-        why = _fewer_passes(state, gone, states) or ": does the loss of every rank use every parameter?"
+        why = _why_by_passes(state, gone, states, ": does the loss of every rank use every parameter?")
         return f"waits in backward() for gradients of {finished}{why}"
-    if call.op == "DistributedDataParallel":
-        why = _fewer_passes(state, gone, states) or "."
-        return f"waits in the forward pass of DDP, which broadcasts buffers in training, for {finished}{why}"
+    if call.op == messages.DDP_FORWARD:
+        advice = ": to evaluate on some ranks only, call the model inside, with .module."
+        why = _why_by_passes(state, gone, states, advice)
+        forward = "the forward pass of DDP, which broadcasts buffers and the order of buckets"
+        return f"waits in {forward}, for {finished}{why}"
     rule = ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
     again = " again" if any(_called_before(call, states[r]) for r in gone) else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
@@ -151,16 +153,25 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
     return (call.group, call.op, call.place) in [(old.group, old.op, old.place) for old in state.history]
 
 
-def _fewer_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
-    """What follows if ranks that have finished made fewer passes of DDP than one that waits; "" if they did not."""
-    made = {states[rank].passes for rank in gone}
-    if len(made) > 1 or max(made) >= state.passes:
-        return ""
-    has = "have" if len(gone) > 1 else "has"
-    fewer = (
-        f"{rank_list(gone).capitalize()} {has} made {max(made)} forward passes, and this one is number {state.passes}"
-    )
-    return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
+def _why_by_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus], advice: str) -> str:
+    """The end of a sentence about DDP: why ranks that have finished do not come, by the forward passes of each.
+
+    Args:
+        advice: if they made as many as the rank that waits.
+    """
+    passes = {rank: states[rank].passes for rank in gone}
+    if all(count == state.passes for count in passes.values()):
+        return advice
+    fewer = grouped((count, rank) for rank, count in passes.items() if count < state.passes)
+    if not fewer:
+        return "."
+    made = []
+    for count, ranks in fewer.items():
+        have = "have" if len(ranks) > 1 else "has"
+        made.append(f"{rank_list(ranks)} {have} made {count} forward pass{'' if count == 1 else 'es'}")
+    words = ", ".join([*made, f"and this one is number {state.passes}"])
+    words = words[0].upper() + words[1:]
+    return f". {words}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:

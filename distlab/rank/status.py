@@ -28,6 +28,7 @@ from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
 
 DDP, DDP_HELPERS = private.DDP_MODULE, "torch.distributed.utils"
+DDP_CONSTRUCTOR = "DistributedDataParallel"
 CELLS = {ipython.CELL, ipyparallel.CALL}
 # modules whose threads do nothing until they get work; zmq's is there when this rank has sent a large value
 _POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"
@@ -116,7 +117,7 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     """
     everyone = tuple(range(LOG.world_size))
     may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
-    in_training = op in ("backward", "DistributedDataParallel") and os.path.isdir("/proc/self/task")
+    in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD) and os.path.isdir("/proc/self/task")
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 
 
@@ -208,11 +209,12 @@ def communication(thread: int) -> str:
     found, innermost = "", ""
     for frame in frames(thread):
         module, function = place(frame)
-        innermost = innermost or module
+        if not module.startswith("distlab."):  # a wrapper of distlab's is not what the thread is in
+            innermost = innermost or module
         if module == C10D:
             found = function
         elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
-            found = "DistributedDataParallel"
+            found = messages.DDP_FORWARD if function == "forward" else DDP_CONSTRUCTOR
         elif module.startswith("torch.autograd") and not found:
             found = "backward"
         elif module.startswith(private.DTENSOR_MODULE):

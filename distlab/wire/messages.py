@@ -17,6 +17,7 @@ IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communic
 # kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
 MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = "message", "collective", "new group", "remote", "other"
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
+DDP_FORWARD = "DistributedDataParallel.forward"  # the name of a wait in C++; one of the constructor has its class's
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
 # what the notebook may want from a rank's watchdog: five questions and four orders
 STATUS, VARIABLES, NAMES, MEMORY, CLOCK = "status", "variables", "names", "memory", "clock"

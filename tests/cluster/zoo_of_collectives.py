@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -189,24 +190,52 @@ def a_micro_batch_fewer_on_one_rank(rank, n):
 
 @breaks(2)
 def a_batch_fewer_with_buffers(rank, n):
-    """in the forward pass of DDP, which broadcasts buffers in training, for rank 0, which has finished. Rank 0 has"""
-    steps(3 - (rank == 0), torch.nn.BatchNorm1d(2))
+    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made 2 forward passes"""
+    steps(2 if rank == 0 else 3, torch.nn.BatchNorm1d(2))
+
+
+@breaks(2, check=True)
+def a_batch_fewer_with_buffers_checked(rank, n):
+    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made 2 forward passes"""
+    a_batch_fewer_with_buffers(rank, n)
+
+
+@breaks(2)
+def a_second_batch_on_one_rank(rank, n):
+    """Rank 1 waits in the forward pass of DDP, which broadcasts buffers and the order of buckets, for rank 0, which"""
+    steps(1 if rank == 0 else 2)
+
+
+@breaks(2)
+def a_model_that_one_rank_evaluates(rank, n):
+    """for rank 1, which has finished: to evaluate on some ranks only, call the model inside, with .module."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(2)).eval()
+    if rank == 0:
+        with torch.no_grad():
+            model(torch.ones(2, 2))
+
+
+@breaks(2, on=[0])
+def a_model_that_one_rank_wraps(rank, n):
+    """Rank 0 waits in DistributedDataParallel for rank 1, which has finished without calling it."""
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 
 
 @breaks(2)
 def two_threads_in_one_group(rank, n):
     """Two threads of each of ranks 0-1 use one group at once: give the second a group of its own."""
-    order = (dist.barrier, dist.all_gather_object) if rank == 0 else (dist.all_gather_object, dist.barrier)
-    arguments = {dist.barrier: (), dist.all_gather_object: ([None] * n, "x")}
-    begun = threading.Event()
+    from distlab.rank.log import LOG  # here, because the function travels by value
 
-    def second():
-        begun.set()
-        order[1](*arguments[order[1]])
+    calls = [dist.barrier, lambda: dist.all_gather_object([None] * n, "x")]
+    first, second = calls if rank == 0 else reversed(calls)
+    main = threading.get_ident()
 
-    thread = threading.Thread(target=second)
-    waiting_first = threading.Timer(0.3, thread.start)
-    waiting_first.start()
-    order[0](*arguments[order[0]])
-    begun.wait()
+    def after_the_first():
+        while LOG.now.get(main) is None:
+            time.sleep(0.001)
+        second()
+
+    thread = threading.Thread(target=after_the_first)
+    thread.start()
+    first()
     thread.join()

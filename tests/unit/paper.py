@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, MessageCount, NewGroup, RankStatus
+from distlab.wire.messages import DDP_FORWARD, CallRecord, Line, MessageCount, NewGroup, RankStatus
 
 DOES = {
     "computes": messages.COMPUTING,
@@ -13,7 +13,7 @@ DOES = {
     "finishes": messages.IDLE,
 }
 MESSAGES = ("send", "isend", "recv", "irecv")
-IN_C = ("init_rpc", "backward", "DistributedDataParallel", "init_process_group")
+IN_C = ("init_rpc", "backward", "DistributedDataParallel", DDP_FORWARD, "init_process_group")
 
 
 def ranks_of(text: str) -> tuple[int, ...]:

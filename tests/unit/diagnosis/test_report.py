@@ -7,7 +7,7 @@ import pytest
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import Need
 from distlab.errors import RankError
-from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, Failure, Line, RankStatus
+from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, Line, RankStatus
 from tests.unit.paper import Paper
 
 
@@ -104,9 +104,23 @@ def test_passes_of_ddp_are_counted():
     waits = "Ranks 0-1 wait in backward() for gradients of rank 2, which has finished"
     assert first("backward", 4, 4, 3) == f"{waits}. {fewer}"
     assert first("backward", 4, 4, 4) == f"{waits}: does the loss of every rank use every parameter?"
-    waits = "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers in training, for rank 2"
-    assert first("DistributedDataParallel", 4, 4, 3) == f"{waits}, which has finished. {fewer}"
-    assert first("DistributedDataParallel", 3, 3, 3) == f"{waits}, which has finished."
+    assert first("backward", 4, 4, 1).startswith(f"{waits}. Rank 2 has made 1 forward pass, and this one is number 4:")
+    assert first("backward", 4, 4, 5) == f"{waits}."
+    waits = "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers and the order of buckets, for rank 2"
+    assert first(DDP_FORWARD, 4, 4, 3) == f"{waits}, which has finished. {fewer}"
+    inside = "to evaluate on some ranks only, call the model inside, with .module."
+    assert first(DDP_FORWARD, 3, 3, 3) == f"{waits}, which has finished: {inside}"
+    waits = "Ranks 0-1 wait in DistributedDataParallel for rank 2, which has finished without calling it."
+    assert first("DistributedDataParallel", 3, 3, 3) == waits
+
+
+def test_finished_ranks_that_made_different_numbers_of_passes():
+    """Each is named that made fewer than the rank that waits."""
+    states = Paper("4 ranks; 0 backward").states()
+    passes = {0: 6, 1: 5, 2: 4, 3: 6}
+    states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
+    words = report.headline({0: Need((1, 2, 3))}, states)
+    assert "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, and this one is number 6: with" in words
 
 
 def test_two_threads_in_one_group_are_named():

@@ -19,7 +19,17 @@ RANKS = range(4)
 KINDS = (messages.MESSAGE, messages.COLLECTIVE, messages.REMOTE, messages.OTHER, messages.WAITING)
 WORDS = {
     "doing": (messages.IDLE, messages.COMPUTING, COMMUNICATING, messages.BETWEEN, messages.SILENT),
-    "op": ("send", "irecv", "all_reduce", "gather", "new_group", "backward", "init_rpc", "waiting"),
+    "op": (
+        "send",
+        "irecv",
+        "all_reduce",
+        "gather",
+        "new_group",
+        "backward",
+        messages.DDP_FORWARD,
+        "init_rpc",
+        "waiting",
+    ),
     "collective": ("", "reduce", "allreduce", "alltoall"),
     "group": ("", "0", "7"),
     "function": ("", "add", "through a file"),
@@ -74,7 +84,8 @@ def state(rank, rng):
     for one in found.serving:
         doing_inside = COMMUNICATING if one.call else messages.COMPUTING
         inner.append(replace(one, doing=doing_inside, function=one.function or "add", rank=rank))
-    return replace(found, rank=rank, doing=doing, serving=tuple(inner), beside=())
+    beside = tuple(replace(one, doing=COMMUNICATING, rank=rank) for one in found.beside if one.call)
+    return replace(found, rank=rank, doing=doing, serving=tuple(inner), beside=beside)
 
 
 def is_a_sentence(text, may_be_empty=False):
@@ -158,6 +169,7 @@ def _at_that_time(rng, states):
     then = report.at_that_time([*RANKS], states, made(tuple[Failure, ...], rng))
     is_a_table(report.table(then) if then else "-")
     is_a_sentence(report.clash_of(states), may_be_empty=True)
+    is_a_sentence(report.were_late(states), may_be_empty=True)
     last = report.last_calls("all_reduce", states)
     is_a_table(report.table(last) if last else "-")
 
@@ -224,7 +236,7 @@ CHECKS = {
     "call_words tensor_words": _calls,
     "activity": _activity,
     "left begun_earlier words_of_left": _left,
-    "at_that_time clash_of last_calls": _at_that_time,
+    "at_that_time clash_of were_late last_calls": _at_that_time,
     "why_unmatched": _why_unmatched,
     "marked_source source_text source_html": _marked_source,
     "disagreement": _disagreement,
