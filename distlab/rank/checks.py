@@ -17,11 +17,16 @@ the rank goes on:
 - what was begun before in the group in which C++ begins something (`Checker.post`; hooks.py knows those functions);
 - a call in a backward pass, in a group of DDP: its hooks and its own collectives take turns;
 - a call whose Work goes to C++, which waits for it there.
+
+gloo sends a message whose Work was dropped only if its recv was there before. So a recv says in the store that it has
+begun, and the Work of a message that it will get is kept when the program drops it: gloo learns of the recv later.
 """
 
+import contextlib
 import functools
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
@@ -40,6 +45,7 @@ from distlab.text import rank_list
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 
+WAITING_SENDS = ("send", "send_object_list")  # functions that wait for their message
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
 Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
@@ -62,7 +68,12 @@ class Deferred(dist.Work):
         make: makes the call, and returns its Work.
         limit: seconds that the call may wait for the others: a collective from when its turn has come, as gloo counts
             them, and a recv from the wait for it.
+
+    Attributes:
+        begun_key: of the store, while a recv from one source has begun and is not posted; "" for all others.
     """
+
+    begun_key = ""
 
     def __init__(
         self, note: Note, record: CallRecord, lanes: Collection[Lane], make: Callable[[], Any], limit: float
@@ -164,6 +175,14 @@ for _name in ("_source_rank", *vars(dist.Work)):
 hooks.install(hooks.waits_of(Deferred))
 
 
+class Sent(Deferred):
+    """An isend, which was posted at once. When the program drops it, the checker looks whether gloo may drop it, too."""
+
+    def __init__(self, note: Note, record: CallRecord, lanes: Collection[Lane], work: Any) -> None:
+        super().__init__(note, record, lanes, make=lambda: work, limit=0.0)
+        self.posting.set_result(work)
+
+
 class Checker:
     """What one rank needs to compare its calls with the others'.
 
@@ -176,6 +195,8 @@ class Checker:
         self._token = token
         self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
         self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
+        self._received: Counter[Lane] = Counter()  # messages that are received, or will be
+        self._numbering = threading.Lock()
         self._compared: Counter[Lane] = Counter()
         self._waiting: list[Deferred] = []
         self._closing = False
@@ -205,10 +226,39 @@ class Checker:
             self._begun[lanes[0]] += 1
             self._store.set(self._key(lanes[0], self._begun[lanes[0]], own), to_json(record))
         if is_send:
-            return make()
+            work = make()
+            return work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], work)
         deferred = Deferred(note, record, lanes, make, limit)
+        if note.kind == MESSAGE and len(lanes) == 1:
+            deferred.begun_key = self._key(lanes[0], self._next_to_receive(lanes[0]), "begun")
+            self._store.set(deferred.begun_key, "")
         self._waiting.append(deferred)
         return deferred
+
+    def _next_to_receive(self, lane: Lane) -> int:
+        """Count a message of the lane that is or will be received. Runs on: any thread."""
+        with self._numbering:
+            self._received[lane] += 1
+            return self._received[lane]
+
+    def _sent(self, note: Note, record: CallRecord, lane: Lane, work: Any) -> Sent:
+        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has begun."""
+        turn = self._begun[lane]
+        begun, said = self._key(lane, turn, "begun"), self._key(lane, turn, lane[1])
+        sent = Sent(note, record, [lane], work)
+        weakref.finalize(sent, self._keep_if_awaited, note, work, begun, said).atexit = False
+        return sent
+
+    def _keep_if_awaited(self, note: Note, work: Any, begun: str, said: str) -> None:
+        """Keep the Work of an isend that was dropped, until its group goes, if its recv has begun.
+
+        A receiver first deletes what this rank has said, and then that it has begun.
+        """
+        if note.done or LOG.closed:
+            return
+        with contextlib.suppress(RuntimeError):  # the store may be gone
+            if self._store.check([begun]) or not self._store.check([said]):
+                LOG.keep_dropped(note, work)
 
     def in_turn(self, group: str, make: Callable[[], Any]) -> Any:
         """Make a call that is not compared, after what this rank has begun in its group."""
@@ -250,18 +300,29 @@ class Checker:
                         continue
                     if ready:
                         self._compare(call, ready[0])
-                    call.posting.set_result(call.make())
+                    work = call.make()
+                    self._forget_begun(call)
+                    call.posting.set_result(work)
                 except Exception as error:  # the store may be gone, too
+                    self._forget_begun(call)
                     call.posting.set_exception(error)
                 self._waiting.remove(call)
                 LOG.total += 1
             time.sleep(POLL_SECONDS)
+
+    def _forget_begun(self, call: Deferred) -> None:
+        """Delete the key of a recv that has been posted, or failed: gloo knows of it from now on."""
+        if call.begun_key:
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                self._store.delete_key(call.begun_key)
 
     def _compare(self, call: Deferred, lane: Lane) -> None:
         """Raise a MismatchError if a call does not match what the other ranks have said."""
         keys, is_collective = self._keys(call, lane), len(lane) == 1
         readers = [self._key(lane, self._compared[lane] + 1, "read")] if is_collective else []
         self._compared[lane] += 1
+        if not is_collective and not call.begun_key:  # from any source, which is known now
+            self._next_to_receive(lane)
         said, members = list(map(from_json, self._store.multi_get(keys))), call.record.members
         if not readers or self._store.add(*readers, 1) == len(keys):  # the last one deletes what was written
             for key in (*keys, *readers):

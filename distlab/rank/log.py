@@ -202,6 +202,7 @@ class Log:
         # messages by kind, the newest kind last, and the numbers of sends whose Work was dropped undone
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, list[int]] = {}
+        self.kept_works: dict[str, list[Any]] = {}  # by group: of sends that checked mode lets arrive
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
         self.met: Counter[str] = Counter()
@@ -233,6 +234,7 @@ class Log:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
         self.members.pop(name, None)
+        self.kept_works.pop(name, None)
         self.shared_with_cpp.discard(name)
         for counts in (self.traffic, self.dropped):
             for key in [key for key in counts if key[1] == name]:
@@ -276,6 +278,10 @@ class Log:
                 self.more_unwaited = True
         if is_lost_when_dropped:
             weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
+
+    def keep_dropped(self, note: Note, work: Any) -> None:
+        """Keep the Work of a send that a program has dropped, until its group goes."""
+        self.kept_works.setdefault(note.group, []).append(work)
 
     def made(self, key: int, note: Note) -> None:
         """Remember the functional collective that made a storage, which C++ keeps until it is waited for."""

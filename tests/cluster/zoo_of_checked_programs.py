@@ -542,6 +542,20 @@ def messages_in_all_forms(rank, n):
     return received == [{"rank": before}] and [one.item() for one in got] == [0, 1, 2]
 
 
+def dropped_isends_whose_recvs_were_there(rank, n):
+    """gloo sends such a message at once, so that its Work is not needed."""
+    after, before = (rank + 1) % n, (rank - 1) % n
+    got = torch.zeros(3)
+    for step in range(3):
+        awaited = dist.irecv(got[step : step + 1], src=before)
+        told = dist.irecv(torch.empty(1), src=after, tag=1)
+        dist.send(torch.ones(1), dst=before, tag=1)
+        told.wait()
+        dist.isend(torch.full((1,), float(step)), dst=after)
+        awaited.wait()
+    return got.tolist() == [0.0, 1.0, 2.0]
+
+
 def recvs_from_any_rank_and_then_from_each(rank, n):
     """The first messages may come from anywhere; one more comes from each."""
     for _ in range(5):

@@ -137,6 +137,35 @@ def test_a_message_goes_to_the_recv_that_takes_it(rank_of, store, recvs, sends, 
     assert all(work.is_completed() and work.result() == ["result"] for work in works)
 
 
+@pytest.mark.parametrize(("recvs", "kept"), [([], 0), ([(1, 0)], 1), ([(1, 1)], 0), ([(2, 0)], 0)])
+def test_the_work_of_a_dropped_isend_is_kept_if_its_recv_has_begun(rank_of, recvs, kept):
+    """gloo then sends the message also without checks; if not, it is lost there, and here."""
+    LOG.forget()
+    receiver, sender = rank_of(0, (0, 1, 2)), rank_of(1, (0, 1, 2))
+    for given in recvs:
+        receiver.recv(*given, op="irecv")
+    work = sender.call("isend", "send", 0)
+    assert LOG.kept_works == {}
+    del work
+    assert len(LOG.kept_works.get("0", [])) == kept
+    LOG.forget()
+    assert LOG.kept_works == {}
+
+
+def test_the_work_of_an_isend_is_kept_if_its_recv_was_posted_before_it_is_dropped(rank_of, store):
+    """Also one from any source, and the next one after that."""
+    LOG.forget()
+    keys = store.num_keys()
+    receiver, sender = rank_of(0), rank_of(1)
+    works = [sender.call("isend", "send", 0) for _ in range(2)]
+    assert receiver.recv(ANY).wait() == "recv"
+    assert receiver.recv(1).wait() == "recv"
+    works.clear()
+    assert len(LOG.kept_works["0"]) == 2
+    assert store.num_keys() == keys
+    LOG.forget()
+
+
 # --- the end of a cell, and of the store ---
 
 
