@@ -346,10 +346,8 @@ class waits:
     def __exit__(self, _: Any, error: BaseException | None, *__: Any) -> None:
         LOG.total += 1
         entered = LOG.entered[self._thread]
-        for place in reversed(range(len(entered))):
-            if entered[place] is self._note:
-                del entered[place]
-                break
+        if self._note in entered:
+            entered.remove(self._note)
         LOG.now[self._thread] = entered[-1] if entered else None
         if self._note.readable and isinstance(error, RuntimeError):
             readable = self._note.readable(error)
