@@ -8,6 +8,8 @@ prints what it prints under its rank, and ends where the cell does.
 import asyncio
 import builtins
 import faulthandler
+import gc
+import multiprocessing
 import os
 import pdb
 import re
@@ -15,6 +17,7 @@ import runpy
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +33,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK
 PROMPTS = ("ps1", "ps2", "ps3")
 _first_environment: dict[str, str | None] = {}
 _awaiting: list[asyncio.Task[Any]] = []  # the task of the cell that runs if it has a top-level await
+_rank: set[int] = set()  # the number of the rank's process, which one that a cell has forked knows, too
 _BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
 
 
@@ -57,6 +61,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
+    _rank.add(os.getpid())
     _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     sender = sys.stdout.pub_thread  # the thread that sends what is written; close() takes it away
@@ -117,6 +122,8 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
             if shown and result.error_in_exec is None:  # as where the repr of a cell's value raises
                 result.error_in_exec = shown[0]
             shown.clear()
+            if result.error_in_exec is not None:
+                end_abandoned_children(result.error_in_exec)
             end()
 
     def run_call(*args: Any, **kwargs: Any) -> Any:
@@ -152,6 +159,25 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
     shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
+
+
+def end_abandoned_children(error: BaseException | None = None) -> None:
+    """After a failure, end the children that only its traceback keeps, such as the workers of a DataLoader's iterator.
+
+    A process that is forked later would have the iterator, too, and complain of it. A rank without children collects
+    nothing.
+
+    Runs on: a rank, on its main thread; nothing happens in a process that a cell has forked.
+
+    Args:
+        error: one that IPython keeps. The variables of its frames go: the debugger was there before, if at all, and
+            %debug finds nobody who types on a rank.
+    """
+    if os.getpid() not in _rank or not multiprocessing.active_children():
+        return
+    if error is not None:
+        traceback.clear_frames(error.__traceback__)
+    gc.collect()
 
 
 def _run_module(name: str, names: dict[str, Any]) -> None:

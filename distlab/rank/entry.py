@@ -96,16 +96,20 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         [Reply, *buffers of the value].
     """
-    from distlab.rank.around_cells import restore_builtins
+    from distlab.rank.around_cells import end_abandoned_children, restore_builtins
     from distlab.rank.log import LOG, describe_failure
 
+    failure = None
     try:
         fn, args, kwargs = payload.loads(header, buffers)
         lend_names(fn)
         value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
     except BaseException as error:
         restore_builtins()
-        return [Reply(failure=describe_failure(error))]
+        failure = describe_failure(error)
+    if failure is not None:
+        end_abandoned_children()
+        return [Reply(failure=failure)]
     restore_builtins()
     return _packed(value, type(value).__qualname__)
 

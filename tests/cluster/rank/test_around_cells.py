@@ -58,6 +58,42 @@ def test_a_pool_of_processes_ends(usable):
     assert usable.run(children) == [[], []]
 
 
+def refuse(items):
+    raise ValueError(f"cannot load {len(items)} items")
+
+
+def load_what_cannot_be_loaded(rank, world_size):
+    for _ in DataLoader(torch.arange(4), num_workers=2, collate_fn=refuse, multiprocessing_context="fork"):
+        pass
+
+
+def fork_one_that_collects(rank, world_size):
+    child = FORK.Process(target=gc.collect)
+    child.start()
+    child.join()
+
+
+LOAD = """
+from torch.utils.data import DataLoader
+def refuse(items):
+    raise ValueError("cannot load")
+for _ in DataLoader(range(4), num_workers=2, collate_fn=refuse, multiprocessing_context="fork"):
+    pass
+"""
+
+
+def test_workers_of_a_loader_that_failed_end_with_the_call_or_the_cell(usable, capsys):
+    """Only a traceback holds their loader; a process that is forked later has none to complain of."""
+    assert "cannot load 1 items" in str(raised(distlab.RankError, usable.run, load_what_cannot_be_loaded))
+    assert usable.run(children) == [[], []]
+    usable.run(fork_one_that_collects)
+    for _ in range(2):
+        raised(ipyparallel.CompositeError, usable.client[:].execute, LOAD, block=True)
+        assert usable.run(children) == [[], []]
+    usable.run(fork_one_that_collects)
+    assert "Exception ignored" not in capsys.readouterr().err
+
+
 def test_a_child_ends_with_the_call_or_the_cell(usable):
     """Also where it raises."""
     assert usable.run(fork_a_child_that_returns, timeout=60) == [0, 0]
