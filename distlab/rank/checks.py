@@ -176,7 +176,10 @@ hooks.install(hooks.waits_of(Deferred))
 
 
 class Sent(Deferred):
-    """An isend, which was posted at once. When the program drops it, the checker looks whether gloo may drop it, too."""
+    """An isend, which was posted at once.
+
+    When the program drops it, the checker decides whether gloo may drop it, too.
+    """
 
     def __init__(self, note: Note, record: CallRecord, lanes: Collection[Lane], work: Any) -> None:
         super().__init__(note, record, lanes, make=lambda: work, limit=0.0)
