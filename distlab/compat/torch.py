@@ -4,6 +4,7 @@ Runs on every rank, and in a notebook's kernel that has imported torch already.
 """
 
 import contextlib
+import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -202,7 +203,7 @@ def flight_record() -> list[dict[str, Any]]:
 
 def is_compiled(function: Any) -> bool:
     """Whether torch.compile has made this function. Private: the attribute with the original."""
-    return hasattr(function, "_torchdynamo_orig_callable")
+    return inspect.isfunction(function) and hasattr(function, "_torchdynamo_orig_callable")
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ those after the first MOST_BUFFERS, are.
 
 import builtins
 import importlib
+import inspect
 import io
 import pickle
 import sys
@@ -97,10 +98,15 @@ def _compiled_in(function: Any) -> str:
     from distlab.compat.torch import is_compiled
 
     if is_compiled(function):
-        return function.__name__
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    namespace = getattr(function, "__globals__", {})
-    return next((name for name in names if is_compiled(namespace.get(name))), "")
+        return str(function.__name__)
+    if not inspect.isfunction(function):
+        return ""
+    try:
+        variables = inspect.getclosurevars(function)
+    except ValueError:  # a variable of the function around it has no value yet
+        return ""
+    called = {**variables.globals, **variables.nonlocals}
+    return next((name for name, value in called.items() if is_compiled(value)), "")
 
 
 def unpack(replies: list[Any]) -> list[Any]:

@@ -225,6 +225,15 @@ def checked_one_memory_for_two_ranks(rank, n):
     dist.all_to_all([place, ones(), place], [ones()] * n)
 
 
+@breaks(2, error="RankError")
+def a_rank_that_comes_too_late(rank, n):
+    """At that time rank 0 was sleeping, zoo_of_failures.py:"""
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if rank == 0:
+        time.sleep(4)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
+    dist.barrier(group=group)
+
+
 @breaks(2, error="RankError", check=True)
 def checked_timeout_of_a_group(rank, n):
     """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""

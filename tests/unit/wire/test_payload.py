@@ -1,10 +1,13 @@
 """Objects taken apart and put together again, in one process; tests/cluster/client/test_run.py sends tensors around."""
 
+import threading
 import types
 
 import torch
 
+from distlab.errors import SerializationError
 from distlab.wire import payload
+from tests.refused import raised
 
 
 def test_a_large_tensor_is_not_copied_into_the_header():
@@ -32,3 +35,25 @@ def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
     fn, modules = payload.loads(*payload.dumps((namespace["fn"], [torch.classes, torch.ops])))
     assert fn(here).tolist() == [10, 2, 3, 4]
     assert modules == [torch.classes, torch.ops]
+
+
+def test_a_compiled_function_is_named():
+    """As the function itself, as a global or a local variable of one; of another function nothing is said."""
+
+    def doubled(x):
+        return 2 * x
+
+    def uses_it(rank, n):
+        return fast(rank)
+
+    fast = torch.compile(doubled)
+    namespace = {"fast": fast, "__name__": "__main__"}
+    exec("def uses_a_global(rank, n):\n    return fast(rank)\n", namespace)
+    advice = "doubled is compiled: call torch.compile inside the function that runs on the ranks."
+    assert str(raised(SerializationError, payload.pack, (fast, (), {}), "It")).endswith(f" {advice}")
+    advice = advice.replace("doubled", "fast")
+    for function in (uses_it, namespace["uses_a_global"]):
+        assert str(raised(SerializationError, payload.pack, (function, (), {}), "It")).endswith(f" {advice}")
+    lock = threading.Lock()
+    failed = raised(SerializationError, payload.pack, (lambda rank, n: lock, (), {}), "It")
+    assert "compiled" not in str(failed)
