@@ -143,7 +143,7 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
 def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """DistributedDataParallel.forward, whose passes in training are counted; not while torch compiles it."""
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-        LOG.passes += 1
+        LOG.count_pass()
     return original(model, *args, **kwargs)
 
 

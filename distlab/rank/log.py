@@ -209,7 +209,8 @@ class Log:
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten
-        self.passes = 0  # forward passes of DDP in training
+        self._passes = 0  # forward passes of DDP in training, in the cell of this number
+        self._cell_of_passes = 0
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
         self.shared_with_cpp: set[str] = set()  # names of groups in which C++ begins collectives, too
@@ -297,6 +298,18 @@ class Log:
     def left(self) -> list[Note]:
         """The calls that nobody can wait for any more."""
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
+
+    def count_pass(self) -> None:
+        """Note that a forward pass of DDP in training begins."""
+        if self._cell_of_passes != self.cells:
+            self._cell_of_passes = self.cells
+            self._passes = 0
+        self._passes += 1
+
+    def passes(self, is_idle: bool) -> int:
+        """The forward passes of DDP in the cell that runs; on a rank that is idle, in the one that ended last."""
+        cell = self.cells - 1 if is_idle else self.cells
+        return self._passes if self._cell_of_passes == cell else 0
 
     def end_cell(self) -> None:
         """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for any more."""

@@ -184,7 +184,7 @@ class RankStatus:
         idle: whether its main thread is.
         groups: how many groups were made that every rank makes, the world among them.
         made: the newest groups that new_group has begun to make, those that only members make among them.
-        passes: how many forward passes DDP has begun in training since the group was built.
+        passes: how many forward passes DDP has begun in training, in the cell that runs or ended last.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.

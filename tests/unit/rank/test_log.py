@@ -182,3 +182,19 @@ def test_a_rank_that_is_freed_begins_no_more_calls(four):
     assert not any(LOG.collectives.values())
     LOG.forget()
     dist.all_reduce(ones(2))
+
+
+def test_forward_passes_are_counted_in_each_cell(four):
+    """A rank that is idle has ended its cell; one that makes none in a cell has made none."""
+    assert LOG.passes(is_idle=False) == 0
+    LOG.count_pass()
+    LOG.count_pass()
+    assert LOG.passes(is_idle=False) == 2
+    LOG.end_cell()
+    assert LOG.passes(is_idle=True) == 2
+    assert LOG.passes(is_idle=False) == 0
+    LOG.count_pass()
+    assert LOG.passes(is_idle=False) == 1
+    LOG.end_cell()
+    LOG.end_cell()
+    assert LOG.passes(is_idle=True) == 0
