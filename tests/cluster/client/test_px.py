@@ -161,3 +161,18 @@ def test_a_new_cluster_takes_over_px(notebook):
     assert plain(messages[0]) == "starting 4 ranks ..."
     assert plain(messages[-1]) == "4 ranks are ready (gloo)."
     assert {message["type"] for message in messages[1:]} == {"update_display_data"}
+
+
+UNEVEN = """%%px
+small = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+for batch in range(3 if rank == 0 else 2):
+    small(torch.ones(1, 4)).sum().backward()
+"""
+
+
+def test_passes_of_ddp_are_those_of_the_cell(notebook):
+    """Whatever cells before it have trained."""
+    words = "Ranks 1-3 have made 2 forward passes, and this one is number 3: with fewer batches on some ranks"
+    assert words in notebook.text(UNEVEN)
+    assert notebook.text(UNEVEN.replace("3 if rank == 0 else 2", "5")) == ""
+    assert words in notebook.text(UNEVEN)
