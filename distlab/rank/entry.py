@@ -52,7 +52,9 @@ def begin_checks(token: str, host: str, port: int, limit: float) -> None:
 def end_checks() -> None:
     """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
     from distlab.rank import checks
+    from distlab.rank.log import LOG
 
+    LOG.keep_passes()
     checks.end()
 
 
@@ -66,7 +68,9 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
     """
     from distlab.compat.torch import set_timeouts
     from distlab.rank.debugger import PERSON
+    from distlab.rank.log import LOG
 
+    LOG.keep_passes()
     PERSON.after_failure = after_failure
     linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
     set_timeouts(timedelta(seconds=limit))

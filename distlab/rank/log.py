@@ -306,6 +306,11 @@ class Log:
             self._passes = 0
         self._passes += 1
 
+    def keep_passes(self) -> None:
+        """Note that the call that runs belongs to the cell before it, as what restores a rank afterwards does."""
+        if self._cell_of_passes == self.cells - 1:
+            self._cell_of_passes = self.cells
+
     def passes(self, is_idle: bool) -> int:
         """The forward passes of DDP in the cell that runs; on a rank that is idle, in the one that ended last."""
         cell = self.cells - 1 if is_idle else self.cells

@@ -174,5 +174,6 @@ def test_passes_of_ddp_are_those_of_the_cell(notebook):
     """Whatever cells before it have trained."""
     words = "Ranks 1-3 have made 2 forward passes, and this one is number 3: with fewer batches on some ranks"
     assert words in notebook.text(UNEVEN)
+    assert words in notebook.text(UNEVEN.replace("%%px", "%%px --check"))
     assert notebook.text(UNEVEN.replace("3 if rank == 0 else 2", "5")) == ""
     assert words in notebook.text(UNEVEN)

@@ -196,5 +196,9 @@ def test_forward_passes_are_counted_in_each_cell(four):
     LOG.count_pass()
     assert LOG.passes(is_idle=False) == 1
     LOG.end_cell()
+    LOG.keep_passes()
+    assert LOG.passes(is_idle=False) == 1
+    LOG.end_cell()
+    assert LOG.passes(is_idle=True) == 1
     LOG.end_cell()
     assert LOG.passes(is_idle=True) == 0
