@@ -38,7 +38,7 @@ def install_distlab():
     if importlib.util.find_spec("distlab") is None:  # pip made a user's folder that is new to this kernel
         site.addsitedir(site.getusersitepackages())
     if importlib.util.find_spec("distlab") is None:
-        needs = "Python 3.10 or newer and torch 2.9 or newer"
+        needs = "Python 3.10 or newer and torch 2.13 or newer"
         raise RuntimeError(f"distlab could not be installed: read pip's message above. It needs {{needs}}.")
 
 

@@ -1,4 +1,4 @@
-"""The private parts of torch.distributed.rpc that distlab uses. Tried with torch 2.9, 2.13 and 2.15.
+"""The private parts of torch.distributed.rpc that distlab uses. Tried with torch 2.13 to 2.15.
 
 Runs on every rank, where torch has imported its rpc already.
 """

@@ -131,7 +131,7 @@ def environment(tag: str, alone: bool) -> dict[str, str]:
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
         # torch's profiler writes on stderr that it begins and ends, at every level below this one
         "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "6"),
-        # traces read torch's flight recorder; this is torch's own default, which 2.9 does not have for gloo yet
+        # traces read torch's flight recorder; this is torch's own default
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",  # as fork_server.command does it, for all that it does not start; join takes it back

@@ -34,7 +34,7 @@ CELLS = {ipython.CELL, ipyparallel.CALL}
 _POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"
 WAITING_FOR_WORK = (_POOLS, _QUEUES, "tqdm._monitor", ipython.HISTORY, "zmq.utils.garbage")
 BUSY_IN_A_POOL = (_POOLS, "run")
-GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets; torch 2.9 to 2.11 give it none
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
 ROUND_NANOSECONDS = 5_000_000
 
 

@@ -49,7 +49,7 @@ def test_the_matrix_has_all_that_is_supported(pairs):
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)
     pinned = re.search(r"(?m)^torch==([\d.]+)", (ROOT / "constraints.txt").read_text()).group(1)
-    assert set(torches) == {f"{oldest}.0", pinned, compat.NEWEST_TORCH}
+    assert {f"{oldest}.0", pinned, compat.NEWEST_TORCH} <= set(torches)
     rows = re.findall(r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "docs/install.md").read_text(), flags=re.MULTILINE)
     assert [":".join(row) for row in rows] == pairs
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]
