@@ -36,6 +36,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from distlab.compat import torch as private
 from distlab.diagnosis.proof import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import hooks
@@ -303,6 +304,8 @@ class Checker:
                         continue
                     if ready:
                         self._compare(call, ready[0])
+                    if call.record.group not in list(private.GROUP_NAMES.values()):
+                        raise RuntimeError("The process group of this call was destroyed before the call could begin.")
                     work = call.make()
                     self._forget_begun(call)
                     call.posting.set_result(work)

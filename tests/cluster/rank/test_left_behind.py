@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.rank.log import MOST_KINDS
+from tests.cluster.conftest import sum_of_ranks
 from tests.refused import raised
 
 CLUSTER = {"n": 3, "timeout": 20}
@@ -183,3 +184,16 @@ def a_dropped_isend_whose_recv_was_there(rank, world_size):
 def test_a_dropped_send_that_was_sent_is_no_reason(usable):
     """Its Work is gone, but so is the message: the ranks wait for each other again, and nothing is proven."""
     assert usable.run(a_dropped_isend_whose_recv_was_there) == [True] * 3
+
+
+def destroyed_before_it_begins(rank, n):
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        dist.destroy_process_group(group)
+
+
+def test_a_checked_call_is_not_made_once_its_group_was_destroyed(usable):
+    """It waits for a rank that never comes, and would hold the rank in C++; so the cell ends, and the next one runs."""
+    usable.run(destroyed_before_it_begins, check=True)
+    assert usable.run(sum_of_ranks) == [3.0] * 3
