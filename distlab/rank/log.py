@@ -235,6 +235,9 @@ class Log:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
         self.members.pop(name, None)
+        self.met.pop(name, None)
+        for group in [group for group in self.new_groups if group.name == name]:
+            self.new_groups.remove(group)
         self.kept_works.pop(name, None)
         self.shared_with_cpp.discard(name)
         for counts in (self.traffic, self.dropped):

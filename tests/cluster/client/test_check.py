@@ -211,6 +211,19 @@ def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
     assert "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n" in words
 
 
+def test_groups_that_an_answer_has_destroyed_do_not_count(usable):
+    """Case by case more ranks make it, under a number that a world of the next case gets."""
+
+    def destroys_its_group(tensor):
+        everyone = dist.new_group(range(dist.get_world_size()))
+        dist.all_reduce(tensor, group=everyone)
+        dist.destroy_process_group(everyone)
+
+    words = repr(distlab.check("ring_all_reduce", destroys_its_group))
+    assert "Timed out" not in words
+    assert "new group" not in words
+
+
 def test_a_check_takes_no_virtual_time():
     """On a simulated cluster the clocks stand still during a check."""
     with distlab.Cluster(4, network=distlab.Network("5 us", "1 GB/s")) as cluster:
