@@ -187,6 +187,11 @@ class Sent(Deferred):
         self.posting.set_result(work)
 
 
+def _is_destroyed(group: str) -> bool:
+    """Whether the learner has destroyed the group of this name."""
+    return group in LOG.members and group not in list(private.GROUP_NAMES.values())
+
+
 class Checker:
     """What one rank needs to compare its calls with the others'.
 
@@ -304,7 +309,7 @@ class Checker:
                         continue
                     if ready:
                         self._compare(call, ready[0])
-                    if call.record.group not in list(private.GROUP_NAMES.values()):
+                    if _is_destroyed(call.record.group):
                         raise RuntimeError("The process group of this call was destroyed before the call could begin.")
                     work = call.make()
                     self._forget_begun(call)

@@ -216,12 +216,10 @@ def test_groups_that_an_answer_has_destroyed_do_not_count(usable):
 
     def destroys_its_group(tensor):
         everyone = dist.new_group(range(dist.get_world_size()))
-        dist.all_reduce(tensor, group=everyone)
         dist.destroy_process_group(everyone)
+        return ring(tensor)
 
-    words = repr(distlab.check("ring_all_reduce", destroys_its_group))
-    assert "Timed out" not in words
-    assert "new group" not in words
+    assert distlab.check("ring_all_reduce", destroys_its_group).passed
 
 
 def test_a_check_takes_no_virtual_time():
