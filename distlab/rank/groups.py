@@ -36,7 +36,9 @@ def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     members = tuple(map(int, given["global_ranks_in_group"]))
     if not members:  # the world, after which groups are numbered from 1 again
         LOG.new_groups.clear()
+        LOG.met.clear()  # in the store of an earlier world, also that of the rank which this process was forked from
         return original(*args, **kwargs)
+    LOG.check_not_of_parent(dist.group.WORLD)  # before a forked process writes into the store of the ranks
     name, limit = str(given["group_name"]), given.get("timeout") or private.default_timeout()
     note = _note(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None

@@ -176,7 +176,8 @@ class Log:
         unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest that this rank has begun to make with new_group.
-        met: how often this rank has met the other members of a group, by its name, before it was built.
+        met: how often this rank has met the other members of a group of the world that it is in, by its name, before it
+            was built.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 """Programs that communicate in processes which a rank has forked, and which have none of its connections."""
 
+import functools
 import multiprocessing
 import os
 import tempfile
@@ -43,15 +44,21 @@ def a_checked_dataset_that_communicates_in_a_worker(rank, n):
 # --- right ones ---
 
 
-def what_a_child_gets(function, *args):
-    """What a function returns in a forked process."""
+def in_children(*calls):
+    """What each call returns, in a forked process of its own, all at once; a child that fails shows its traceback."""
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    child = context.Process(target=lambda: answers.put(function(*args)))
-    child.start()
-    answer = answers.get()
-    child.join()
-    return answer
+    answers = [context.SimpleQueue() for _ in calls]
+    children = [
+        context.Process(target=lambda call=call, its=its: its.put(call()))
+        for call, its in zip(calls, answers, strict=True)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    codes = [child.exitcode for child in children]
+    assert codes == [0] * len(calls), codes
+    return [its.get() for its in answers]
 
 
 def outcomes(calls):
@@ -83,7 +90,7 @@ def every_call_of_a_child_is_refused(rank, n):
         lambda: dist.new_group(),
         lambda: functional.all_reduce(ones(), "sum", dist.group.WORLD),
     ]
-    found = what_a_child_gets(outcomes, calls)
+    (found,) = in_children(lambda: outcomes(calls))
     dist.send(ones(), dst=following)
     awaited.wait()
     begun.wait()
@@ -91,28 +98,34 @@ def every_call_of_a_child_is_refused(rank, n):
     return all(words.startswith(f"{REFUSED} {rank},") for words in found)
 
 
-def sum_in_own_group(rank, path):
-    dist.destroy_process_group()
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+def a_group_that_only_a_child_tries_to_make(rank, n):
+    """It waits for nobody, and the ranks make another one under the same number."""
+    found = in_children(lambda: outcomes([dist.new_group])) if rank == 0 else []
     total = ones()
-    dist.all_reduce(total)
-    dist.all_reduce(total, group=dist.new_group([0, 1]))
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(total, group=group)
+    return all(words.startswith(REFUSED) for (words,) in found) and total.tolist() == [2.0 if rank < 2 else 1.0] * 2
+
+
+def sums_in_own_groups(rank, paths):
+    """In a group of two for each path, one after another, and in a group that these two make there."""
     dist.destroy_process_group()
+    total = ones()
+    for path in paths:
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+        dist.all_reduce(total)
+        dist.all_reduce(total, group=dist.new_group([0, 1]))
+        dist.destroy_process_group()
     return total.tolist()
 
 
-def children_with_a_group_of_their_own(rank, n):
+def children_with_groups_of_their_own(rank, n):
     """Two of each rank, with their parent's group gone."""
-    path = os.path.join(tempfile.mkdtemp(), "group")
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    children = [context.Process(target=lambda r=r: answers.put(sum_in_own_group(r, path))) for r in range(2)]
-    for child in children:
-        child.start()
-    found = [answers.get() for _ in children]
-    for child in children:
-        child.join()
-    return found == [[4.0, 4.0]] * 2
+    folder = tempfile.mkdtemp()
+    paths = [os.path.join(folder, name) for name in ("first", "second")]
+    found = in_children(*(functools.partial(sums_in_own_groups, number, paths) for number in range(2)))
+    return found == [[16.0, 16.0]] * 2
 
 
 def a_dataset_that_asks_only_who_it_is(rank, n):

@@ -1,5 +1,6 @@
 """Groups that the ranks make differently, and right ways to make them; see zoo.py."""
 
+import tempfile
 import time
 
 import torch
@@ -197,3 +198,19 @@ def subgroups_of_several_kinds(rank, n):
     dist.all_reduce(total, group=pair)
     dist.all_reduce(total, group=other)
     return total.item() == 6
+
+
+def groups_of_one_name_in_two_worlds_of_its_own(rank, n):
+    """Each world has another file, and numbers its groups from 1."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    total = ones(1)
+    for name in ("first", "second"):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{folder[0]}/{name}", rank=rank, world_size=n)
+        group = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(total, group=group)
+        dist.barrier()
+    dist.destroy_process_group()
+    return total.item() == (4 if rank < 2 else 1)

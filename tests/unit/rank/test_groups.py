@@ -86,6 +86,15 @@ def test_members_meet_before_gloo_connects_them(alone):
     assert sorted(LOG.met.values()) == [2]
 
 
+def test_members_meet_for_the_first_time_in_each_world(alone):
+    """Another world has another store, where nobody has come yet."""
+    for _ in range(2):
+        dist.new_group([0], timeout=timedelta(milliseconds=50))
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert not LOG.met
+
+
 def test_a_wait_for_members_ends_at_its_limit(alone, monkeypatch):
     """And the rank is no longer among those that have come."""
     store = dist.distributed_c10d._get_default_store()
@@ -93,6 +102,14 @@ def test_a_wait_for_members_ends_at_its_limit(alone, monkeypatch):
     with pytest.raises(RuntimeError, match="Timed out waiting 50ms for the other members of a new group"):
         dist.new_group([0], timeout=timedelta(milliseconds=50))
     assert store.add(f"{KEYS}/1/members", 0) == -1
+    assert noted() == []
+
+
+def test_a_forked_process_is_refused_before_it_writes_into_the_store_of_the_ranks(alone, monkeypatch):
+    monkeypatch.setattr(LOG, "of_parent", (dist.group.WORLD,))
+    with pytest.raises(RuntimeError, match="forked from rank 0"):
+        dist.new_group([0])
+    assert not dist.distributed_c10d._get_default_store().check([f"{KEYS}/1"])
     assert noted() == []
 
 
