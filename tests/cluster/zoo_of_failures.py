@@ -94,13 +94,13 @@ def a_segmentation_fault(rank, n):
 
 @breaks(2, error="RankDied")
 def a_message_larger_than_its_recv(rank, n):
-    """rank 1 was killed by SIGABRT (gloo received 16 bytes where it expected 8).|  rank 1   zoo_of_failures.py:"""
+    """rank 1 was killed by SIGABRT (gloo received 16 bytes where it expected 8)."""
     message(rank, ones(4), ones(2))
 
 
 @breaks(2, error="RankDied")
 def a_collective_longer_than_that_of_another_rank(rank, n):
-    """rank 1 was killed by SIGABRT (gloo received 1000 bytes where it expected 4).|  rank 1   zoo_of_failures.py:"""
+    """rank 1 was killed by SIGABRT (gloo received 1000 bytes where it expected 4)."""
     dist.all_reduce(ones(1 if rank else 1000))
 
 
@@ -126,7 +126,7 @@ def a_collective_that_is_skipped(rank, n):
 
 @breaks(3, error="RankDied")
 def an_abort_of_the_learners(rank, n):
-    """rank 1 was killed by SIGABRT.|  rank 1   zoo_of_failures.py:"""
+    """rank 1 was killed by SIGABRT."""
     if rank == 1:
         os.abort()
     dist.barrier()

@@ -56,7 +56,7 @@ def test_a_broken_program_explains_itself(with_kept, program, error, sentence, o
     words = str(failed)
     assert type(failed).__name__ == error, words
     assert sentence.replace("LAST", str(n - 1)) in words
-    assert re.search(r"\bzoo\w*\.py:\d", words) or error == "RankDied"
+    assert re.search(r"\bzoo\w*\.py:\d", words) or (error == "RankDied" and "SIGABRT" not in words)
     if error == "RankDied":
         ranks.push({"kept": n})
     assert ranks.run(sum_and_kept) == [(n * (n - 1) / 2, n)] * n
