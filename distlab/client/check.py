@@ -260,17 +260,25 @@ def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
     The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
     """
     file = _file().resolve()
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError), _alone_in(file.parent):
         passed, best = _kept()
         if verdict.run and exercise.race:
             best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
         kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
-        unfinished.write_text(json.dumps(kept, indent=1) + "\n")
-        try:
-            os.replace(unfinished, file)
-        except OSError:
-            unfinished.unlink()
+        _write(file, json.dumps(kept, indent=1) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace a file as a whole. What is no regular file stays what it is, such as os.devnull, which keeps nothing."""
+    if file.exists() and not file.is_file():
+        file.write_text(text)
+        return
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    try:
+        os.replace(unfinished, file)
+    except OSError:
+        unfinished.unlink()
 
 
 @contextlib.contextmanager

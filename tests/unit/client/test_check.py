@@ -1,6 +1,8 @@
 """What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
 
 import json
+import os
+import stat
 import threading
 from collections import Counter
 
@@ -92,6 +94,15 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
     assert distlab.check("step_of_7b", 2.1).passed
     (row,) = [row for row in distlab.progress().rows if row[0] == "04"]
     assert row[1].startswith("0 of " if content is None else "1 of ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="only root makes devices")
+def test_a_device_that_keeps_nothing_stays_a_device(progress_file):
+    """Where nothing is to be remembered, DISTLAB_PROGRESS is os.devnull, which root could replace."""
+    os.mknod(progress_file, stat.S_IFCHR | 0o666, os.stat(os.devnull).st_rdev)
+    assert distlab.check("step_of_7b", 2.1).passed
+    assert stat.S_ISCHR(progress_file.stat().st_mode)
+    assert list(progress_file.parent.iterdir()) == [progress_file]
 
 
 def remember_forty(kernel, both_are_there):
