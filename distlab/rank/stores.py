@@ -123,11 +123,13 @@ def _connect(
 def _listens(options: _Opening, pause: float) -> bool:
     """Whether the server of a TCPStore accepts connections; after a pause if it does not."""
     try:
-        with socket.create_connection((options.host, options.port), PROBE_SECONDS):
-            return True
+        with socket.create_connection((options.host, options.port), PROBE_SECONDS) as probe:
+            if probe.getsockname() != probe.getpeername():  # or it has met itself, by the port that it was given
+                return True
     except OSError:
-        time.sleep(pause)
-        return False
+        pass
+    time.sleep(pause)
+    return False
 
 
 def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> RuntimeError:
