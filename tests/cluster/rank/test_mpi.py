@@ -26,7 +26,7 @@ CLUSTER = {"n": 3, "engines": "mpi", "backend": "distlab_course.mpi_backend", "t
 UNWAITED = {
     "a_work_that_is_dropped",
     "joined_inputs_and_many_small_sums",
-}  # in the second, C++ waits for a Future alone
+}  # C++ waits for the second
 ON_MPI = [name for name in PROGRAMS if name not in UNWAITED]
 
 
