@@ -614,10 +614,10 @@ def works_that_another_thread_awaits(rank, n):
 
 
 def remote_calls_beside_collectives(rank, n):
-    rpc.init_rpc(f"checked{rank}", rank=rank, world_size=n)
+    rpc.init_rpc(f"w{rank}", rank=rank, world_size=n)
     sums = mine(rank)
     work = dist.all_reduce(sums, async_op=True)
-    future = rpc.rpc_async(f"checked{(rank + 1) % n}", dist.get_rank)
+    future = rpc.rpc_async(f"w{(rank + 1) % n}", dist.get_rank)
     work.wait()
     got = future.wait()
     rpc.shutdown()

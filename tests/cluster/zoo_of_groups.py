@@ -47,7 +47,7 @@ def columns_of_ranks(rank):
 
 @breaks(4, error="RankError")
 def a_rank_that_makes_columns_before_rows(rank, n):
-    """in their new_group call number 1: rank 3 makes one of ranks 0 and 2 (zoo_of_groups.py:44), ranks 0-2 make one"""
+    """in their new_group call number 1: rank 3 makes one of ranks 0 and 2 (zoo_of_groups.py:"""
     if rank == 3:
         column, row = columns_of_ranks(rank), rows_of_ranks(rank)
     else:
