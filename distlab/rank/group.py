@@ -17,7 +17,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.devices import device_for
 from distlab.errors import ClusterError
-from distlab.rank import around_cells, checks, hooks, rpc, watchdog
+from distlab.rank import around_cells, checks, hooks, rpc, waits, watchdog
 from distlab.rank.log import LOG
 from distlab.wire import faults
 from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
@@ -123,6 +123,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     watcher.settle()
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
+    if not whole and waits.is_left_behind():  # it may wait in the store, whose client serves one thread at a time
+        watcher.connections.shut(with_store=True)
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
     build(rank, meeting)

@@ -14,6 +14,7 @@ from distlab.rank.log import LOG, Note, waits, whole
 from distlab.text import refuse
 from distlab.wire.messages import WAITING
 
+ELSEWHERE = "distlab-wait"  # the name of a thread that waits in C++ in the place of another one
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
 
 
@@ -78,6 +79,11 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
         except Exception as error:  # raised where it is waited for
             outcome.set_exception(error)
 
-    threading.Thread(target=work, name="distlab-wait", daemon=True).start()
+    threading.Thread(target=work, name=ELSEWHERE, daemon=True).start()
     wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
     return outcome.result()
+
+
+def is_left_behind() -> bool:
+    """Whether a thread still waits in C++ for one that was freed. Runs on: a rank, where nothing else waits."""
+    return any(thread.name == ELSEWHERE for thread in threading.enumerate())
