@@ -116,8 +116,8 @@ def test_a_failed_test_is_looked_at_on_its_rank(tmp_path):
 def kernel():
     kernel = Notebook()
     kernel.run(f"import sys; sys.path.insert(0, {str(ROOT)!r})")
-    kernel.run("import distlab; distlab.Cluster(2, timeout=2); kept = 1")
-    kernel.run("%%px\nkept = rank")
+    assert kernel.text("import distlab; distlab.Cluster(2, timeout=2); kept = 1") == "2 ranks are ready (gloo)."
+    assert kernel.text("%%px\nkept = rank") == ""
     yield kernel
     assert "ranks 0-1: 1" in kernel.text("%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))")
     kernel.close()

@@ -213,7 +213,8 @@ def test_few_functions_of_cpp_take_a_work():
             signatures = [line for line in (function.__doc__ or "").splitlines() if "->" in line]
             if any(TAKES_A_WORK.search(line.split("->")[0]) for line in signatures):
                 found.add(name)
-    assert found == {"_set_forward_pass_work_handle", "_register_work"}
+    of_nccl = {"_verify_work_timeout"}  # where torch is built with CUDA; never called on ranks of gloo
+    assert found - of_nccl == {"_set_forward_pass_work_handle", "_register_work"}
 
 
 @pytest.mark.parametrize("begin", ["recv", "call"])
