@@ -26,7 +26,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, Servers
 from distlab.text import grouped, rank_list
-from distlab.wire import faults
+from distlab.wire import faults, seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
@@ -149,7 +149,7 @@ class Processes:
         name = os.path.join(self.folder, f"group-{time.monotonic_ns()}")
         backend = plan.backend if plan.network is None else "simulated"
         where = (*self.store, name, self.channel.address, self.host_of_rank)
-        return Meeting(plan.init_method, backend, plan.n, plan.timeout, *where)
+        return Meeting(plan.init_method, backend, plan.n, plan.timeout, seconds.BUILD, *where)
 
     def _start_server(self, command: list[str], plan: ServerPlan) -> None:
         """Start a fork server, or what leads to those on hosts; older connections end, and what they leave there."""

@@ -111,8 +111,9 @@ class Ranks:
         failed: list[Failure] = []  # in the order of time
         pending = set(joining)
         while pending:
-            # one that only waited for others may lose its connections before the reply of the culprit is here
-            limit = seconds.AFTER_DEATH if failed else seconds.BUILD
+            # one that only waited for others may lose its connections before the reply of the culprit is here; and it
+            # says so itself after BUILD
+            limit = seconds.AFTER_DEATH if failed else seconds.BUILD + seconds.AFTER_DEATH
             some, _ = futures.wait([joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED)
             arrived = [rank for rank in sorted(pending) if joining[rank] in some]
             pending -= set(arrived)
@@ -127,7 +128,7 @@ class Ranks:
         raise self._not_built(failed, sorted(pending), is_first)
 
     def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
-        return ClusterError(failures.not_built(failed, missing, self.plan.timeout, is_first))
+        return ClusterError(failures.not_built(failed, missing, seconds.BUILD, self.plan.timeout, is_first))
 
     def _join_failure(self, rank: int, reply: Any) -> Failure:
         """Why a rank could not join: as it has described it, or how it has ended, or what ipyparallel knows."""

@@ -3,7 +3,6 @@
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
 
-import asyncio
 import contextlib
 import os
 import select
@@ -13,7 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 # Modules and functions that a rank's stack is searched for: a cell runs in the first, the others show an error.
 CELL = ("IPython.core.interactiveshell", "run_code")
@@ -110,11 +112,13 @@ def let_cells_await(kernel: Any) -> None:
         kernel.__class__ = type(type(kernel).__name__, (type(kernel),), names)
 
 
-def task_of_cell() -> asyncio.Task[Any] | None:
+def task_of_cell() -> "asyncio.Task[Any] | None":
     """The task of the cell that is running if it has a top-level await; another one runs in a task of the engine.
 
     Private: the name of IPython's coroutine. Runs on: a rank, in a cell.
     """
+    import asyncio  # half of the time that importing distlab takes, where it has not been imported yet
+
     task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     coroutine = None if task is None else task.get_coro()
     return task if getattr(coroutine, "__name__", "") == "run_cell_async" else None

@@ -306,13 +306,16 @@ def waited_to_join(failed: Failure) -> bool:
     return failed.consequence or failed.kind == "DistStoreError" or "timed out" in failed.message.lower()
 
 
-def not_built(failed: Sequence[Failure], missing: Sequence[int], timeout: float, is_first: bool) -> str:
+def not_built(
+    failed: Sequence[Failure], missing: Sequence[int], patience: float, timeout: float, is_first: bool
+) -> str:
     """Why a process group could not be built, and what to do.
 
     Args:
         failed: what ranks raised, in the order of time.
         missing: ranks that have neither joined nor failed.
-        timeout: the cluster's.
+        patience: seconds that ranks wait for each other before they build the group.
+        timeout: the cluster's, which limits how long they then connect.
         is_first: whether the cluster starts; if not, its ranks are still there.
     """
     own = [one for one in failed if not waited_to_join(one)]
@@ -330,7 +333,8 @@ def not_built(failed: Sequence[Failure], missing: Sequence[int], timeout: float,
         parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
     elif not own:
         here = "On several hosts, interface= names the network on which they reach each other"
-        parts.append(f"Ranks wait timeout={timeout:g} s for each other: give more time. {here}. Then {again}.")
+        limits = f"Ranks wait {patience:g} s for each other, and then connect within timeout={timeout:g} s"
+        parts.append(f"{limits}. {here}. Then {again}.")
     else:
         parts.append(f"{again.capitalize()}; with fewer ranks, if memory is short.")
     return f"The process group could not be built: {chr(10).join(parts)}"

@@ -65,16 +65,19 @@ def build(rank: int, meeting: Meeting) -> None:
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
+    # the store is already running; its keys are new each time, because used ones hold stale addresses
+    store = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
     if meeting.init_method == "file":
         where["init_method"] = f"file://{meeting.name}"
     else:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
-        # the store is already running; its keys are new each time, because used ones hold stale addresses
-        where["store"] = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
+        where["store"] = store
     if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
         torch.cuda.set_device(device_for(rank))
-    dist.init_process_group(_registered(meeting.backend), timeout=limit, **where)
+    backend = _registered(meeting.backend)
+    _wait_for_all(store, rank, meeting)
+    dist.init_process_group(backend, timeout=limit, **where)
     hooks.install(hooks.rows_of(type(dist.group.WORLD)))
 
 
@@ -91,6 +94,16 @@ def _keep_blocked_groups() -> None:
         may_wait = name in LOG.shared_with_cpp or any(not call.done for call in LOG.collectives[name])
         if name in with_dropped and may_wait:
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
+
+
+def _wait_for_all(store: dist.Store, rank: int, meeting: Meeting) -> None:
+    """Wait until every rank is about to build the group.
+
+    The timeout of the group is a learner's for their calls, two seconds, say, and limits the building, too: on a busy
+    machine the ranks start further apart.
+    """
+    store.set(f"here/{rank}", "")
+    store.wait([f"here/{other}" for other in range(meeting.world_size)], timedelta(seconds=meeting.patience))
 
 
 def _registered(backend: str) -> str:

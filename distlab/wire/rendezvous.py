@@ -32,6 +32,7 @@ class Meeting:
         backend: torch.distributed's backend name.
         world_size: number of ranks.
         timeout: seconds that a communication call may wait for its peers.
+        patience: seconds that ranks wait for each other before they build the group.
         host, port: the store.
         name: the generation's: all its keys in the store begin with it; also the path of its file, for "file".
         channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they are doing.
@@ -42,6 +43,7 @@ class Meeting:
     backend: str
     world_size: int
     timeout: float
+    patience: float
     host: str
     port: int
     name: str

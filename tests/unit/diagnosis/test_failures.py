@@ -109,8 +109,8 @@ STORE = Failure(0, "DistStoreError", "wait timeout after 6000ms, keys: /group/0"
 MISSING = Failure(1, "ImportError", "libfabric is missing", (Line(4, "raise ImportError", file="/x/half.py"),))
 CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
 WAITED = (
-    "Ranks wait timeout=6 s for each other: give more time. On several hosts, interface= names the network on which "
-    "they reach each other. Then start the cluster again."
+    "Ranks wait 60 s for each other, and then connect within timeout=6 s. On several hosts, interface= names the "
+    "network on which they reach each other. Then start the cluster again."
 )
 
 
@@ -132,7 +132,7 @@ WAITED = (
 )
 def test_a_group_that_cannot_be_built_names_the_culprit(failed, missing, lines):
     """The first by time that did not only wait; where all did, the first of them, and who had not come."""
-    first, *others = not_built(failed, missing, 6, is_first=True).splitlines()
+    first, *others = not_built(failed, missing, 60, 6, is_first=True).splitlines()
     others = [line for line in others if not line.startswith("  rank")]
     assert first.startswith(f"The process group could not be built: {lines[0]}")
     assert len(others) == len(lines) - 1
@@ -140,7 +140,7 @@ def test_a_group_that_cannot_be_built_names_the_culprit(failed, missing, lines):
 
 
 def test_new_ranks_are_what_may_help_where_old_ones_are_there():
-    assert not_built([MISSING], [0], 6, is_first=False).endswith(
+    assert not_built([MISSING], [0], 60, 6, is_first=False).endswith(
         "Correct what rank 1 raised, then call cluster.restart() for new ranks."
     )
 

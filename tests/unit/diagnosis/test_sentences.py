@@ -213,7 +213,7 @@ def _failure(rng, states):
 def _not_built(rng, states):
     failed = made(tuple[Failure, ...], rng)
     missing = rng.sample(RANKS, 0 if failed else 1)
-    is_a_table(failures.not_built(failed, missing, 30.0, rng.random() < 0.5))
+    is_a_table(failures.not_built(failed, missing, 60.0, 30.0, rng.random() < 0.5))
     assert all(isinstance(failures.waited_to_join(one), bool) for one in failed)
 
 
