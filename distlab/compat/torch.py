@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._guards import detect_fake_mode
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.flop_counter import flop_registry
 
@@ -148,6 +149,14 @@ def functional_count(name: Any) -> int | None:
             with contextlib.suppress(RuntimeError):  # its backend does not count
                 return group._get_sequence_number_for_group()
     return None
+
+
+def is_tracing(args: Any) -> bool:
+    """Whether an operator that is called with these arguments computes nothing, because torch traces a program.
+
+    Private: the function that looks for a mode of fake tensors.
+    """
+    return detect_fake_mode(args) is not None
 
 
 def key_of(storage: torch.UntypedStorage) -> int:

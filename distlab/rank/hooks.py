@@ -428,8 +428,10 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     before = private.functional_count(group)
     if before is None:
         return original(operator, *args, **kwargs)
-    note = _note_of_operator(operator.__name__, group, args)
     LOG.shared_with_cpp.add(group)
+    if private.is_tracing(args):  # the sizes may be symbols, which a note would make numbers of
+        return original(operator, *args, **kwargs)
+    note = _note_of_operator(operator.__name__, group, args)
     if LOG.checker is not None:
         LOG.checker.post([group])
     result = _added(note, functools.partial(original, operator, *args))

@@ -43,3 +43,20 @@ def test_what_torch_only_traces_is_not_noted(alone):
     with FakeTensorMode():
         functional.all_reduce(ones(2), "sum", dist.group.WORLD)
     assert not any(LOG.collectives.values())
+
+
+def exchange(tensor, sizes, group):
+    """Sizes that are data, as those of a mixture of experts."""
+    sizes = sizes.tolist()
+    for size in sizes:
+        torch._check(size >= 0)
+    return functional.all_to_all_single(tensor, sizes, sizes, group)
+
+
+def test_a_compiled_program_keeps_its_sizes_open(alone, monkeypatch):
+    """A note makes a number of no size: the program is compiled once, also where its sizes are data."""
+    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+    compiled = torch.compile(exchange, backend="aot_eager", fullgraph=True, dynamic=True)
+    for size in (2, 3):
+        result = compiled(ones(size), torch.tensor([size]), dist.group.WORLD)
+        assert functional.wait_tensor(result).tolist() == [1.0] * size
