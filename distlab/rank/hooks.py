@@ -138,6 +138,7 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
         private.leave_all_groups()
         LOG.forget()
     original(*args, **kwargs)
+    LOG.destroyed = None  # there is one again, and every rank has come: the end of the one before explains nothing now
 
 
 def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,14 +148,18 @@ def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
     return original(model, *args, **kwargs)
 
 
-def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """destroy_process_group, which closes this rank's connections: other ranks that wait for it fail."""
+def destroying(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
+    """destroy_process_group, which closes this rank's connections: other ranks that wait for it fail.
+
+    Only the end of the world is remembered. A smaller group that is gone is no reason for what happens in others.
+    """
     note = Note("destroy_process_group", OTHER)
-    if note.lines:  # the learner calls it, and not distlab
+    is_world = group is None or group is dist.group.WORLD
+    if is_world and note.lines:  # the learner calls it, and not distlab
         LOG.destroyed = note
     for name in private.GROUP_NAMES.values():
         LOG.members[name] = members_of(name)[0]
-    original(*args, **kwargs)
+    original(group, *args, **kwargs)
 
 
 # --- calls of a process group ---

@@ -202,3 +202,16 @@ def test_forward_passes_are_counted_in_each_cell(four):
     assert LOG.passes(is_idle=True) == 1
     LOG.end_cell()
     assert LOG.passes(is_idle=True) == 0
+
+
+# --- the end of a group ---
+
+
+def test_only_the_end_of_the_world_is_remembered(alone):
+    """A smaller group that was destroyed explains no later failure; nor does a world that has a successor."""
+    dist.destroy_process_group(dist.new_group([0]))
+    assert LOG.destroyed is None
+    dist.destroy_process_group()
+    assert LOG.destroyed.lines
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert LOG.destroyed is None
