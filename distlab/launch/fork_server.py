@@ -283,7 +283,7 @@ def _fault_of(engine: int) -> str:
     """What an engine was doing if a fault in compiled code ended it."""
     from distlab.wire import faults  # now: a server whose engines all live does not need it
 
-    return faults.learners_part(os.environ["IPP_PROFILE_DIR"], engine)
+    return faults.take(os.environ["IPP_PROFILE_DIR"], engine)
 
 
 def command(module: str = __name__, python: str = sys.executable) -> list[str]:

@@ -1,7 +1,8 @@
 """What a rank was doing when a fault in compiled code ended it: Python's faulthandler writes that into a file.
 
 `keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork server or on the
-notebook's kernel, and knows which lines are the learner's there; `read` runs on the kernel, called by ranks.py.
+notebook's kernel, and knows which lines are the learner's there, as does `take`, for a fork server; `read` runs on the
+kernel, called by processes.py.
 """
 
 import contextlib
@@ -70,6 +71,14 @@ def learners_part(folder: str, rank: int) -> str:
         return ""
     kept = [row for row in rows if _tells(row)]
     return "\n".join(kept) if len(kept) > 1 else ""
+
+
+def take(folder: str, rank: int) -> str:
+    """As `learners_part`, of a process that has ended; the next one may end before it empties the file."""
+    part = learners_part(folder, rank)
+    with contextlib.suppress(OSError):
+        os.unlink(path(folder, rank))
+    return part
 
 
 def _tells(row: str) -> bool:
