@@ -89,9 +89,9 @@ def _keep_blocked_groups() -> None:
     """
     now = time.monotonic()
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
-    with_dropped = {name for _, name, _, _ in LOG.dropped}
+    with_dropped = {name for _, name, _, _ in list(LOG.dropped)}
     for group, name in private.GROUP_NAMES.items():
-        may_wait = name in LOG.shared_with_cpp or any(not call.done for call in LOG.collectives[name])
+        may_wait = name in LOG.shared_with_cpp or any(not call.done for call in list(LOG.collectives[name]))
         if name in with_dropped and may_wait:
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 

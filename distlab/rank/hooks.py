@@ -386,7 +386,7 @@ def _ends_without_connections(note: Note) -> str:
 
     It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
     """
-    blocked = {peer for _, group, peer, _ in LOG.dropped if group == note.group}
+    blocked = {peer for _, group, peer, _ in list(LOG.dropped) if group == note.group}  # a Work may go meanwhile
     waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
     return DROPPED_BEFORE if waits_behind else ""
 

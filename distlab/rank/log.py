@@ -242,7 +242,7 @@ class Log:
         self.kept_works.pop(name, None)
         self.shared_with_cpp.discard(name)
         for counts in (self.traffic, self.dropped):
-            for key in [key for key in counts if key[1] == name]:
+            for key in [key for key in list(counts) if key[1] == name]:
                 del counts[key]
 
     def add(self, note: Note) -> None:

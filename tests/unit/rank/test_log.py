@@ -215,3 +215,25 @@ def test_only_the_end_of_the_world_is_remembered(alone):
     assert LOG.destroyed.lines
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     assert LOG.destroyed is None
+
+
+# --- Works that go at any time ---
+
+
+class Name(str):
+    """A group's name; a Work of another group is dropped while it is compared, as by another thread."""
+
+    def __eq__(self, other):
+        LOG.dropped.setdefault((True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_work_that_goes_meanwhile_disturbs_no_wait(alone):
+    """Nor does it disturb the end of a group."""
+    note = hooks.note_of("barrier", "0", (), {})
+    LOG.dropped[True, Name("0"), 1, 0] = [1]
+    assert hooks._ends_without_connections(note) == hooks.DROPPED_BEFORE
+    LOG.forget_group("0")
+    assert hooks._ends_without_connections(note) == ""
