@@ -4,13 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import distlab
+from distlab.client import export
 from tests.cluster.conftest import sum_of_ranks
 from tests.network.programs import place
-from tests.processes import python, wait_until_gone
+from tests.processes import python, until, wait_until_gone
 from tests.refused import raised, refused
 
 
@@ -75,6 +77,46 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     batch("--output=out", "train.sbatch")
     printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())  # lines of two processes may mix
     assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
+
+
+UNTIL_IT_IS_TOLD = """\
+import signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+print("running", flush=True)
+while not told:
+    time.sleep(0.1)
+print("told to end", flush=True)
+"""
+
+
+def test_an_exported_job_returns_to_the_queue_before_its_time_is_up(slurm, no_job_left, tmp_path):
+    """The signal that Slurm sends then, sent by hand: the ranks get SIGTERM, and the job waits to run once more."""
+    plan = SimpleNamespace(n=2, backend="gloo", threads=1, hosts=None)
+    cell = export.Step("cell", (0, 1), UNTIL_IT_IS_TOLD)
+    export.write([cell], tmp_path / "train.py", False, plan, [], True)
+    file = tmp_path / "train.sbatch"
+    file.write_text(file.read_text().replace("##SBATCH", "#SBATCH"))
+    submit = ["sbatch", "--parsable", f"--output={tmp_path}/out", str(file)]
+    number = subprocess.run(submit, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    try:
+        assert wait_until_gone(lambda: _printed(tmp_path / "out", "running") < 2, patience=200) is False
+        subprocess.run(["scancel", "--batch", "--signal=USR1", number], check=True, timeout=60)
+        until(lambda: "JobState=PENDING" in _shown(number))
+        assert "Restarts=1" in _shown(number)
+        until(lambda: _printed(tmp_path / "out", "told to end") == 2)
+    finally:
+        subprocess.run(["scancel", number], check=True, timeout=60)
+
+
+def _printed(path, words):
+    """How often a job's output has these words."""
+    return path.read_text().count(words) if path.exists() else 0
+
+
+def _shown(number):
+    """What Slurm says of a job."""
+    return subprocess.run(["scontrol", "show", "job", number], capture_output=True, text=True, timeout=60).stdout
 
 
 @pytest.mark.parametrize(

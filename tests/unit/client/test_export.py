@@ -1,6 +1,11 @@
 """Cells become a script, word for word: what is written, left out, asked for and reported."""
 
+import json
+import os
+import re
+import shlex
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +13,7 @@ import pytest
 from distlab.client import export
 from distlab.launch.hosts import Job
 from tests.refused import refused
+from tests.tool import ROOT
 
 
 def cell(source, ranks=(0, 1)):
@@ -95,6 +101,37 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
     text = (folder / "made.sbatch").read_text()
     for line in ("--nodes=2", "--cpus-per-task=6", "--partition=debug", "--account=me"):
         assert f"#SBATCH {line}\n" in text
-    commands = f"scontrol() {{ echo nodeA; }}; srun() {{ echo \"${{@: -1}}\"; }}; source '{folder}/made.sbatch'"
-    shown = subprocess.run(["bash", "-c", commands], capture_output=True, text=True)
-    assert (shown.stdout, shown.stderr) == (f"{folder}/made.py\n", "")
+    shown = in_bash(folder / "made.sbatch", 'srun() { echo "${@: -1}"; }')
+    assert shown == f"{folder}/made.py\n"
+
+
+def in_bash(batch, commands):
+    """What a file for sbatch prints in a bash that has these functions, too; it must write nothing to stderr."""
+    script = f"scontrol() {{ echo nodeA; }}; {commands}; source {shlex.quote(str(batch))}"
+    environment = {**os.environ, "SLURM_CPUS_PER_TASK": "6"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_agents_of_a_batch_job_have_its_cpus_and_an_empty_store(tmp_path):
+    """Slurm's own srun may forget the CPUs of the job, and torchrun's store keeps what an earlier attempt wrote."""
+    script(tmp_path, [cell("x = 1")], 4, threads=3, job=Job(2, 2))
+    seen = 'srun() { echo "$1" "$2" "$TORCH_DISABLE_SHARE_RDZV_TCP_STORE" "$OMP_NUM_THREADS"; }'
+    assert in_bash(tmp_path / "made.sbatch", seen) == "--cpus-per-task=6 --kill-on-bad-exit=1 1 3\n"
+
+
+def test_lab_60_shows_this_file_for_sbatch(tmp_path):
+    """Lab 60 adds lines for GPUs and time, and workers, and lets the job return to the queue; the rest is the same."""
+    script(tmp_path, [cell("x = 1")], 16, hosts=["nodeA", "nodeB"], job=Job(2, 8))
+    text = (tmp_path / "made.sbatch").read_text()
+    text = text.replace(shlex.quote(sys.executable), "python").replace(f"{tmp_path}/made.py", "train.py --resume")
+    text = text.replace("--cpus-per-task=8\n", "--cpus-per-task=64\n").replace("##SBATCH", "#SBATCH")
+    lab = (ROOT / "notebooks" / "60_several_hosts.ipynb").read_text(encoding="utf-8")
+    cells = ["".join(one["source"]) for one in json.loads(lab)["cells"]]
+    (shown,) = [
+        block for source in cells for block in re.findall(r"```bash\n(.*?)```", source, re.DOTALL) if "SBATCH" in block
+    ]
+    added = [line for line in shown.splitlines() if line not in text.splitlines()]
+    assert [line for line in text.splitlines() if line not in shown.splitlines()] == []
+    assert [re.split(r"[ =]", line)[1] for line in added] == ["--gpus-per-node", "--time", "NCCL_SOCKET_IFNAME"]
