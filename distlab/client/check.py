@@ -274,11 +274,11 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text)
         return
     unfinished = file.with_name(f"{file.name}.{os.getpid()}")
-    unfinished.write_text(text)
     try:
+        unfinished.write_text(text)
         os.replace(unfinished, file)
-    except OSError:
-        unfinished.unlink()
+    finally:
+        unfinished.unlink(missing_ok=True)  # the disk is full, or the file is none that can be replaced
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
 
+import errno
 import json
 import os
 import stat
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +105,18 @@ def test_a_device_that_keeps_nothing_stays_a_device(progress_file):
     assert distlab.check("step_of_7b", 2.1).passed
     assert stat.S_ISCHR(progress_file.stat().st_mode)
     assert list(progress_file.parent.iterdir()) == [progress_file]
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(progress_file, monkeypatch):
+    """The verdict is the same, and nothing lies beside the notebook."""
+
+    def write_a_half(path, text):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_a_half)
+    assert distlab.check("step_of_7b", 2.1).passed
+    assert list(progress_file.parent.iterdir()) == []
 
 
 def remember_forty(kernel, both_are_there):
