@@ -5,6 +5,7 @@ Runs on every rank, called by entry.py. A rank's number goes where torchrun puts
 
 import functools
 import importlib
+import multiprocessing
 import os
 import sys
 import time
@@ -44,11 +45,22 @@ def join(rank: int, meeting: Meeting) -> Joined:
     LOG.rank, LOG.world_size = rank, meeting.world_size
     private.quiet_loggers()
     faults.keep(rank)
+    _use_folder_of_cluster()
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
     watchdog.watch(watcher)
     sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
     return Joined(os.getpid(), this_machine())
+
+
+def _use_folder_of_cluster() -> None:
+    """Have multiprocessing keep its sockets in the cluster's folder, which is removed at the end.
+
+    A rank is killed then, and would leave a folder of its own behind. Private: the name in a process's configuration.
+    """
+    folder = os.environ.get(faults.FOLDER, "")
+    if faults.OWN in os.environ and os.path.isdir(folder):
+        vars(multiprocessing.current_process())["_config"]["tempdir"] = folder
 
 
 def build(rank: int, meeting: Meeting) -> None:

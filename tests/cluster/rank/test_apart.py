@@ -7,6 +7,7 @@ import secrets
 import sys
 import tempfile
 import uuid
+from multiprocessing import util
 
 import numpy
 import torch
@@ -76,3 +77,17 @@ def test_a_signal_to_the_process_group_of_a_rank_reaches_no_other(cluster):
 
     assert cluster.run(ignore_and_send)[0] == 1
     assert cluster.run(lambda rank, world_size: rank) == list(range(cluster.n))
+
+
+def test_what_multiprocessing_keeps_goes_with_the_cluster():
+    """A rank is killed at the end: a folder of its own, with the sockets of tensors that it shares, would stay."""
+
+    def folder_of_sockets(rank, world_size):
+        return util.get_temp_dir()
+
+    with distlab.Cluster(2) as two:
+        kill(two, 1)
+        two.heal()
+        folders = two.run(folder_of_sockets)
+        assert folders == [two.ranks._processes.folder] * 2
+    assert not os.path.exists(folders[0])
