@@ -13,6 +13,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -115,6 +116,7 @@ def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[i
     process.current_process()._config["daemon"] = False  # it may have children
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None  # it may be another one
     os.chdir(cwd)
     option, program, *arguments = command[1:]
     if option == "-c":

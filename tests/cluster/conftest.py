@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from multiprocessing import forkserver, resource_tracker
+from unittest import mock
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
 
 FOUR = {"n": 4, "timeout": 60}
+KEPT_BY_TORCH = ("torchinductor_", "torchelastic_")  # what its compiler has made, and torchrun's folders for logs
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
@@ -73,12 +75,25 @@ def stop_what_runs():
 
 
 @pytest.fixture(scope="session")
-def shared():
+def shared(temporary_folder):
     """The cluster that tests share; at the end it is stopped, and no process of ours is left."""
     before = {process.pid for process in our_processes()}
     yield Shared()
     stop_what_runs()
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in before]) == []
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_folder(tmp_path_factory):
+    """In the place of the system's; at the end nothing is left there but what torch keeps for later."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with mock.patch.dict(os.environ, TMPDIR=str(folder)), mock.patch("tempfile.tempdir", None):
+        yield
+
+    def left():
+        return [name for name in os.listdir(folder) if not name.startswith(KEPT_BY_TORCH)]
+
+    assert wait_until_gone(left) == []
 
 
 @pytest.fixture(autouse=True, scope="module")

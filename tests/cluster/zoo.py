@@ -6,6 +6,8 @@ of Cluster.run). A program runs on every rank.
 
 import functools
 import inspect
+import os
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -49,6 +51,16 @@ def right_programs(module):
     broken = [program for _, program, *_ in ZOO]
     ours = [one for _, one in inspect.getmembers(module, inspect.isfunction) if one.__module__ == module.__name__]
     return [one for one in ours if [*inspect.signature(one).parameters] == ["rank", "n"] and one not in broken]
+
+
+def folder_of_cluster():
+    """A folder that all ranks of a cluster know, and that goes with it."""
+    return os.environ["IPP_PROFILE_DIR"]
+
+
+def new_folder():
+    """An empty one in it."""
+    return tempfile.mkdtemp(dir=folder_of_cluster())
 
 
 def ones(count=2, dtype=torch.float32):

@@ -5,7 +5,6 @@ is posted later in checked mode, while torch's own C++ code, other groups and ot
 """
 
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -29,6 +28,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from tests.cluster.zoo import new_folder
 from tests.cluster.zoo_of_pipelines import BATCH
 from tests.cluster.zoo_of_sharding import close, layers, mesh, rows, trained
 
@@ -442,7 +442,7 @@ def fsdp_of_many_layers(rank, n):
 
 
 def a_checkpoint_of_shards(rank, n):
-    place = [tempfile.mkdtemp() if rank == 0 else ""]
+    place = [new_folder() if rank == 0 else ""]
     dist.broadcast_object_list(place)
     model = fully_shard(layers())
     checkpoint.save({"model": model.state_dict()}, checkpoint_id=Path(place[0]))

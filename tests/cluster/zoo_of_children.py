@@ -122,9 +122,9 @@ def sums_in_own_groups(rank, paths):
 
 def children_with_groups_of_their_own(rank, n):
     """Two of each rank, with their parent's group gone."""
-    folder = tempfile.mkdtemp()
-    paths = [os.path.join(folder, name) for name in ("first", "second")]
-    found = in_children(*(functools.partial(sums_in_own_groups, number, paths) for number in range(2)))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, name) for name in ("first", "second")]
+        found = in_children(*(functools.partial(sums_in_own_groups, number, paths) for number in range(2)))
     return found == [[16.0, 16.0]] * 2
 
 

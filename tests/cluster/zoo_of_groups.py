@@ -1,13 +1,12 @@
 """Groups that the ranks make differently, and right ways to make them; see zoo.py."""
 
-import tempfile
 import time
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.cluster.zoo import breaks, ones
+from tests.cluster.zoo import breaks, new_folder, ones
 
 SLOW = 1.5  # seconds: longer than it takes to report a deadlock here
 
@@ -202,7 +201,7 @@ def subgroups_of_several_kinds(rank, n):
 
 def groups_of_one_name_in_two_worlds_of_its_own(rank, n):
     """Each world has another file, and numbers its groups from 1."""
-    folder = [tempfile.mkdtemp()]
+    folder = [new_folder()]
     dist.broadcast_object_list(folder)
     total = ones(1)
     for name in ("first", "second"):

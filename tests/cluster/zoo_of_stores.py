@@ -1,12 +1,11 @@
 """Programs whose ranks meet in stores and groups of their own, where C++ waits without a socket; with right ones."""
 
 import os
-import tempfile
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from tests.cluster.zoo import breaks, ones
+from tests.cluster.zoo import breaks, folder_of_cluster, ones
 
 
 def port():
@@ -16,7 +15,7 @@ def port():
 
 def path(name):
     """A file that all ranks of a cluster know, and that a program uses once."""
-    return os.path.join(tempfile.gettempdir(), f"distlab-{name}-{os.getppid()}")
+    return os.path.join(folder_of_cluster(), name)
 
 
 def written_by(rank, file):
