@@ -131,9 +131,17 @@ def count_demos(machines, per_machine, spawned):
 
 
 def _printed(folder, *arguments):
-    """What a Python program prints in this folder. With all its descendants, it has two minutes."""
+    """What a Python program prints in this folder. With all its descendants, it has two minutes.
+
+    torchrun leaves a folder for logs behind, in a temporary one, which is removed here.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        return _printed_with(temporary, folder, *arguments)
+
+
+def _printed_with(temporary, folder, *arguments):
     given = {name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)}
-    environment = {**given, "GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0"}
+    environment = {**given, "GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0", "TMPDIR": temporary}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:
