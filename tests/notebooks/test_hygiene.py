@@ -123,6 +123,14 @@ def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
 
 
 @each_notebook
+def test_temporary_files_are_removed(path):
+    """A folder that a cell makes goes at the end of the lab, and not with the system's next start."""
+    code = "\n".join(cell.source for cell in code_cells(path))
+    assert code.count("mkdtemp(") == code.count("rmtree(")
+    assert code.count("TemporaryDirectory(") == code.count(".cleanup()") + code.count("with tempfile.TemporaryDirectory(")
+
+
+@each_notebook
 def test_diagrams_and_links_exist(path):
     """Every file that the text names is there; a diagram has its PNG, which make colab embeds."""
     for cell in markdown_cells(path):
