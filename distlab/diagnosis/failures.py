@@ -1,7 +1,7 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on: pure functions.
 
-Runs on the notebook's kernel, called by cell.py and ranks.py, and `where` on ranks, by rpc_calls.py; no process is
-started, ended or asked here.
+Runs on the notebook's kernel, called by cell.py, ranks.py, processes.py and predict.py, and `where` on ranks, by
+rpc_calls.py; no process is started, ended or asked here.
 """
 
 import linecache

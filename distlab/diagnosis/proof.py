@@ -1,6 +1,7 @@
 """Who waits for whom, and whether the wait can end: pure functions over the statuses of the ranks.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py and report.py; in checked mode on ranks, by checks.py.
+Runs on the notebook's kernel, called by cell.py, ranks.py and report.py; on ranks by groups.py, and in checked mode by
+checks.py.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
 of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by

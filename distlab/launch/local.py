@@ -1,7 +1,7 @@
 """What a cluster's processes need of this machine: its limits, what a host reports, environment and configuration.
 
-Runs on the notebook's kernel, called by cluster.py and processes.py; in the doctor's process; and on each host, in its
-fork server before torch is imported, for the report that hosts.py reads.
+Runs on the notebook's kernel, called by plan.py, hosts.py and processes.py; in the doctor's process; and on each host,
+in its fork server before torch is imported, for the report that hosts.py reads.
 """
 
 import contextlib
