@@ -1,41 +1,37 @@
 """`check`, `hint`, `exercises` and `progress`, and the words of a verdict. Runs on the notebook's kernel.
 
-checking.py defines what an exercise is, and simulated/trial.py makes each call of an answer on the ranks. A verdict is
-one line when the answer passes, and the smallest case that fails when it does not.
+checking.py defines what an exercise is, simulated/trial.py makes each call of an answer on the ranks, and
+simulated/judging.py compares what it did with what the reference did, and finds the words. A verdict is one line when
+the answer passes, and the smallest case that fails when it does not.
 """
 
 import base64
 import contextlib
 import fcntl
+import functools
 import html
 import itertools
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.checking import Exercise, Limits, Question, all_exercises, numbers
+from distlab.checking import Exercise, Question, all_exercises
 from distlab.client.cluster import Cluster, current_cluster
 from distlab.compat.ipython import start_folder
-from distlab.errors import DeadlockError, RanksFailed, RankTimeout
-from distlab.plotting.units import Link, Table, count, format_bytes, format_seconds
-from distlab.simulated import trial
-from distlab.simulated.events import Collective
-from distlab.simulated.network import Network
-from distlab.simulated.simulation import simulate
-from distlab.text import grouped, rank_list, refuse, whole_number
-from distlab.traces import virtual
+from distlab.errors import RanksFailed
+from distlab.plotting.units import Link, Table, format_seconds
+from distlab.simulated import judging, trial
+from distlab.simulated.judging import LAN as LAN
+from distlab.simulated.observed import from_bytes
+from distlab.text import grouped, refuse, whole_number
 from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 BAR = 10  # characters of a lab's bar in `progress`
-AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts", "Run it again")
-LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
-A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
 
 
 @dataclass(frozen=True)
@@ -179,6 +175,9 @@ def _judge(question: Question, value: Any) -> Verdict:
 
 def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     """Try the function in one world after the other, until it fails."""
+    if isinstance(fn, judging.Elsewhere):
+        found = judging.judged(exercise, fn.world)
+        return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
     if not callable(fn):
         refuse("fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True)
     if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):  # a stub
@@ -188,52 +187,30 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
     bring_own_module(exercise.function)
-    run, race = None, ""
-    for n in exercise.worlds:
+    found = judging.judged(exercise, functools.partial(_world, cluster, exercise, fn))
+    return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
+
+
+@contextlib.contextmanager
+def _world(
+    cluster: Cluster, exercise: Exercise, fn: Callable[..., Any], n: int
+) -> Iterator[Callable[[Any], judging.Pair]]:
+    """Ranks 0 to n - 1 as a world of their own, in which a case is tried: the reference first, and then `fn`."""
+
+    def call(case: Any) -> judging.Pair:
         try:
-            cluster.call(trial.enter, n)
-            for case in exercise.cases:
-                where = _case_words(n, case, exercise)
-                outcomes = cluster.call(trial.call, exercise, case, fn, ranks=range(n), timeout=exercise.seconds)
-                if words := _wrong(where, outcomes, exercise):
-                    return Verdict(exercise.name, False, words=words)
-            if n == most and (exercise.forbids or exercise.race):
-                run, race = _own_run(cluster, exercise, fn, outcomes)
+            replies = cluster.call(trial.call, exercise, case, True, fn, ranks=range(n), timeout=exercise.seconds)
         except RanksFailed as error:
-            advice = exercise.texts("Stuck") if isinstance(error, (DeadlockError, RankTimeout)) else []
-            return Verdict(exercise.name, False, words="\n".join([_raised(where, error, n), *advice]))
-        finally:
-            if not all(cluster.call(trial.leave, ranks=range(n))):
-                cluster.ranks.rebuild()
-    *first, last = exercise.worlds
-    worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else f"{last} ranks"
-    cases = count(len(exercise.cases) * len(exercise.worlds), "case")
-    return Verdict(exercise.name, True, True, f"{cases}{'' if last == 1 else f' with {worlds}'}.{race}", run)
+            raise judging.failed(error) from error
+        expected, actual = zip(*[map(from_bytes, reply) for reply in replies], strict=True)
+        return list(expected), list(actual)
 
-
-def _own_run(cluster: Cluster, exercise: Exercise, fn: Any, outcomes: list[trial.Outcome]) -> tuple[Trace | None, str]:
-    """The answer on virtual machines, with the input of the race or of its last case; in a race the times, in words."""
-    ranks, race, words = range(len(outcomes)), exercise.race, ""
-    if race:
-        functions = fn, exercise.function
-        outcomes, others = (cluster.call(trial.call, exercise, race.case, one, ranks=ranks) for one in functions)
-    run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
-    run.finish(virtual.read(simulate([one.events for one in outcomes], LAN), ranks), {})
-    if race:
-        gloos = max(simulate([one.events for one in others], LAN).clocks)
-        times = (format_seconds(one).strip() for one in (run.seconds, race.ours, gloos, race.target))
-        size, met = format_bytes(math.prod(outcomes[0].size)), "met" if run.seconds < race.target else "not met yet"
-        words = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
-        words = words.format(size, LAN, *times, met)
-    return (run if run.messages else None), words
-
-
-def _case_words(n: int, case: Any, exercise: Exercise) -> str:
-    """Which case it is: "3 ranks and 7 numbers of float32"."""
-    if exercise.given is not numbers:
-        return "these arguments" if exercise.worlds == (1,) else count(n, "rank")
-    (tensor,) = numbers(0, n, case)
-    return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {str(tensor.dtype).removeprefix('torch.')}"
+    try:
+        cluster.call(trial.enter, n)
+        yield call
+    finally:
+        if not all(cluster.call(trial.leave, ranks=range(n))):
+            cluster.ranks.rebuild()
 
 
 # --- what has been passed ---
@@ -291,68 +268,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-# --- words ---
-
-
-def _wrong(where: str, outcomes: Sequence[trial.Outcome], exercise: Exercise) -> str:
-    """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
-    if not all(one.right for one in outcomes):
-        return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
-    called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
-    if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
-        return f"The values are right, but it calls {' and '.join(found)}, which this exercise rules out."
-    limits = exercise.limits(len(outcomes), *outcomes[0].size) if callable(exercise.limits) else exercise.limits
-    words = _too_much(outcomes, limits) if limits else ""
-    return words and " ".join([f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")])
-
-
-def _wrong_values(where: str, outcomes: Sequence[trial.Outcome], of_ranks: bool) -> str:
-    """A grid of what the ranks should have and what they have, and what that suggests; a formula is of no rank."""
-    rows = [("", "given", "expected", "yours", "")]
-    for rank, one in enumerate(outcomes):
-        name = f"rank {rank}" if of_ranks else ""
-        rows.append((name, one.given, one.expected, one.actual, "" if one.right else "wrong"))
-    if not any(one.given for one in outcomes):
-        rows = [(rank, *rest) for rank, _, *rest in rows]
-    grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
-    reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    notes = [f"{rank_list(ranks).capitalize()}: {why}" if of_ranks else why for why, ranks in reasons.items()]
-    yours = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
-    expected = [one.expected for one in outcomes]
-    if not notes and set(yours.values()) <= set(expected):
-        first = min(yours)
-        notes = [f"Rank {first} has what rank {expected.index(yours[first])} should have."]
-    printed = [f"rank {rank} printed: {one.printed}" for rank, one in enumerate(outcomes) if one.printed]
-    return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
-
-
-def _raised(where: str, error: RanksFailed, n: int) -> str:
-    """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were the whole cluster.
-
-    What it says about the time after the cell is left out.
-    """
-    message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", str(error))
-    lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
-    return "\n".join([f"With {where} it ends in {type(error).__name__}:", *lines])
-
-
-def _too_much(outcomes: Sequence[trial.Outcome], limits: Limits) -> str:
-    """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
-    result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
-    sent = grouped((transfer.src, transfer.num_bytes) for transfer in result.transfers)
-    calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
-    for words, by_rank, most, form in (
-        ("sends {}", {rank: sum(sizes) for rank, sizes in sent.items()}, limits.num_bytes, format_bytes),
-        ("sends {} messages", {rank: len(sizes) for rank, sizes in sent.items()}, limits.messages, str),
-        ("sends a message of {}", {rank: max(sizes) for rank, sizes in sent.items()}, limits.largest, format_bytes),
-        ("calls {} collectives", calls, limits.calls, str),
-    ):
-        rank = max(by_rank, key=by_rank.get, default=None)
-        if most is not None and rank is not None and by_rank[rank] > most:
-            return f"rank {rank} {words.format(form(by_rank[rank]))} where {form(most)} would do"
-    steps = round(max(result.clocks))
-    if limits.steps is not None and steps > limits.steps:
-        return f"{steps} messages follow each other where {limits.steps} would do"
-    return ""

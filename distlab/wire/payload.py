@@ -250,7 +250,9 @@ def namespace_of_cells() -> dict[str, Any]:
 def lend_names(fn: Any, **names: Any) -> None:
     """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
     fn = getattr(fn, "func", fn)
-    own = getattr(getattr(fn, "__func__", fn), "__globals__", {})
+    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
+    if own is None:  # an object that can be called
+        own = getattr(type(fn).__call__, "__globals__", {})
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
         for name, value in namespace_of_cells().items():

@@ -6,6 +6,7 @@ and a locked cell that checks it, worth as many points as the exercise takes min
 
 import argparse
 import ast
+import functools
 import re
 import shutil
 import sys
@@ -32,14 +33,16 @@ c.CourseDirectory.course_id = "distlab"
 c.ClearSolutions.code_stub = {"python": ""}  # the stub of an exercise stands above its answer
 c.ExportApp.plugin_class = "distlab_course.classroom.for_nbgrader.ByExercise"
 c.Autograde.autograde_preprocessors = [
-    "distlab_course.classroom.for_nbgrader.mark",  # in place of nbgrader's Execute: it runs no cell
+    "distlab_course.classroom.for_nbgrader.Mark",  # in place of nbgrader's Execute: it runs no cell
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
-    "nbgrader.preprocessors.SaveAutoGrades",
+    "distlab_course.classroom.for_nbgrader.SaveGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
+# c.Mark.jobs = 8  # notebooks that are marked at once; by default this machine's cores
 '''
+OLD_CONFIGURATION = "for_nbgrader.mark"
 
 
 def make_class(arguments: Sequence[str]) -> int:
@@ -141,6 +144,16 @@ def answers(lab: Path) -> dict[str, str]:
             ]
             found[name] = "\n\n\n".join(part for part in parts if part)
     return found
+
+
+@functools.cache
+def our_cells(lab: Path) -> tuple[list[Cell], list[Cell]]:
+    """The cells of a lab, and our answers to it as cells; none for an assignment that is no lab."""
+    if not lab.is_file():
+        return [], []
+    theirs = [cell_of("", "", source) for source in _sources(lab)]
+    ours = [cell_of("", name, source) for name, source in answers(lab).items()]
+    return theirs, ours
 
 
 def _checks(cell: Cell) -> Iterator[tuple[str, str, int]]:

@@ -1,95 +1,77 @@
 """Marks submitted assignments, and writes the points of each exercise. Called by nbgrader, as nbgrader_config.py says.
 
-Nothing of a notebook runs in nbgrader's process: `mark` reads its cells, and starts a judge.
+Nothing of a notebook runs in nbgrader's process: `Mark` reads its cells, and judges mark them (`marking.py`). When
+nbgrader comes to the first student of an assignment, those who follow are marked at the same time.
 """
 
 import csv
+import functools
+import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import ExportPlugin
+from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
+from traitlets import Integer
 
-from distlab_course.classroom.assignments import CHECK
-from distlab_course.classroom.submission import WRITTEN, Cell, cell_of
+from distlab_course.classroom.assignments import CHECK, our_cells
+from distlab_course.classroom.judge import Decision
+from distlab_course.classroom.marking import Marking, cores, write_files
+from distlab_course.classroom.submission import Cell, cell_of
 from distlab_course.lessons import SOURCE
 
-JUDGE = str(Path(__file__).with_name("judge.py"))
-SECONDS = 300.0  # for one exercise; a check gives up earlier, unless its process is harmed
-END_SECONDS = 30.0  # for a judge that has said everything
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'
-NO_VERDICT = "{}: the process that checks it ended, or gave no verdict for {:.0f} s."
+LOOK = "distlab_look"  # under which nbgrader's resources have the reasons why a person has to look, by a check's name
+EVERYBODY = "*"
 
 
-def mark(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
-    """In place of nbgrader's Execute: the output of each locked check is the judge's verdict, an error if not passed.
+class Mark(NbGraderPreprocessor):
+    """In place of nbgrader's Execute: the output of each locked check is the verdict, an error if not passed.
 
     No cell is run, so a student's cells have no outputs; but what %%writefile writes into the folder is there.
     """
-    lab = SOURCE / "notebooks" / f"{resources['nbgrader']['notebook']}.ipynb"
-    original = nbformat.read(lab, as_version=4).cells if lab.is_file() else []
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    checks = [(cell, CHECK.search(cell.source)) for cell in code if _of(cell).get("grade")]
-    folder = Path(resources["metadata"]["path"])
-    for cell in code:
-        cell.outputs = []
-        if match := WRITTEN.fullmatch(cell.source):
-            (folder / match[1]).write_text(match[2])
-    asked = [match[1] for _, match in checks if match]
-    verdicts = judged(asked, code_of(notebook.cells), code_of(original), folder)
-    for cell, match in checks:
-        passed, words = verdicts[match[1]] if match else (False, NO_CHECK)
-        if passed:
-            output = nbformat.v4.new_output("stream", name="stdout", text=f"{words}\n")
-        else:
-            first, *_ = lines = words.splitlines()
-            output = nbformat.v4.new_output("error", ename="NotPassed", evalue=first, traceback=lines)
-        cell.outputs = [output]
-    return notebook, resources
+
+    jobs = Integer(0, help="how many notebooks are marked at once; 0 for this machine's cores").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+        """Mark a notebook, and those of the students who follow."""
+        chosen = self.config.get("CourseDirectory", {}).get("student_id", EVERYBODY)
+        others = _waiting(resources) if chosen == EVERYBODY else []
+        return _marked(nb, resources, self.jobs or cores(), others)
 
 
-def code_of(cells: list[NotebookNode]) -> list[Cell]:
-    """The code cells; one for an answer knows its exercise."""
-    found = []
-    for number, cell in enumerate((one for one in cells if one.cell_type == "code"), 1):
-        name = _of(cell).get("grade_id", "").removeprefix("answer-") if _of(cell).get("solution") else ""
-        found.append(cell_of(f"code cell {number}", name, cell.source))
-    return found
+def mark(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+    """What an nbgrader_config.py of an earlier distlab names: `Mark`, one notebook after the other."""
+    return _marked(notebook, resources, 1, [])
 
 
-def judged(asked: list[str], submitted: list[Cell], lab: list[Cell], folder: Path) -> dict[str, tuple[bool, str]]:
-    """(passed, words) for each exercise. A judge that says nothing for too long is ended, and another one goes on."""
-    found: dict[str, tuple[bool, str]] = {}
-    while left := [name for name in asked if name not in found]:
-        given = {"asked": left, "submitted": submitted, "lab": lab}
-        command = [sys.executable, JUDGE]  # by its path, so that no file of a student's folder is imported
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes) as process:
-            process.stdin.write(json.dumps(given))
-            process.stdin.close()
-            for name in left:
-                limit = Timer(SECONDS, _end, [process])
-                limit.start()
-                line = process.stdout.readline()
-                limit.cancel()
-                if not line:
-                    found[name] = (False, NO_VERDICT.format(name, SECONDS))
-                    break
-                found[name] = json.loads(line)
-            else:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(END_SECONDS)  # it ends its ranks first
-            _end(process)
-    return found
+class SaveGrades(SaveAutoGrades):
+    """nbgrader's own, which also notes what a person has to look at, and why."""
+
+    def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
+        super()._add_score(cell, resources)
+        if _of(cell)["grade_id"] in resources.get(LOOK, {}):
+            grade = self.gradebook.find_grade(_of(cell)["grade_id"], *self._submission)
+            grade.needs_manual_grade = True
+            self.gradebook.db.commit()
+
+    def _add_comment(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
+        super()._add_comment(cell, resources)
+        check = f"check-{_of(cell)['grade_id'].removeprefix('answer-')}"
+        if why := resources.get(LOOK, {}).get(check):
+            self.gradebook.find_comment(_of(cell)["grade_id"], *self._submission).auto_comment = why
+            self.gradebook.db.commit()
+
+    @property
+    def _submission(self) -> tuple[str, str, str]:
+        return self.notebook_id, self.assignment_id, self.student_id
 
 
 class ByExercise(ExportPlugin):
@@ -101,14 +83,79 @@ class ByExercise(ExportPlugin):
         assignments = self.assignment or [assignment.name for assignment in gradebook.assignments]
         with open(self.to or "grades.csv", "w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["assignment", "student", "exercise", "points", "of"])
+            rows.writerow(["assignment", "student", "exercise", "points", "of", "to be looked at"])
             for assignment in assignments:
                 for student in students:
                     with suppress(MissingEntry):  # not handed in
                         for notebook in gradebook.find_submission(assignment, student).notebooks:
-                            for grade in notebook.grades:
-                                exercise = grade.name.removeprefix("check-")
-                                rows.writerow([assignment, student, exercise, grade.score, grade.max_score])
+                            for row in _rows_of(notebook):
+                                rows.writerow([assignment, student, *row])
+
+
+def _rows_of(notebook: Any) -> list[list[Any]]:
+    """For each exercise of a submitted notebook: its name, points, of how many, and why a person has to look at it."""
+    comments = {comment.name: comment.comment for comment in notebook.comments}
+    rows = []
+    for grade in notebook.grades:
+        exercise = grade.name.removeprefix("check-")
+        look = ""
+        if grade.needs_manual_grade:
+            look = comments.get(f"answer-{exercise}") or NO_CHECK
+        rows.append([exercise, grade.score, grade.max_score, look])
+    return rows
+
+
+# --- a notebook ---
+
+
+def _marked(
+    notebook: NotebookNode, resources: dict[str, Any], jobs: int, others: Sequence[Path]
+) -> tuple[NotebookNode, dict[str, Any]]:
+    lab = resources["nbgrader"]["notebook"]
+    folder = Path(resources["metadata"]["path"])
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    checks = [cell for cell in code if _of(cell).get("grade")]
+    for cell in code:
+        cell.outputs = []
+    write_files([cell.source for cell in code], folder)
+    result = _begun(lab, notebook, folder, jobs)
+    for path in others:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no notebook: its own turn says so
+            _begun(lab, nbformat.read(path, as_version=4), path.parent, jobs)
+    decisions = result.result()
+    looks = resources.setdefault(LOOK, {})
+    looks.clear()
+    for cell in checks:
+        name = checked_by(cell)
+        decision = decisions[name] if name else Decision(False, NO_CHECK, NO_CHECK)
+        if decision.look:
+            looks[_of(cell)["grade_id"]] = decision.look
+        cell.outputs = [_output(decision)]
+    return notebook, resources
+
+
+def _output(decision: Decision) -> NotebookNode:
+    """What a check shows."""
+    if decision.passed:
+        return nbformat.v4.new_output("stream", name="stdout", text=f"{decision.words}\n")
+    first, *_ = lines = decision.words.splitlines()
+    return nbformat.v4.new_output("error", ename="NotPassed", evalue=first, traceback=lines)
+
+
+def checked_by(cell: NotebookNode) -> str:
+    """The exercise that a locked cell checks; "" for none."""
+    match = CHECK.search(cell.source)
+    return match[1] if match else ""
+
+
+def code_of(cells: list[NotebookNode]) -> list[Cell]:
+    """The code cells; one for an answer, or for a check, knows its exercise."""
+    found = []
+    for number, cell in enumerate((one for one in cells if one.cell_type == "code"), 1):
+        name = _of(cell).get("grade_id", "").removeprefix("answer-") if _of(cell).get("solution") else ""
+        checks = checked_by(cell) if _of(cell).get("grade") else ""
+        found.append(cell_of(f"code cell {number}", name, cell.source, checks))
+    return found
 
 
 def _of(cell: NotebookNode) -> dict[str, Any]:
@@ -116,7 +163,45 @@ def _of(cell: NotebookNode) -> dict[str, Any]:
     return cell.metadata.get("nbgrader", {})
 
 
-def _end(process: subprocess.Popen) -> None:
-    """End a judge; its ranks end when it is gone."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+# --- notebooks side by side ---
+
+
+@functools.cache
+def _marking(jobs: int) -> Marking:
+    """The judges of this process."""
+    return Marking(jobs)
+
+
+@functools.cache
+def _results() -> dict[str, "Future[dict[str, Decision]]"]:
+    """What is being marked in this process, and was, by what is marked."""
+    return {}
+
+
+def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> "Future[dict[str, Decision]]":
+    """Begin to mark a notebook, unless the same one was begun already."""
+    submitted = code_of(notebook.cells)
+    asked = [name for name in map(checked_by, filter(lambda cell: _of(cell).get("grade"), notebook.cells)) if name]
+    content = json.dumps([lab, asked, submitted, _digests(files)])
+    key = hashlib.sha256(content.encode()).hexdigest()
+    if key not in _results():
+        original, ours = our_cells(SOURCE / "notebooks" / f"{lab}.ipynb")
+        _results()[key] = _marking(jobs).begin(asked, submitted, original, ours, files)
+    return _results()[key]
+
+
+def _digests(files: Path) -> list[tuple[str, str]]:
+    """The programs and data beside a notebook, by name and content."""
+    beside = [path for path in sorted(files.rglob("*")) if path.is_file() and path.suffix != ".ipynb"]
+    return [(str(path.relative_to(files)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in beside]
+
+
+def _waiting(resources: dict[str, Any]) -> list[Path]:
+    """The notebooks of this name that were handed in and not marked yet, but for that of this student."""
+    marked = Path(resources["metadata"]["path"])  # autograded/STUDENT/ASSIGNMENT
+    course = marked.parents[2]
+    assignment = marked.name
+    name = f"{resources['nbgrader']['notebook']}.ipynb"
+    handed_in = sorted((course / "submitted").glob(f"*/{assignment}/{name}"))
+    there = course / "autograded"
+    return [path for path in handed_in if not (there / path.parts[-3] / assignment).exists()]

@@ -1,58 +1,227 @@
-"""Decides about submitted answers, in a process of its own that `for_nbgrader` starts and, if need be, ends.
+"""Decides about submitted answers, in a process of its own that `marking` starts and, if need be, ends.
 
-Standard input has one JSON object: the cells, and the names of the exercises. Standard output gets one JSON line for
-each; no rank holds that pipe, and no code of a student's runs here, so that none can write a verdict.
+Standard input has a key, and then an `Order` a line; standard output gets a line for each exercise. No code of a
+student's runs here, and no bytes of theirs are unpickled here: a `runner` calls an answer, and what it did arrives as
+JSON, which is compared with what the reference did before any answer was called. A verdict is signed with the key,
+which no other process gets: whoever writes into this pipe writes no verdict.
 """
 
+import contextlib
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import distlab
 from distlab.checking import Question, all_exercises
-from distlab.errors import DistlabError
-from distlab_course.classroom.submission import Answer, Cell, Refused, import_all, is_stub, needed_for, value_on_rank
+from distlab.simulated.judging import AnswerFailed, Elsewhere, Pair
+from distlab.simulated.observed import Observed, from_bytes
+from distlab_course.classroom.runner import RACE, give_up_rights, hide
+from distlab_course.classroom.signing import signature
+from distlab_course.classroom.submission import (
+    Cell,
+    Refused,
+    defined_only_below,
+    is_stub,
+    needed_for,
+)
+from distlab_course.classroom.suspicions import suspicion
 
-RANKS = 4  # of the lessons
-SECONDS = 10.0  # for finding a value, as for one call of a function
-IMPORTING = 100.0  # seconds for what an answer imports
+RUNNER = str(Path(__file__).with_name("runner.py"))
+SECONDS = 200.0  # for one reply of a runner, which gives up earlier unless it is harmed
+END_SECONDS = 30.0  # for one that has replied to everything
+MOST_BYTES = 1 << 30  # of one reply
+NO_REPLY = "the process that runs it ended, or gave no reply for {:.0f} s."
+LOOK = "It uses {}, by which a program can read the answer or change the check, so a person has to mark it."
+PATCHED = "It changes {}, so a person has to mark it."
+BELOW = "It uses {}, which only a cell below its check defines, so a person has to look at it."
 
 
-def main() -> None:
-    """Judge what standard input holds, exercise by exercise."""
-    os.environ["DISTLAB_PROGRESS"] = os.devnull
-    results = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    given = json.load(sys.stdin)
-    submitted, lab = ([Cell(*cell) for cell in given[part]] for part in ("submitted", "lab"))
-    passed = False
-    for name in given["asked"]:
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about one answer.
+
+    Attributes:
+        passed: whether it gets its points.
+        words: the verdict that the student reads.
+        look: why a person has to look at it; "" if nobody has to.
+    """
+
+    passed: bool
+    words: str
+    look: str = ""
+
+
+class RunnerLost(Exception):
+    """A runner ended, or does not reply."""
+
+
+class Runner:
+    """A process that calls a student's answers, or references; see runner.py."""
+
+    def __init__(self, folder: str):
+        command = [sys.executable, RUNNER]  # by its path, so that no file of a student's folder is imported
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        self._process = subprocess.Popen(
+            command, cwd=folder, start_new_session=True, preexec_fn=give_up_rights, **pipes
+        )
+        self._pending = bytearray()
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a question.
+
+        Raises:
+            RunnerLost: there is none.
+            AnswerFailed: the call did not end well.
+        """
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            reply = json.loads(self._line())
+            if "failed" in reply:
+                kind, message, stuck = reply["failed"]
+                raise AnswerFailed(str(kind), str(message), bool(stuck))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise RunnerLost(str(error)) from None
+        return reply
+
+    def _line(self) -> bytes:
+        until = time.monotonic() + SECONDS
+        while True:
+            line, end, rest = self._pending.partition(b"\n")
+            if end:
+                self._pending = rest
+                return bytes(line)
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+            arrived = self._process.stdout.read(1 << 20) if ready else b""
+            if not arrived or len(self._pending) > MOST_BYTES:
+                raise RunnerLost("no reply")
+            self._pending += arrived
+
+    def end(self) -> None:
+        """End it; its ranks end when it is gone."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Student:
+    """One notebook's answers, which one runner after the other calls."""
+
+    def __init__(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]):
+        parts = (order[part] for part in ("submitted", "lab", "allowed"))
+        self._submitted, self._lab, self._allowed = ([Cell(*cell) for cell in part] for part in parts)
+        self._folder, self._references = order["folder"], references
+        self._runner: Runner | None = None
+        self._changed = ""
+
+    def decide(self, name: str) -> Decision:
+        """What to say about the answer to one exercise."""
+        self._changed = ""
         try:
             if name not in all_exercises():
                 raise Refused("no exercise of this name is installed where it is marked.")
-            cells = needed_for(name, submitted, lab)
-            passed, words = (False, f"{name}: not attempted") if is_stub(name, cells) else judge(name, cells, passed)
+            needed = needed_for(name, self._submitted, self._lab)
+            if is_stub(name, needed):
+                return Decision(False, f"{name}: not attempted")
+            if found := suspicion(needed, self._lab, self._allowed):
+                why = LOOK.format(found)
+                return Decision(False, f"{name}: {why}", why)
+            verdict = self._try(name, needed)
         except Refused as error:
-            passed, words = False, f"{name}: {error}"
-        print(json.dumps([passed, words]), file=results, flush=True)
+            return Decision(False, f"{name}: {error}")
+        except AnswerFailed as error:
+            return Decision(False, f"{name}: {error.message}")
+        except RunnerLost:
+            self.end()
+            why = NO_REPLY.format(SECONDS)
+            return Decision(False, f"{name}: {why}")
+        if self._changed:
+            why = PATCHED.format(self._changed)
+            return Decision(False, f"{verdict!r}\n{why}", why)
+        if not verdict.passed and (below := defined_only_below(name, self._submitted, needed)):
+            why = BELOW.format(below)
+            return Decision(False, f"{verdict!r}\n{why}", why)
+        return Decision(verdict.passed, repr(verdict))
+
+    def _try(self, name: str, cells: list[Cell]) -> Any:
+        """Have the answer called, and compare; returns what `distlab.check` does."""
+        if self._runner is None:
+            self._runner = Runner(self._folder)
+        reply = self._runner.ask({"name": name, "cells": cells})
+        exercise = all_exercises()[name]
+        if isinstance(exercise, Question):
+            return distlab.check(name, _value(reply))
+        return distlab.check(name, Elsewhere(lambda n: self._world(name, n)))
+
+    @contextlib.contextmanager
+    def _world(self, name: str, n: int) -> Iterator[Callable[[Any], Pair]]:
+        exercise = all_exercises()[name]
+
+        def call(case: Any) -> Pair:
+            number = next((number for number, one in enumerate(exercise.cases) if one is case), RACE)
+            expected = [from_bytes(one) for one in self._references[name][f"{n} {number}"]]
+            reply = self._runner.ask({"n": n, "case": number})
+            return expected, self._observed(reply, n)
+
+        yield call
+
+    def _observed(self, reply: dict[str, Any], n: int) -> list[Observed]:
+        """What the answer did on each rank; RunnerLost if that cannot be read."""
+        try:
+            found = [from_bytes(one.encode()) for one in reply["observed"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunnerLost(str(error)) from None
+        if len(found) != n:
+            raise RunnerLost("a reply of other ranks")
+        self._changed = self._changed or next((one.changed for one in found if one.changed), "")
+        return found
+
+    def end(self) -> None:
+        """End the runner, if there is one."""
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None
 
 
-def judge(name: str, cells: list[Cell], again: bool) -> tuple[bool, str]:
-    """Whether an answer is right, and what to tell the student.
-
-    Args:
-        again: whether to use the ranks of the answer before; those that ran a wrong one make way for new processes.
-    """
-    cluster = distlab.Cluster.current if again and distlab.Cluster.current else distlab.Cluster(RANKS)
+def _value(reply: dict[str, Any]) -> Any:
+    """The value of a reply, as JSON has it."""
     try:
-        cluster.run(import_all, cells, timeout=IMPORTING)
-        answer = Answer(cells, name)
-        if isinstance(all_exercises()[name], Question):
-            answer = json.loads(cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[0])
-        verdict = distlab.check(name, answer)
-        return verdict.passed, repr(verdict)
-    except DistlabError as error:
-        return False, f"{name}: {error}"
+        return json.loads(reply["value"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunnerLost(str(error)) from None
+
+
+def main() -> None:
+    """Judge what standard input holds, notebook by notebook."""
+    hide()
+    os.environ["DISTLAB_PROGRESS"] = os.devnull
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    key = bytes.fromhex(sys.stdin.readline())
+    references: dict[str, dict[str, list[str]]] = {}
+    for line in sys.stdin:
+        order = json.loads(line)
+        references.update(order["references"])
+        student = Student(order, references)
+        try:
+            for name in order["asked"]:
+                decision = student.decide(name)
+                text = json.dumps([order["number"], name, decision.passed, decision.words, decision.look])
+                print(json.dumps([text, signature(key, text)]), file=results, flush=True)
+        finally:
+            student.end()
 
 
 if __name__ == "__main__":

@@ -1,40 +1,57 @@
-"""What a student wrote, as the judge runs it: on ranks, and never in the process that decides.
+"""What a student wrote, taken out of the text of a notebook, and run on ranks.
 
-The cells of a notebook are not run. What a function may need of them is taken out of their text: definitions, imports,
-names of plain values; from the cell that holds the answer, everything but bare calls. `Answer` runs on the ranks.
+The marking process calls `cell_of` and `needed_for`, which read and run nothing; `Answer` runs on the ranks.
+A check in a notebook sees what stands above it. So does an answer here: of the cells above its check it gets what its
+names need, each statement in its order, and of its own cell everything but bare calls. Nothing below the check counts.
+What an answer must not use before a person has read it is in `suspicions.py`.
 """
+
+import __future__
 
 import ast
 import json
 import linecache
 import re
+import symtable
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from IPython.core.inputtransformer2 import TransformerManager
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 STUB = "NotImplementedError"
 WRITTEN = re.compile(r"%%writefile ([\w.]+)\n(.*)", re.DOTALL)
-# With these a program can read the reference, or change what compares; a lab's own statements may use them.
-MODULES = {"distlab", "distlab_course", "sys", "importlib", "inspect", "gc", "ctypes", "builtins", "linecache"}
-NAMES = {"exec", "eval", "compile", "__import__", "globals", "vars"}
-ATTRIBUTES = {"f_back", "__globals__", "__subclasses__", "__closure__", "__code__", "__builtins__", "__dict__"}
+RUNS_HERE = ("%%px", "%%time", "%%capture")  # cell magics after which a cell's names are there
+NOT_FOR_AN_ANSWER = {"cluster", "dist"}  # what a cell calls at once for its own sake: an answer calls them later
 
 
 class Refused(Exception):
-    """The answer cannot be run, or a person has to read it; says why."""
+    """The answer cannot be run; says why."""
 
 
 class Cell(NamedTuple):
-    """A code cell: what reports call it, the name of the exercise that it answers ("" for none), and its Python."""
+    """A code cell.
+
+    Attributes:
+        label: what reports call it.
+        answers: the name of the exercise that it answers; "" for none.
+        source: its Python.
+        on_ranks: whether it is a %%px cell, whose names the notebook does not have.
+        checks: the name of the exercise that it checks; "" for none.
+    """
 
     label: str
     answers: str
     source: str
+    on_ranks: bool = False
+    checks: str = ""
+
+
+# --- on a rank ---
 
 
 class Answer:
@@ -52,13 +69,39 @@ class Answer:
 
 
 def define(cells: Sequence[Cell], name: str) -> Any:
-    """What a name stands for after its cells have run among names of their own. Runs on: a rank."""
-    names: dict[str, Any] = {"__name__": "__main__", "torch": torch, "dist": dist}
-    names |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    """What a name stands for after its cells have run among names of their own. Runs on: a rank.
+
+    As in a notebook, a statement that raises ends its cell, and the next cell runs; names of %%px cells are those that
+    the notebook itself has not.
+    """
+    given: dict[str, Any] = {"__name__": "__main__", "torch": torch, "dist": dist}
+    given |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    of_ranks, of_notebook, first_error = dict(given), dict(given), None
+    flags = 0
     for cell in cells:
         linecache.cache[cell.label] = (len(cell.source), None, cell.source.splitlines(keepends=True), cell.label)
-        exec(compile(cell.source, cell.label, "exec"), names)
-    return names[name]
+        flags |= _future_flags(cell)
+        try:
+            for statement in ast.parse(cell.source).body:
+                code = compile(ast.Module([statement], []), cell.label, "exec", flags, dont_inherit=True)
+                exec(code, of_ranks if cell.on_ranks else of_notebook)
+        except Exception as error:
+            first_error = first_error or error
+    for known, value in of_ranks.items():
+        of_notebook.setdefault(known, value)
+    if name not in of_notebook and first_error is not None:
+        raise first_error
+    return of_notebook[name]
+
+
+def _future_flags(cell: Cell) -> int:
+    """What `from __future__ import` in a cell says to the compiler; it holds for the cells after it, too."""
+    flags = 0
+    for node in statements(cell):
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            for alias in node.names:
+                flags |= getattr(__future__, alias.name).compiler_flag
+    return flags
 
 
 def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) -> str:
@@ -69,47 +112,83 @@ def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) 
 def import_all(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
     """Import what the cells import, which may take longer than a call of an answer may. Runs on: every rank."""
     for node in (node for cell in cells for node in statements(cell) if isinstance(node, IMPORTS)):
-        exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "__main__"})
+        if getattr(node, "module", "") != "__future__":
+            exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "__main__"})
 
 
-def cell_of(label: str, answers: str, source: str) -> Cell:
-    """A cell of a notebook: magics and shell commands become empty lines, other languages an empty cell."""
+# --- cells of a notebook ---
+
+
+def cell_of(label: str, answers: str, source: str, checks: str = "") -> Cell:
+    """A cell of a notebook as Python: the line of a magic is empty, and so is a cell in another language."""
     lines = source.splitlines()
-    if lines and lines[0].startswith("%%") and not lines[0].startswith("%%px"):
-        lines = []
-    return Cell(label, answers, "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines))
+    first = lines[0].split()[0] if lines and lines[0].strip() else ""
+    if first.startswith("%%"):
+        lines = ["", *lines[1:]] if first in RUNS_HERE else []
+    return Cell(label, answers, _python("\n".join(lines)), first == "%%px", checks)
+
+
+def _python(source: str) -> str:
+    """A cell's text without IPython's own notation, each line where it was."""
+    try:
+        ast.parse(source)
+        return source
+    except SyntaxError:
+        pass
+    python = TransformerManager().transform_cell(source)
+    empty = len(source) - len(source.lstrip("\n"))  # which IPython takes away
+    return "\n" * empty + python.removesuffix("\n")
+
+
+def seen_by_check(name: str, cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells that a notebook has run when it checks an exercise; all, if it has neither its answer nor its check."""
+    places = [place for place, cell in enumerate(cells) if name in (cell.answers, cell.checks)]
+    return cells[: places[-1] + 1] if places else cells
 
 
 def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> list[Cell]:
     """The parts of the submitted cells that the answer to an exercise needs, each line where it was.
 
     Raises:
-        Refused: it is no Python, it defines no such name, or it uses what only a person should judge.
+        Refused: it is no Python, or it defines no such name.
     """
-    chosen = reachable(name, submitted)
+    above = seen_by_check(name, submitted)
+    chosen = reachable(name, above, lab)
     if not any(name in binds(node) for nodes in chosen for node in nodes):
         raise Refused(f"No cell defines {name}.")
-    new = [node for nodes in chosen for node in without(lab, nodes)]
-    if found := next(filter(None, map(_suspect, new)), ""):
-        words = f"It uses {found}, by which a program can read the answer or change the check"
-        raise Refused(f"{words}, so a person has to mark it.")
-    return [cell._replace(source=only(cell.source, nodes)) for cell, nodes in zip(submitted, chosen, strict=True)]
+    return [cell._replace(source=only(cell.source, nodes)) for cell, nodes in zip(above, chosen, strict=True)]
 
 
-def reachable(name: str, cells: Sequence[Cell]) -> list[list[ast.stmt]]:
+def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Cell]) -> str:
+    """A name that an answer uses and that only a cell below its check defines; "" for none.
+
+    Whoever ran the cells in another order than the notebook's has an answer that worked.
+    """
+    known = {bound for cell in needed for node in statements(cell) for bound in binds(node)}
+    wanted = {used for cell in needed for node in statements(cell) for used in names_in(node)} - known
+    above = seen_by_check(name, submitted)
+    for cell in submitted[len(above) :]:
+        for node in statements(cell):
+            if isinstance(node, DEFINITIONS) and node.name in wanted:
+                return node.name
+    return ""
+
+
+def reachable(name: str, cells: Sequence[Cell], lab: Sequence[Cell] | None = None) -> list[list[ast.stmt]]:
     """For each cell, the statements on which the answer to an exercise may depend, by the names in them.
 
-    Of the cell that answers it, all but bare calls; of others, imports, definitions, and names of plain values.
+    Of the cell that answers it, all but bare calls. Of others, imports, definitions, and names of plain values; with
+    `lab`, also whatever else a student wrote there that only gives a name its value.
     """
-    offered = [_own(cell) if cell.answers == name else list(filter(_is_definition, statements(cell))) for cell in cells]
+    theirs = _in_lab(tuple(lab))[0] if lab is not None else None
+    offered = [_own(cell) if cell.answers == name else _of_other(cell, theirs) for cell in cells]
     chosen: list[ast.stmt] = [
         node for cell, nodes in zip(cells, offered, strict=True) for node in nodes if cell.answers == name
     ]
-    names, more = {name}, chosen
-    while more:
-        names |= {part.id for node in more for part in ast.walk(node) if isinstance(part, ast.Name)}
-        more = [node for nodes in offered for node in nodes if node not in chosen and binds(node) & names]
+    names = {name}.union(*map(names_in, chosen))
+    while more := [node for nodes in offered for node in nodes if node not in chosen and touches(node) & names]:
         chosen = chosen + more
+        names = names.union(*map(names_in, more))
     return [[node for node in nodes if node in chosen] for nodes in offered]
 
 
@@ -119,7 +198,7 @@ def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
     return [
         node
         for node in nodes
-        if ast.unparse(node) not in known and not (isinstance(node, IMPORTS) and _imported(node) <= imported)
+        if ast.unparse(node) not in known and not (isinstance(node, IMPORTS) and imported_by(node) <= imported)
     ]
 
 
@@ -127,16 +206,21 @@ def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
 def _in_lab(cells: tuple[Cell, ...]) -> tuple[set[str], set[str]]:
     """A lab's statements, as Python writes them, and what it imports; a lab is asked for each cell of each answer."""
     there = [node for cell in cells for node in statements(cell)]
-    return {ast.unparse(node) for node in there}, {name for node in there for name in _imported(node)}
+    return {ast.unparse(node) for node in there}, {name for node in there for name in imported_by(node)}
 
 
 def is_stub(name: str, cells: Sequence[Cell]) -> bool:
     """Whether the last thing of that name only raises NotImplementedError, or is `...`."""
-    last = [node for cell in cells for node in statements(cell) if name in binds(node)][-1]
+    found = [(cell, node) for cell in cells for node in statements(cell) if name in binds(node)]
+    in_notebook = [node for cell, node in found if not cell.on_ranks]
+    last = in_notebook[-1] if in_notebook else found[-1][1]
     if isinstance(last, DEFINITIONS):
         body = [node for node in last.body if not isinstance(node, ast.Expr)]
         return len(body) == 1 and isinstance(body[0], ast.Raise) and STUB in ast.unparse(body[0])
     return isinstance(last, ast.Assign) and ast.unparse(last.value) in ("...", "None")
+
+
+# --- statements ---
 
 
 def statements(cell: Cell) -> list[ast.stmt]:
@@ -148,10 +232,22 @@ def statements(cell: Cell) -> list[ast.stmt]:
 
 
 def _own(cell: Cell) -> list[ast.stmt]:
+    """Of the cell with the answer: all but bare calls, and what it does with a cluster."""
     try:
-        return [node for node in ast.parse(cell.source).body if not isinstance(node, ast.Expr)]
+        found = ast.parse(cell.source).body
     except SyntaxError as error:
         raise Refused(f"SyntaxError in line {error.lineno} of the answer: {error.msg}.") from None
+    return [node for node in found if not _is_for_its_own_sake(node)]
+
+
+def _of_other(cell: Cell, lab: set[str] | None) -> list[ast.stmt]:
+    """Of another cell: definitions, and what else only gives names their values, if the lab has not written it."""
+    found = []
+    for node in statements(cell):
+        by_student = lab is not None and ast.unparse(node) not in lab
+        if _is_definition(node) or (by_student and not _is_for_its_own_sake(node)):
+            found.append(node)
+    return found
 
 
 def _is_definition(node: ast.stmt) -> bool:
@@ -164,16 +260,90 @@ def _is_definition(node: ast.stmt) -> bool:
     return True
 
 
+def _is_for_its_own_sake(node: ast.stmt) -> bool:
+    """Whether a statement is there for what it does or shows, and not for the names that it gives a value."""
+    if isinstance(node, (*DEFINITIONS, *IMPORTS)):
+        return False
+    if isinstance(node, ast.Expr) and not _changed_by_call(node):
+        return True
+    calls = [part for part in _at_once(node) if isinstance(part, ast.Call)]
+    return any(_root(call.func) in NOT_FOR_AN_ANSWER for call in calls)
+
+
+def _at_once(node: ast.AST) -> list[ast.AST]:
+    """The parts of a statement that run when it runs: not the bodies of functions in it."""
+    found = [node]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        inner: list[ast.AST] = [*node.decorator_list, node.args]
+    elif isinstance(node, ast.Lambda):
+        inner = [node.args]
+    else:
+        inner = list(ast.iter_child_nodes(node))
+    for part in inner:
+        found += _at_once(part)
+    return found
+
+
+def _root(node: ast.AST) -> str:
+    """The name with which `name.a[0].b` begins; "" if it begins with none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _changed_by_call(node: ast.AST) -> str:
+    """The name whose value a bare call of a method may change, as in `found.append(3)`; "" for another statement."""
+    is_method = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if not is_method or not isinstance(node.value.func, ast.Attribute):
+        return ""
+    root = _root(node.value.func)
+    return "" if root in NOT_FOR_AN_ANSWER else root
+
+
 def binds(node: ast.stmt) -> set[str]:
     """The names that a statement defines, at the top of it."""
     if isinstance(node, DEFINITIONS):
         return {node.name}
     if isinstance(node, IMPORTS):
         return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    found = set()
+    for part in _at_once(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            found.add(part.id)
+        elif isinstance(part, (*DEFINITIONS, *IMPORTS)):  # under an `if` or a `try`
+            found |= binds(part)
+    return found
 
 
-def _imported(node: ast.AST) -> set[str]:
+def touches(node: ast.stmt) -> set[str]:
+    """The names that a statement defines, and those whose value it may change."""
+    found = binds(node)
+    if isinstance(node, (*DEFINITIONS, *IMPORTS)):
+        return found
+    for part in _at_once(node):
+        if isinstance(part, (ast.Attribute, ast.Subscript)) and isinstance(part.ctx, ast.Store):
+            found.add(_root(part))
+        if changed := _changed_by_call(part):
+            found.add(changed)
+    return found - {""}
+
+
+def names_in(node: ast.stmt) -> set[str]:
+    """The global names that a statement, or a function in it, uses: no parameters, and no variables of functions."""
+    try:
+        table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    except SyntaxError:  # as a `return` outside of a function
+        return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    found = {symbol.get_name() for symbol in table.get_symbols()}
+    tables = table.get_children()
+    while tables:
+        inner = tables.pop()
+        found |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
+        tables += inner.get_children()
+    return found
+
+
+def imported_by(node: ast.AST) -> set[str]:
     """The full names of what a statement imports."""
     before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
     return {before + alias.name for alias in node.names} if isinstance(node, IMPORTS) else set()
@@ -186,17 +356,3 @@ def only(source: str, nodes: Sequence[ast.stmt]) -> str:
         first = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])])
         wanted.update(range(first, (node.end_lineno or first) + 1))
     return "\n".join(line if number in wanted else "" for number, line in enumerate(source.splitlines(), 1))
-
-
-def _suspect(statement: ast.stmt) -> str:
-    """What in a statement is for a person to look at; "" for nothing."""
-    for node in ast.walk(statement):
-        if found := [name for name in _imported(node) if name.split(".")[0] in MODULES]:
-            return min(found)
-        if isinstance(node, ast.Name) and node.id in NAMES:
-            return node.id
-        if isinstance(node, ast.Attribute):
-            of_distlab = isinstance(node.value, ast.Name) and node.value.id == "distlab" and node.attr.islower()
-            if of_distlab or node.attr in ATTRIBUTES:
-                return f"{'distlab' if of_distlab else ''}.{node.attr}"
-    return ""

@@ -1,0 +1,286 @@
+"""What one call of a function did on one rank, on its way to the process that judges it: bytes of known types.
+
+A rank writes it (`to_bytes`, called by trial.py), and the process that judges reads it (`from_bytes`, called by
+judging.py's callers). The bytes are JSON, so that reading them runs no code, whoever wrote them. Tensors and arrays
+travel as their memory; subclasses of str, int and float become plain ones. A value of any other type travels as its
+type's name and its repr: it can be shown, and equals only what has both.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from distlab.checking import Seen
+from distlab.simulated import events
+from distlab.simulated.events import Callback, Event
+
+MOST_BYTES = 1 << 26  # of one value
+MOST_DEEP = 50  # lists in lists
+MOST_DIGITS = 4000  # of an int as JSON, of which Python reads a few more
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in a repr, another one in each process
+MOST_OF_REPR = 200
+TENSORS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+EVENTS = {
+    kind.__name__: kind
+    for kind in (
+        events.Compute,
+        events.PointToPoint,
+        events.Collective,
+        events.Callback,
+        events.Wait,
+        events.Align,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Other:
+    """A value of a type that does not travel: the name of its type, and its repr without addresses."""
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dataclass's instance: the name of its class, and its fields."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one call of a function did on one rank.
+
+    Attributes:
+        value: what the trial returned.
+        given: the arguments, before the call; () for an answer, as they are those of the reference.
+        events: what the rank sent and received.
+        printed: the beginning of what the function printed.
+        changed: an attribute of torch or Python that is another one than before the answer came; "" for none.
+    """
+
+    value: Any
+    given: tuple[Any, ...]
+    events: list[Event]
+    printed: str
+    changed: str = ""
+
+
+def to_bytes(value: Any, given: Any, happened: list[Event], printed: str, changed: str = "") -> bytes:
+    """One call as bytes; see Observed for the arguments. `value` and `given` may be packed already. Runs on: a rank."""
+    return json.dumps(
+        {
+            "value": value if isinstance(value, Packed) else packed(value),
+            "given": given if isinstance(given, Packed) else packed(given),
+            "events": [_packed_event(event) for event in happened],
+            "printed": str.__str__(printed),
+            "changed": str.__str__(changed),
+        }
+    ).encode()
+
+
+def from_bytes(data: bytes) -> Observed:
+    """What a rank wrote. Runs on: the process that judges.
+
+    Raises:
+        ValueError: these are no bytes of `to_bytes`.
+    """
+    try:
+        found = json.loads(data)
+        texts = found["printed"], found["changed"]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("its texts are none")
+        happened = [_unpacked_event(event) for event in found["events"]]
+        return Observed(unpacked(found["value"]), unpacked(found["given"]), happened, *texts)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"what a rank sent cannot be read: {error}") from error
+
+
+# --- values ---
+
+
+class Packed(list):
+    """A value as JSON has it, [kind, ...]; a value that changes later is packed at once."""
+
+
+def packed(value: Any, depth: int = 0) -> Packed:
+    """A value as JSON has it. Runs on: a rank."""
+    if depth > MOST_DEEP:
+        return Packed(["other", _name(value), "nested too deeply"])
+    if value is None or type(value) is bool:
+        return Packed(["plain", value])
+    if isinstance(value, numpy.generic) and type(value).__module__ == "numpy":
+        value = value.item()
+    if isinstance(value, Seen):
+        return Packed(["seen", str.__str__(value), str(value.why)])
+    for kind, plain in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
+        if isinstance(value, kind) and type(value) is not bool:
+            return _packed_plain(plain(value))
+    if isinstance(value, complex):
+        return Packed(["complex", value.real, value.imag])
+    if isinstance(value, (bytes, bytearray)):
+        return Packed([type(value).__name__, _text_of(bytes(value))])
+    return _packed_container(value, depth) or _packed_memory(value) or _packed_other(value)
+
+
+def _packed_plain(value: int | float | str) -> Packed:
+    if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:
+        return Packed(["other", "int", f"a number of {value.bit_length()} bits"])
+    if isinstance(value, str) and len(value) > MOST_BYTES:
+        return Packed(["other", "str", f"a text of {len(value)} characters"])
+    return Packed(["plain", value])
+
+
+def _packed_container(value: Any, depth: int) -> Packed | None:
+    """A list, tuple, dict or set, or an instance of a dataclass; None for anything else."""
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        if len(value) > MOST_BYTES // 8:
+            return Packed(["other", _name(value), f"{len(value)} values"])
+        return Packed([kind, [packed(part, depth + 1) for part in value]])
+    if isinstance(value, dict):
+        return Packed(["dict", [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()]])
+    if isinstance(value, (set, frozenset)):
+        parts = [packed(part, depth + 1) for part in value]
+        return Packed([type(value).__name__, sorted(parts, key=json.dumps)])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: packed(getattr(value, one.name, None), depth + 1) for one in dataclasses.fields(value)}
+        return Packed(["record", _name(value), fields])
+    return None
+
+
+def _packed_memory(value: Any) -> Packed | None:
+    """A plain tensor or array; None for anything else."""
+    if type(value) is numpy.ndarray and value.dtype.kind in "biufc" and value.nbytes <= MOST_BYTES:
+        return Packed(["array", value.dtype.str, list(value.shape), _text_of(value.tobytes())])
+    if type(value) not in TENSORS or value.layout is not torch.strided or value.is_quantized:
+        return None
+    if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES:
+        return Packed(["other", "Tensor", f"shape {tuple(value.shape)} on {value.device}"])
+    dense = value.detach().resolve_conj().resolve_neg().contiguous()
+    memory = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    return Packed(["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), _text_of(memory)])
+
+
+def _packed_other(value: Any) -> Packed:
+    words = ADDRESS.sub("", str.__str__(repr(value)))
+    return Packed(["other", _name(value), words[:MOST_OF_REPR]])
+
+
+def _name(value: Any) -> str:
+    return str(type(value).__name__)
+
+
+def _text_of(memory: bytes) -> str:
+    return base64.b64encode(memory).decode()
+
+
+def unpacked(value: Any) -> Any:
+    """A value from JSON. Runs on: the process that judges.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, RuntimeError: it is none.
+    """
+    kind, *parts = value
+    return _UNPACK[kind](*parts)
+
+
+def _plain(value: Any) -> Any:
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise ValueError("a plain value is None, a bool, a number or a text")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("a text is expected")
+    return value
+
+
+def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
+    kind = getattr(torch, _text(dtype))
+    if not isinstance(kind, torch.dtype):
+        raise ValueError("no dtype of torch")
+    data = bytearray(base64.b64decode(_text(memory)))
+    if not data:
+        return torch.empty([_size(part) for part in shape], dtype=kind)
+    return torch.frombuffer(data, dtype=kind).reshape([_size(part) for part in shape])
+
+
+def _array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
+    kind = numpy.dtype(_text(dtype))
+    if kind.kind not in "biufc":
+        raise ValueError("no array of numbers")
+    data = numpy.frombuffer(base64.b64decode(_text(memory)), kind)
+    return data.reshape([_size(part) for part in shape]).copy()
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("no size")
+    return value
+
+
+_UNPACK = {
+    "plain": _plain,
+    "seen": lambda words, why: Seen(_text(words), _text(why)),
+    "complex": complex,
+    "bytes": lambda memory: base64.b64decode(_text(memory)),
+    "bytearray": lambda memory: bytearray(base64.b64decode(_text(memory))),
+    "list": lambda parts: [unpacked(part) for part in parts],
+    "tuple": lambda parts: tuple([unpacked(part) for part in parts]),
+    "dict": lambda pairs: {_key(key): unpacked(part) for key, part in pairs},
+    "set": lambda parts: {_key(part) for part in parts},
+    "frozenset": lambda parts: frozenset({_key(part) for part in parts}),
+    "record": lambda kind, fields: Record(_text(kind), {name: unpacked(part) for name, part in fields.items()}),
+    "tensor": _tensor,
+    "array": _array,
+    "other": lambda kind, words: Other(_text(kind), _text(words)),
+}
+
+
+def _key(value: Any) -> Any:
+    """A key of a dict, or a member of a set; a tensor has its numbers as its key, as it has no order otherwise."""
+    found = unpacked(value)
+    try:
+        hash(found)
+    except TypeError:
+        return json.dumps(value)
+    return json.dumps(value) if isinstance(found, Tensor) else found
+
+
+# --- events ---
+
+
+def _packed_event(event: Event) -> list[Any]:
+    values = []
+    for one in dataclasses.fields(event):
+        value = getattr(event, one.name)
+        if isinstance(event, Callback) and one.name == "events":
+            value = [_packed_event(inner) for inner in value]
+        values.append(value)
+    return [type(event).__name__, *values]
+
+
+def _unpacked_event(data: list[Any]) -> Event:
+    name, *values = data
+    if name == Callback.__name__:
+        op, after, inner = values
+        return Callback(_size(op), _size(after), [_unpacked_event(event) for event in inner])
+    event = EVENTS[name](*[tuple(value) if isinstance(value, list) else value for value in values])
+    for value in vars(event).values():
+        parts = value if isinstance(value, tuple) else (value,)
+        if not all(part is None or isinstance(part, (bool, int, float, str)) for part in parts):
+            raise ValueError("no event")
+    return event

@@ -1,0 +1,131 @@
+"""Calls one student's answers on ranks, exercise by exercise, and says what they did; it decides nothing.
+
+A process of its own, which `judge` starts: for each student a new one, and for each answer new ranks. Standard input
+has a JSON object a line, an answer or a call of it, and standard output the reply to each. Whatever an answer does to
+this process, its replies are only what that answer is said to have done; the judge compares.
+
+With no cells it calls the references instead, where no student's code has run.
+"""
+
+import ctypes
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import distlab
+from distlab.checking import Exercise, Question, all_exercises
+from distlab.errors import DistlabError, RanksFailed
+from distlab.simulated import judging, tables, trial
+from distlab_course.classroom.submission import Answer, Cell, import_all, value_on_rank
+
+RANKS = 4  # of the lessons
+SECONDS = 10.0  # for finding a value, as for one call of a function
+IMPORTING = 100.0  # seconds for what an answer imports
+RACE = "race"  # in place of a case's number
+REFERENCES = "references"
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
+CAP_SYS_PTRACE = 19
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a fork
+
+
+def give_up_rights() -> None:
+    """Before a runner's program begins: it cannot look into other processes, and gets no rights that this one lacks."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
+        _LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def hide() -> None:
+    """No other process of this user may read this one's memory, or open its files, through /proc."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+class Runner:
+    """The answer that is being tried, and the ranks on which it is."""
+
+    def __init__(self) -> None:
+        self._world = 0  # ranks of the small world that was entered
+        self._cluster: Any = None
+        self._exercise: Any = None
+        self._answer: Answer | None = None
+
+    def begin(self, name: str, cells: list[Cell] | None) -> dict[str, Any]:
+        """Get new ranks for an answer, or for a reference; a value is found at once."""
+        self._cluster, self._world = distlab.Cluster(RANKS), 0
+        self._exercise = all_exercises()[name]
+        self._answer = None
+        if cells is None:
+            return {"ready": True}
+        self._cluster.run(tables.remember)
+        self._cluster.run(import_all, cells, timeout=IMPORTING)
+        if isinstance(self._exercise, Question):
+            return {"value": self._cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[0]}
+        self._answer = Answer(cells, name)
+        self._exercise = replace(self._exercise, function=_unknown)  # the reference does not come along
+        return {"ready": True}
+
+    def call(self, n: int, case: Any) -> dict[str, Any]:
+        """What each rank did with a case, in a world of n ranks."""
+        if n != self._world:
+            self._enter(n)
+        exercise: Exercise = self._exercise
+        given = exercise.race.case if case == RACE else exercise.cases[case]
+        call = functools.partial(self._cluster.call, ranks=range(n), timeout=exercise.seconds)
+        try:
+            replies = call(trial.call, exercise, given, self._answer is None, self._answer)
+        except RanksFailed as error:
+            failed = judging.failed(error)
+            return {"failed": [failed.kind, failed.message, failed.stuck]}
+        return {"observed": [reply[0].decode() for reply in replies]}
+
+    def _enter(self, n: int) -> None:
+        if self._world and not all(self._cluster.call(trial.leave, ranks=range(self._world))):
+            self._cluster.heal()
+        self._cluster.call(trial.enter, n)
+        self._world = n
+
+
+def _unknown(*arguments: Any) -> None:
+    """In place of a reference."""
+
+
+def every_call(exercise: Exercise) -> Iterator[tuple[int, Any]]:
+    """(number of ranks, number of the case) of each call that a check makes of an exercise."""
+    for n in exercise.worlds:
+        for case in range(len(exercise.cases)):
+            yield n, case
+        if n == max(exercise.worlds) and exercise.race:
+            yield n, RACE
+
+
+def main() -> None:
+    """Reply to what standard input holds, line by line."""
+    os.environ["DISTLAB_PROGRESS"] = os.devnull
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    runner = Runner()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            if "name" in asked:
+                cells = asked["cells"]
+                reply = runner.begin(asked["name"], None if cells is None else [Cell(*cell) for cell in cells])
+            else:
+                reply = runner.call(asked["n"], asked["case"])
+        except RanksFailed as error:
+            failed = judging.failed(error)
+            reply = {"failed": [failed.kind, failed.message, failed.stuck]}
+        except DistlabError as error:
+            reply = {"failed": [type(error).__name__, str(error), False]}
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What in an answer a person has to look at, because a program can read the reference with it, or change the check.
+
+Runs in the marking process, on the text of an answer. An answer may use everything that its lab and our own answers
+use; for the rest there are lists of what is harmless, since a list of all tricks is never whole. What the lists
+cannot see, as an attribute that is reached by another way, the ranks may (`tables.py`).
+"""
+
+import ast
+from collections.abc import Sequence
+from functools import cache
+
+from distlab_course.classroom.submission import IMPORTS, Cell, imported_by, statements, without
+
+HARMLESS = {
+    *("torch", "numpy", "math", "cmath", "functools", "itertools", "collections", "dataclasses", "typing", "operator"),
+    *("random", "time", "statistics", "enum", "abc", "contextlib", "copy", "re", "string", "json", "fractions"),
+    *("decimal", "heapq", "bisect", "array", "struct", "textwrap", "datetime", "numbers", "pprint", "hashlib"),
+    *("__future__", "warnings", "typing_extensions", "graphlib", "zlib", "base64", "uuid"),
+}
+PARTS_OF = {  # modules of which some attributes are harmless
+    "os": {"environ", "getenv", "getpid", "path", "cpu_count", "getcwd", "sep", "linesep", "urandom"},
+    "sys": {"getsizeof", "maxsize", "float_info", "version", "version_info", "byteorder", "platform", "stdout"}
+    | {"stderr", "getrecursionlimit", "setrecursionlimit"},
+}
+NAMES = {
+    *("exec", "eval", "compile", "__import__", "globals", "locals", "vars", "open", "breakpoint", "input"),
+    *("setattr", "delattr", "get_ipython", "memoryview"),
+}
+BY_NAME = {"getattr", "hasattr"}  # harmless with a name that is written out and is harmless itself
+MODULES = {
+    *("sys", "os", "builtins", "inspect", "gc", "ctypes", "importlib", "subprocess", "socket", "multiprocessing"),
+    *("threading", "pathlib", "linecache", "pickle", "shutil", "tempfile", "traceback", "codecs", "distlab"),
+    *("cpp_extension", "hub", "package", "f2py", "ctypeslib", "stride_tricks", "modules", "posix"),
+}
+ATTRIBUTES = {
+    *("f_back", "f_globals", "f_locals", "f_builtins", "f_code", "tb_frame", "tb_next", "gi_frame", "gi_code"),
+    *("cr_frame", "ag_frame", "co_consts", "attrgetter", "methodcaller", "get_field", "currentframe", "walk_stack"),
+    *("load", "from_file", "fromfile", "loadtxt", "genfromtxt", "memmap", "fromregex", "tofile", "save", "savetxt"),
+    *("read_text", "read_bytes", "write_text", "write_bytes", "open", "as_subclass", "outer", "Formatter"),
+}
+DUNDERS = {
+    *("__name__", "__init__", "__class__", "__doc__", "__len__", "__call__", "__post_init__", "__enter__", "__exit__"),
+    *("__next__", "__iter__", "__getitem__", "__setitem__", "__contains__", "__add__", "__mul__", "__sub__", "__eq__"),
+    *("__lt__", "__hash__", "__repr__", "__str__", "__version__", "__main__", "__qualname__", "__new__"),
+}
+IN_TEXTS = ("distlab_course", "/proc/", "solutions/")
+
+
+def suspicion(needed: Sequence[Cell], lab: Sequence[Cell], allowed: Sequence[Cell]) -> str:
+    """What an answer uses that a person has to look at; "" for nothing.
+
+    Args:
+        needed: the answer with what it needs.
+        lab: the lab's own cells, whose statements may use what they like.
+        allowed: our answers to the lab; the student's may use what they use.
+    """
+    known = _used_by((*lab, *allowed))
+    modules = _modules(needed)
+    for cell in needed:
+        for statement in without(lab, statements(cell)):
+            if found := _uses(statement, modules) - known:
+                return min(found, key=lambda use: (use.startswith("."), use))
+    return ""
+
+
+@cache
+def _used_by(cells: tuple[Cell, ...]) -> set[str]:
+    modules = _modules(cells)
+    return {use for cell in cells for statement in statements(cell) for use in _uses(statement, modules)}
+
+
+def _modules(cells: Sequence[Cell]) -> dict[str, str]:
+    """The full names of modules, or what else is imported, by the names that the cells give them."""
+    found = {"torch": "torch", "dist": "torch.distributed"}
+    for node in (part for cell in cells for statement in statements(cell) for part in ast.walk(statement)):
+        if isinstance(node, IMPORTS):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                if alias.asname:
+                    found[alias.asname] = before + alias.name
+                else:
+                    first = alias.name.split(".")[0]
+                    found[first] = before + first
+    return found
+
+
+def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
+    """Everything in a statement that is not harmless."""
+    found: set[str] = set()
+    in_part = {  # `os` in `os.environ`
+        id(node.value)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.attr in PARTS_OF.get(modules.get(node.value.id, ""), ())
+    }
+    called_by_name = {
+        id(node.func)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _is_plain_lookup(node)
+    }
+    for node in ast.walk(statement):
+        if isinstance(node, IMPORTS):
+            found |= _imports(node)
+        elif isinstance(node, ast.Name):
+            by_another_name = node.id in BY_NAME and id(node) not in called_by_name
+            whole_module = modules.get(node.id, "") in PARTS_OF and id(node) not in in_part
+            dunder = _is_dunder(node.id) and node.id not in DUNDERS
+            if node.id in NAMES or node.id == "distlab" or dunder or by_another_name or whole_module:
+                found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found |= _attribute(node, modules)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {part for part in IN_TEXTS if part in node.value}
+            if _is_dunder(node.value) and node.value not in DUNDERS:
+                found.add(node.value)
+    return found
+
+
+def _imports(node: ast.AST) -> set[str]:
+    """What a statement imports that is not harmless."""
+    found = set()
+    for name in imported_by(node):
+        first, *_, last = name.split(".") if "." in name else (name, name)
+        if first in PARTS_OF and (isinstance(node, ast.Import) or last in PARTS_OF[first]):
+            continue  # its attributes are looked at where they are used
+        parts = name.split(".")
+        private = [part for part in parts if part.startswith("_") and part != "__future__"]
+        inner = [part for part in parts[1:] if part.strip("_") in MODULES or part in ATTRIBUTES]
+        if first not in HARMLESS or private or inner:
+            found.add(name)
+    return found
+
+
+def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
+    """What is not harmless in one `value.attribute`."""
+    root = node.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    of_module = isinstance(root, ast.Name) and root.id in modules
+    if of_module and isinstance(node.ctx, (ast.Store, ast.Del)):
+        return {f"an assignment to {ast.unparse(node)}"}
+    if node.attr == "__class__" and not isinstance(node.ctx, ast.Load):
+        return {"an assignment to .__class__"}
+    private = of_module and node.attr.startswith("_") and not _is_dunder(node.attr)
+    dunder = _is_dunder(node.attr) and node.attr not in DUNDERS
+    if node.attr.strip("_") in MODULES or node.attr in ATTRIBUTES or dunder or private:
+        return {f".{node.attr}"}
+    if isinstance(node.value, ast.Name) and modules.get(node.value.id) in PARTS_OF:
+        module = modules[node.value.id]
+        return set() if node.attr in PARTS_OF[module] else {f"{module}.{node.attr}"}
+    return set()
+
+
+def _is_dunder(name: str) -> bool:
+    return len(name) > 4 and name.startswith("__") and name.endswith("__") and name.isidentifier()
+
+
+def _is_plain_lookup(call: ast.Call) -> bool:
+    """Whether `getattr(value, "name")` is as harmless as `value.name`."""
+    if call.func.id not in BY_NAME or len(call.args) < 2 or not isinstance(call.args[1], ast.Constant):
+        return False
+    name = call.args[1].value
+    if not isinstance(name, str) or name.startswith("_"):
+        return False
+    return name not in MODULES and name not in ATTRIBUTES

@@ -1,0 +1,142 @@
+"""Marking itself, without nbgrader: tricks get no points or are left to a person, and odd answers their due.
+
+The exercises are small (`marked_exercises.py`) and lie in a package that only these tests install, so that all answers
+are two notebooks, one of cheats and one of oddities.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from marked_cheats import CHEATS, ODDITIES
+
+from distlab_course.classroom.submission import cell_of
+from tests.processes import marked, wait_until_gone
+from tests.tool import ROOT
+
+HERE = Path(__file__).parent
+# What is marked and what is not: a process of its own, so that the package of exercises is installed in it.
+MARK = """\
+import json, sys
+from dataclasses import astuple
+from pathlib import Path
+from distlab_course.classroom.marking import Marking
+from distlab_course.classroom.submission import Cell
+if __name__ == "__main__":
+    orders = json.load(sys.stdin)
+    marking = Marking(jobs=2)
+    begun = []
+    for asked, cells in orders:
+        cells = [Cell(*cell) for cell in cells]
+        begun.append(marking.begin(asked, cells, [], [], Path.cwd() / "handed in"))
+    print("\\n", json.dumps([{name: astuple(one) for name, one in each.result().items()} for each in begun]))
+    marking.end()
+"""
+# The same cells as a notebook runs them: each cell in one IPython, whose checks are kept.
+RUN = """\
+import json, sys
+import distlab
+from IPython.core.interactiveshell import InteractiveShell
+if __name__ == "__main__":
+    shell = InteractiveShell.instance()
+    shell.run_cell("import distlab, torch\\nimport torch.distributed as dist\\n%load_ext distlab\\ncluster = distlab.Cluster(2)")
+    found = {}
+    for name, source in json.load(sys.stdin):
+        result = shell.run_cell(source)
+        if name:
+            found[name] = bool(result.result and result.result.passed)
+    distlab.Cluster.current.stop()
+    print("\\n", json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A folder to work in, and an environment in which the exercises are installed."""
+    folder = tmp_path_factory.mktemp("marking")
+    installed = folder / "installed"
+    info = installed / "marked_exercises-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "handed in").mkdir()
+    (installed / "marked_exercises.py").write_text((HERE / "marked_exercises.py").read_text())
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: marked-exercises\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[distlab.exercises]\nmarked = marked_exercises\n")
+    path = os.pathsep.join([str(installed), str(ROOT)])
+    variables = {**os.environ, "PYTHONPATH": path, "DISTLAB_TEST_MARK": folder.name, "DISTLAB_PROGRESS": os.devnull}
+    yield folder, variables
+    assert wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", folder.name)) == []
+
+
+def result_of(program, given, environment):
+    """The JSON in a program's last line."""
+    folder, variables = environment
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(given),
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def cheats():
+    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of them."""
+    names, cells, counts = {}, [], {}
+    for title, (kind, source) in CHEATS.items():
+        number = counts[kind] = counts.get(kind, -1) + 1
+        name = f"{kind}_{number}"
+        names[name] = title
+        cells.append(cell_of(f"answer {name}", name, source.replace("NAME", name)))
+        cells.append(cell_of(f"check {name}", "", f'distlab.check("{name}", {name})', name))
+    return names, cells
+
+
+def oddities():
+    """Names of exercises with the oddities that answer them, and (name of the check, source, answer) of each cell."""
+    names, cells = {}, []
+    for number, (title, (before, source)) in enumerate(ODDITIES.items()):
+        name = f"plain_{number}"
+        names[name] = title
+        cells += [("", text, "") for text in before]
+        cells.append(("", source.replace("NAME", name), name))
+        cells.append((name, f'distlab.check("{name}", {name})', ""))
+    return names, cells
+
+
+@pytest.fixture(scope="module")
+def decisions(environment):
+    """What was decided about every cheat, and about every oddity, by name."""
+    odd = [cell_of(f"cell {place}", name, text, check) for place, (check, text, name) in enumerate(oddities()[1])]
+    orders = [(list(cheats()[0]), cheats()[1]), (list(oddities()[0]), odd)]
+    return result_of(MARK, orders, environment)
+
+
+@pytest.mark.timeout(900)
+def test_no_cheat_gets_points(decisions):
+    """Each is marked 0, and those that could have read or changed something are left to a person."""
+    names = cheats()[0]
+    assert len(names) >= 30
+    found = {names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()}
+    assert [title for title, (passed, _, look) in found.items() if passed and not look] == []
+    assert [title for title, (_, words, look) in found.items() if look and look not in words] == []
+
+
+@pytest.mark.timeout(900)
+def test_odd_answers_are_marked_as_a_notebook_marks_them(decisions, environment):
+    names, cells = oddities()
+    assert len(names) >= 30
+    in_notebook = result_of(RUN, [(check, text) for check, text, _ in cells], environment)
+    assert {names[name]: passed for name, passed in in_notebook.items()} == {
+        title: not title.startswith("wrong") for title in ODDITIES
+    }
+    assert {names[name]: passed for name, (passed, _, _) in decisions[1].items()} == {
+        names[name]: passed for name, passed in in_notebook.items()
+    }
+    assert [look for _, _, look in decisions[1].values() if look] == []
