@@ -168,7 +168,7 @@ def _packed_memory(value: Any) -> Packed | None:
         return None
     if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES:
         return Packed(["other", "Tensor", f"shape {tuple(value.shape)} on {value.device}"])
-    dense = value.detach().resolve_conj().resolve_neg().contiguous()
+    dense = value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     memory = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
     return Packed(["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), _text_of(memory)])
 

@@ -38,7 +38,7 @@ OWN = ("trial", "observed", "notes", "backend", "tables")  # of this folder
 _BEFORE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
-def remember(rank: int, world_size: int) -> None:
+def remember() -> None:
     """Remember all functions and classes of the modules, before an answer comes. Runs on: every rank."""
     backend.register()  # which wraps functions of torch
     own = {f"distlab.simulated.{name}": sys.modules.get(f"distlab.simulated.{name}") for name in OWN}

@@ -8,6 +8,7 @@ import argparse
 import ast
 import functools
 import re
+import shlex
 import shutil
 import sys
 import zipfile
@@ -42,7 +43,9 @@ c.Autograde.autograde_preprocessors = [
 ]
 # c.Mark.jobs = 8  # notebooks that are marked at once; by default this machine's cores
 '''
+NOT_FOR_STUDENTS = ("](solutions/", "folder `solutions`", "outputs are folded", "is folded", "are folded")
 OLD_CONFIGURATION = "for_nbgrader.mark"
+OLDER = "   of an older distlab: it notes nothing that a person has to look at; delete it, and run this again"
 
 
 def make_class(arguments: Sequence[str]) -> int:
@@ -84,7 +87,8 @@ def build(folder: Path, labs: Sequence[Path]) -> Iterator[str]:
         yield f"{source}   exercises: {len(points)}, points: {sum(points)}"
     if not configuration.exists():
         configuration.write_text(CONFIGURATION)
-    yield str(configuration)
+    old = OLD_CONFIGURATION in configuration.read_text()
+    yield f"{configuration}{OLDER if old else ''}"
     bundle = folder / "students.zip"
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
         for lab in labs:
@@ -93,6 +97,7 @@ def build(folder: Path, labs: Sequence[Path]) -> Iterator[str]:
                 archive.write(path, f"{lab.stem}/{name}")
         archive.write(SOURCE / "notebooks" / "cheat_sheet.md", "cheat_sheet.md")
     yield f"{bundle}   the same without answers"
+    yield f"Next, hand out the first lab: cd {shlex.quote(str(folder))} && nbgrader generate_assignment {labs[0].stem}"
 
 
 def assignment(lab: Path, with_answers: bool) -> NotebookNode:
@@ -175,8 +180,13 @@ def _metadata(name: str, solution: bool = False, grade: bool = False, locked: bo
 
 
 def _for_students(text: str) -> str:
-    """Markdown of a lab whose diagrams lie beside it, with no link to answers or to other labs."""
-    lines = [line for line in text.splitlines() if "](solutions/" not in line]
+    """Markdown of a lab whose diagrams lie beside it, with no link to answers or to other labs.
+
+    It promises no answers, speaks of no outputs, which an assignment has not, and a value has a cell of its own.
+    """
+    lines = [line for line in text.splitlines() if not any(words in line for words in NOT_FOR_STUDENTS)]
+    text = "\n".join(lines).replace("put the value in place of `...` in its check", "put it in place of `...`")
+    lines = text.splitlines()
     text = FIGURE.sub(r"\1", "\n".join(lines))
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)[^)]+\)", r"\1", text)
 

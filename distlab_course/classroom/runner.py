@@ -19,10 +19,9 @@ from typing import Any
 import distlab
 from distlab.checking import Exercise, Question, all_exercises
 from distlab.errors import DistlabError, RanksFailed
-from distlab.simulated import judging, tables, trial
-from distlab_course.classroom.submission import Answer, Cell, import_all, value_on_rank
+from distlab.simulated import judging, trial
+from distlab_course.classroom.submission import Answer, Cell, prepare, value_on_rank
 
-RANKS = 4  # of the lessons
 SECONDS = 10.0  # for finding a value, as for one call of a function
 IMPORTING = 100.0  # seconds for what an answer imports
 RACE = "race"  # in place of a case's number
@@ -58,14 +57,15 @@ class Runner:
 
     def begin(self, name: str, cells: list[Cell] | None) -> dict[str, Any]:
         """Get new ranks for an answer, or for a reference; a value is found at once."""
-        self._cluster, self._world = distlab.Cluster(RANKS), 0
         self._exercise = all_exercises()[name]
         self._answer = None
+        self._world = 0
+        is_value = isinstance(self._exercise, Question)
+        self._cluster = distlab.Cluster(1 if is_value else max(self._exercise.worlds))
         if cells is None:
             return {"ready": True}
-        self._cluster.run(tables.remember)
-        self._cluster.run(import_all, cells, timeout=IMPORTING)
-        if isinstance(self._exercise, Question):
+        self._cluster.run(prepare, cells, timeout=IMPORTING)
+        if is_value:
             return {"value": self._cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[0]}
         self._answer = Answer(cells, name)
         self._exercise = replace(self._exercise, function=_unknown)  # the reference does not come along

@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from IPython.core.inputtransformer2 import TransformerManager
 
+from distlab.simulated import tables
+
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 STUB = "NotImplementedError"
@@ -109,8 +111,12 @@ def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) 
     return json.dumps(define(cells, name), default=lambda value: value.tolist())
 
 
-def import_all(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
-    """Import what the cells import, which may take longer than a call of an answer may. Runs on: every rank."""
+def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
+    """Remember what torch and Python are like, before anything of a student's runs, and import what the cells import.
+
+    That may take longer than a call of an answer may. Runs on: every rank.
+    """
+    tables.remember()
     for node in (node for cell in cells for node in statements(cell) if isinstance(node, IMPORTS)):
         if getattr(node, "module", "") != "__future__":
             exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "__main__"})

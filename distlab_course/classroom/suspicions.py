@@ -18,7 +18,8 @@ HARMLESS = {
     *("__future__", "warnings", "typing_extensions", "graphlib", "zlib", "base64", "uuid"),
 }
 PARTS_OF = {  # modules of which some attributes are harmless
-    "os": {"environ", "getenv", "getpid", "path", "cpu_count", "getcwd", "sep", "linesep", "urandom"},
+    "os": {"environ", "getenv", "getpid", "path", "cpu_count", "getcwd", "sep", "linesep", "urandom"}
+    | {"_exit"},  # it ends a rank, and changes nothing
     "sys": {"getsizeof", "maxsize", "float_info", "version", "version_info", "byteorder", "platform", "stdout"}
     | {"stderr", "getrecursionlimit", "setrecursionlimit"},
 }
@@ -142,13 +143,14 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
         return {f"an assignment to {ast.unparse(node)}"}
     if node.attr == "__class__" and not isinstance(node.ctx, ast.Load):
         return {"an assignment to .__class__"}
+    if isinstance(node.value, ast.Name) and node.attr in PARTS_OF.get(modules.get(node.value.id, ""), ()):
+        return set()
     private = of_module and node.attr.startswith("_") and not _is_dunder(node.attr)
     dunder = _is_dunder(node.attr) and node.attr not in DUNDERS
     if node.attr.strip("_") in MODULES or node.attr in ATTRIBUTES or dunder or private:
         return {f".{node.attr}"}
     if isinstance(node.value, ast.Name) and modules.get(node.value.id) in PARTS_OF:
-        module = modules[node.value.id]
-        return set() if node.attr in PARTS_OF[module] else {f"{module}.{node.attr}"}
+        return {f"{modules[node.value.id]}.{node.attr}"}
     return set()
 
 

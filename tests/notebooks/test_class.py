@@ -55,6 +55,7 @@ SUBMISSIONS = {
     },
 }
 POINTS = {"right": [3, 10, 25, 0, 5, 10], "hanging": [0, 10, 0, 0, 0, 0]}
+LOOKED_AT = {"cheating": ["ring_all_reduce", "ring_reduce_scatter", "least_seconds"]}
 SAYS = {
     "right": ["ring_all_reduce: passed"],
     "wrong": [
@@ -77,7 +78,7 @@ def test_every_lab_becomes_an_assignment(lab):
         assert list(cells) == [f"{kind}-{name}" for name in asked for kind in ("answer", "check")]
     handed_out, right = "\n".join(cell.source for cell in theirs.cells), assignments.answers(lab)
     assert [name for name in asked if right[name] in handed_out and "def " in right[name]] == []
-    assert "solutions/" not in handed_out
+    assert [words for words in ("solutions/", "`solutions`", "folded", "in its check") if words in handed_out] == []
     assert "BEGIN SOLUTION" not in handed_out
 
 
@@ -129,6 +130,9 @@ def test_each_submission_gets_the_right_marks(course, student):
     points = {row["exercise"]: float(row["points"]) for row in rows}
     wanted = dict(zip(assignments.answers(LAB), POINTS.get(student, [0] * len(names)), strict=True))
     assert points == wanted
+    looked_at = {row["exercise"]: row["to be looked at"] for row in rows if row["to be looked at"]}
+    assert list(looked_at) == LOOKED_AT.get(student, [])
+    assert all("a person has to mark it" in why for why in looked_at.values())
     marked_notebook = (course / "autograded" / student / LAB.stem / LAB.name).read_text()
     assert [words for words in SAYS[student] if words not in marked_notebook] == []
 
