@@ -19,7 +19,7 @@ KINDS = {"F": LOOKS["forward"], "B": LOOKS["backward"]}
 KINDS["I"] = LOOKS["backward"]._replace(words="backward, input only")
 KINDS["W"] = LOOKS["optimizer"]._replace(words="backward, weights only")
 MARKERS = "o+s^vD"
-SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move")]  # of the regions of a map
+SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move", "exposed")]  # of the regions of a map
 Floats = Sequence[float]
 Times = Mapping[str, Sequence[Floats]]
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
@@ -106,7 +106,7 @@ def quickest(seconds: Times, bandwidths: Floats, tokens: Floats, title: str, net
     """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of the batch.
 
     Args:
-        seconds: by name of the way, three at most, a row for each size of the batch with a time for each bandwidth;
+        seconds: by name of the way, four at most, a row for each size of the batch with a time for each bandwidth;
             infinite where the model does not fit.
         bandwidths: of each device, in bytes a second, ascending.
         tokens: in the batch, ascending.
