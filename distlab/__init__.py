@@ -59,6 +59,7 @@ def load_ipython_extension(shell: Any) -> None:
     from distlab.client.magics import install
 
     install(shell)
+    _look_at_errors(shell)
     if hasattr(shell, "kernel") and Cluster.current is None:
         ahead.begin()
 
@@ -74,6 +75,20 @@ def _offer_px() -> None:
         return shell.run_line_magic("px", line) if cell is None else shell.run_cell_magic("px", line, cell)
 
     shell.register_magic_function(px, "line_cell")
+    _look_at_errors(shell)
+
+
+def _look_at_errors(shell: Any) -> None:
+    """Have IPython ask, about an error of a cell, whether the cell was meant for the ranks."""
+
+    def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None) -> None:
+        from distlab.client import magics  # when there is an error: `import distlab` alone costs nothing
+
+        magics.explain(shell, kind, error, traceback, tb_offset)
+
+    if shell.custom_exceptions == ():  # another extension's handler stays
+        # of a name that only the ranks have, and what torch raises where there is no process group
+        shell.set_custom_exc((NameError, ValueError, RuntimeError, AssertionError), explain)
 
 
 _offer_px()

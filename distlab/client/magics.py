@@ -95,15 +95,13 @@ def _chosen(words: str, n: int) -> list[int]:
         text.refuse("--targets", "a rank, a list of ranks or a slice", words, advice)
 
 
-# --- completion, Shift-Tab, and what a NameError means ---
+# --- completion, Shift-Tab, and what an error means in a cell without %%px ---
 
 
 def install(shell: Any) -> None:
     """Register %px and %%px, and add the ranks' names to a shell's answers; once."""
     shell.register_magics(PxMagics)
     one_process.install()
-    if shell.custom_exceptions == ():  # another extension's handler stays
-        shell.set_custom_exc((NameError,), _explain)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None and not isinstance(kernel.do_complete, functools.partial):
         kernel.do_complete = functools.partial(_complete, kernel.do_complete)
@@ -145,10 +143,26 @@ def _inspect(own: Callable[..., Any], code: str, cursor: int, detail_level: int 
     return reply
 
 
-def _explain(shell: Any, kind: type, error: NameError, traceback: Any, tb_offset: int | None = None) -> None:
-    """Show a NameError, and what to do if the name is one of the ranks'."""
-    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
-    name = getattr(error, "name", None)
+def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None) -> None:
+    """Show an error of a cell in the notebook, and what to do if the cell was meant for the ranks.
+
+    Called by IPython for names that are not known, and for the kinds of errors that torch raises without a group.
+    """
+    if isinstance(error, NameError):
+        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+        _explain_name(getattr(error, "name", None))
+    elif one_process.needs_ranks(error):
+        shell.showtraceback((kind, error, one_process.without_torch(traceback)), tb_offset=tb_offset)
+        words = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
+        if Cluster.current is None:
+            words += " Start the ranks first: cluster = distlab.Cluster(4)."
+        print(words, file=sys.stderr)
+    else:
+        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+
+
+def _explain_name(name: str | None) -> None:
+    """Say where a name is that the notebook does not have, if the ranks have it."""
     if name in ON_RANKS or name in _names():
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
         print(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", file=sys.stderr)

@@ -2,7 +2,8 @@
 
 A cell without %%px runs in the notebook's kernel, which is one process. There `init_process_group` for two would wait
 in C++, where no interrupt reaches it; `spawn` starts processes that cannot find the functions of a notebook. The calls
-themselves are refused: a function with such a call may be defined here, for the ranks or for a file.
+themselves are refused: a function with such a call may be defined here, for the ranks or for a file. Other calls of
+torch.distributed raise at once, because this process has no group: `needs_ranks` recognises that.
 
 Runs on the notebook's kernel; put in place by magics.py. torch is not imported for it.
 """
@@ -16,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,6 +28,12 @@ from distlab.launch import reaper
 WRAPPED: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {}
 BACKENDS = {"gloo", "nccl"}  # which wait for all others; one for tests, or of the learner's, may not
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # a variable of torchrun's: it has started the other processes, too
+# what torch raises where there is neither a process group nor what a launcher gives to a rank
+WITHOUT_GROUP = re.compile(
+    "Default process group has not been initialized|Could not resolve the process group|RPC has not been initialized|"
+    "Process group cannot be None|Unsupported group type: <class 'NoneType'>|"
+    "environment variable [A-Z_]+ expected, but not set|LOCAL_RANK is not in the environment"
+)
 
 
 def install() -> None:
@@ -81,6 +88,32 @@ def _wrap(name: str) -> None:
     for place in (name, *places):
         if place in sys.modules:
             setattr(sys.modules[place], function, call)
+
+
+# --- what torch raises here ---
+
+
+def needs_ranks(error: BaseException) -> bool:
+    """Whether torch raised this because it was called in the notebook's process, which is no rank."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not WITHOUT_GROUP.search(str(error)):
+        return False
+    return not dist.is_initialized()  # a learner may have made a group of this one process
+
+
+def without_torch(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback that ends with the last line outside torch: the lines in torch say nothing about the mistake."""
+    folder = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    while entries and entries[-1].tb_frame.f_code.co_filename.startswith(folder):
+        entries.pop()
+    shown = None
+    for entry in reversed(entries):
+        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown
 
 
 # --- the calls ---

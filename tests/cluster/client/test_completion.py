@@ -1,6 +1,8 @@
-"""What a person who types is told, in a real kernel: completion, Shift-Tab, `name?`, and what a NameError means."""
+"""What a person who types is told, in a real kernel: completion, Shift-Tab, `name?`, and what an error means."""
 
 import pytest
+
+from tests.cluster.conftest import Notebook
 
 RANKS_OF_NOTEBOOK = 2
 DEFINED = "%%px\ndef my_function(x):\n    'What it is for.'\n\nmine = torch.ones(3)"
@@ -73,6 +75,65 @@ def test_a_name_error_says_where_the_name_is(notebook, source, advice):
     error, *more = notebook.run(source)
     assert error["ename"] == "NameError"
     assert "".join(one["text"] for one in more).strip() == advice
+
+
+HINT = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
+FORGOTTEN = [
+    "dist.all_reduce(torch.ones(1))",
+    "dist.get_rank()",
+    "dist.barrier()",
+    "dist.new_group([0, 1])",
+    "dist.init_process_group()",
+    "dist.init_device_mesh('cpu', (2,))",
+    "dist.destroy_process_group()",
+    "dist.get_node_local_rank()",
+    "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))",
+    "dist._functional_collectives.all_reduce(torch.ones(1), 'sum', dist.group.WORLD)",
+    "__import__('torch.distributed.rpc', fromlist=['rpc']).rpc_sync('worker', print)",
+]
+
+
+@pytest.mark.parametrize("call", FORGOTTEN)
+def test_a_forgotten_px_is_recognised_in_what_torch_raises(notebook, call):
+    """Any call of torch.distributed in the notebook's own process: the learner's line, torch's words and the hint."""
+    notebook.run("import torch, torch.distributed as dist, torch.distributed._functional_collectives\nstep = None")
+    error, more = notebook.run(f"def step():\n    {call}\n\nstep()")
+    shown = "\n".join(error["traceback"])
+    assert more["text"].strip() == HINT
+    assert "torch/distributed" not in shown
+    assert "step()" in shown
+    assert error["evalue"] in shown
+
+
+NOT_FORGOTTEN = {
+    "raise ValueError('Default process group has not been read')": "ValueError",
+    "assert not 1": "AssertionError",
+    "distlab.Cluster(0)": "ArgumentError",
+    "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+    "try:\n    dist.all_reduce(torch.ones(1), group=dist.ProcessGroup(0, 1))\n"
+    "finally:\n    dist.destroy_process_group()": "ValueError",
+}
+
+
+@pytest.mark.parametrize(("source", "kind"), NOT_FORGOTTEN.items())
+def test_other_errors_are_shown_as_they_are(notebook, source, kind):
+    """Errors of the same kinds that have another cause get no hint."""
+    notebook.run("import torch, torch.distributed as dist")
+    (error,) = notebook.run(source)
+    assert error["ename"] == kind
+
+
+@pytest.mark.new_python
+@pytest.mark.parametrize("first", ["%load_ext distlab", "import distlab"])
+def test_a_forgotten_px_without_a_cluster(nothing_left, first):
+    """The hint says how to start the ranks, too; importing distlab is enough for it."""
+    book = Notebook()
+    book.run(f"{first}\nimport torch.distributed as dist")
+    _, name = book.run("rank")
+    assert name["text"].strip() == "rank is a variable of the ranks: begin the cell with %%px."
+    _, more = book.run("dist.get_world_size()")
+    assert more["text"].strip() == f"{HINT} Start the ranks first: cluster = distlab.Cluster(4)."
+    book.close(now=True)
 
 
 def test_a_figure_that_a_rank_draws_has_its_rank(notebook):
