@@ -1,14 +1,19 @@
-"""Fork server and controller, started in a notebook before a cluster is asked for. Runs on the notebook's kernel.
+"""Fork server and controller without ranks, for the next cluster of a notebook. Runs on the notebook's kernel.
 
-`%load_ext distlab` begins; ranks.py takes.
+`%load_ext distlab` begins them before a cluster is asked for, and cluster.py keeps those of a cluster that was stopped;
+ranks.py takes them.
 """
 
 import contextlib
 import os
 import threading
 
+import psutil
+
 from distlab.client.plan import FORK, ControllerEndedError, Plan, check_launcher
 from distlab.client.processes import Processes
+from distlab.compat.ipython import notebook_shell
+from distlab.launch import reaper
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 BEGUN: list["Ahead"] = []  # one at most
@@ -23,35 +28,41 @@ def started(plan: Plan) -> Processes:
 
 
 class Ahead:
-    """Processes without engines, started in a thread, which ends them if no cluster takes them for a while.
+    """Processes without engines, started or kept by a thread, which ends them if no cluster takes them for a while.
 
     Importing torch takes most of the time of a start, and a person needs some for the next cell.
+
+    Args:
+        kept: processes of a cluster that was stopped; None to start some.
     """
 
-    def __init__(self) -> None:
-        self._surroundings = _surroundings()
-        self._processes: Processes | None = None
+    def __init__(self, kept: Processes | None = None) -> None:
+        self._processes = kept
+        self._owner = os.getpid()
         self._wanted = threading.Event()
-        self._thread = threading.Thread(target=self._start, name="distlab-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._hold, name="distlab-ahead", daemon=True)
         self._thread.start()
 
-    def _start(self) -> None:
-        """Start processes, and end them if they are not wanted for a while.
+    def _hold(self) -> None:
+        """Start processes, unless some were kept, and end them if they are not wanted for a while.
 
         Whatever goes wrong here, nobody has asked for it yet: the next cluster starts its own, and says why it cannot.
         """
         with contextlib.suppress(Exception):
-            self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+            if self._processes is None:
+                self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
             if not self._wanted.wait(IDLE_SECONDS):
                 unwanted, self._processes = self._processes, None
                 unwanted.stop()
 
     def take(self, plan: Plan) -> Processes | None:
-        """They, for a cluster with this plan; if they are of no use to it, they end, and it is None."""
+        """Return the processes if a cluster with this plan can use them; otherwise stop them and return None."""
+        if os.getpid() != self._owner:  # a process that the notebook has forked: they are its parent's
+            return None
         self._wanted.set()
         self._thread.join()
-        found, wanted = self._processes, (plan.engines, plan.hosts, plan.preload, _surroundings())
-        if found is None or (found.can_fork and wanted == (FORK, None, (), self._surroundings)):
+        found = self._processes
+        if found is None or (found.can_fork and found.can_serve(plan)):
             return found
         found.stop()
         return None
@@ -63,14 +74,26 @@ def begin() -> None:
         BEGUN.append(Ahead())
 
 
-def take(plan: Plan) -> Processes | None:
-    """The processes that were started ahead, for a cluster with this plan; None if there are none of use to it."""
-    return BEGUN.pop().take(plan) if BEGUN else None
+def keeps() -> bool:
+    """Whether this process keeps a cluster's processes: a notebook does, but a script, a test or a rank does not."""
+    return notebook_shell() is not None and reaper.TAG not in os.environ and not BEGUN
 
 
-def _surroundings() -> tuple[dict[str, str], str]:
-    """What the ranks get from this process as it is now.
+def keep(stopped: Processes) -> None:
+    """Keep the processes of a cluster that was stopped for the next one, without its ranks and all that they started.
 
-    Any change counts: torch and other libraries read some variables once, when they are imported.
+    Those that lead to other hosts are of no use to most clusters, so they end.
     """
-    return dict(os.environ), os.getcwd()
+    if not stopped.is_only_here:
+        stopped.stop()
+        return
+    try:
+        stopped.end_engines()
+        BEGUN.append(Ahead(stopped))
+    except (RuntimeError, psutil.Error):  # a process has died, or this one may not have another thread
+        stopped.stop()
+
+
+def take(plan: Plan) -> Processes | None:
+    """The processes that wait for a cluster, for one with this plan; None if there are none of use to it."""
+    return BEGUN.pop().take(plan) if BEGUN else None

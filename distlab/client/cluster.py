@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distlab import simulated, text
-from distlab.client import display, waiting
+from distlab.client import ahead, display, waiting
 from distlab.client.cell import Cell, Options, lines_of, may_pause
 from distlab.client.export import Export, Step, write
 from distlab.client.plan import TIMEOUT, Engines, check_network, connect, make_plan
@@ -150,9 +150,15 @@ class Cluster:
         atexit.unregister(self._end)
         return ranks.end(keep)
 
+    @waiting.held()
     def stop(self) -> None:
-        """End every rank and process of this cluster; it may be called twice."""
-        self._end("was stopped")
+        """End every rank of this cluster and all that they have started; it may be called twice.
+
+        In a notebook, the process that has forked the ranks waits for the next cluster, which then starts at once. If
+        none comes, it ends after five minutes; without a notebook it ends now.
+        """
+        if (kept := self._end("was stopped", keep=ahead.keeps())) is not None:
+            ahead.keep(kept)
 
     def heal(self) -> None:
         """Rebuild the process group, and replace ranks that have died with new processes; the others keep variables."""

@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from distlab.client import waiting
 from distlab.client.plan import ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
@@ -42,6 +44,14 @@ OF_PYTEST = "PYTEST_CURRENT_TEST"
 ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
 
 
+def surroundings() -> tuple[dict[str, str], str]:
+    """What the ranks get from this process as it is now.
+
+    Any change counts: torch and other libraries read some variables once, when they are imported.
+    """
+    return dict(os.environ), os.getcwd()
+
+
 class Processes:
     """A controller and its engines, connected when the constructor returns: engine ids are 0 to n - 1.
 
@@ -63,6 +73,7 @@ class Processes:
 
     def __init__(self, plan: Plan):
         self._plan, self.threads, self.names = plan, plan.threads, ()
+        self._surroundings = surroundings()
         self.host_of_rank = plan.hosts.host_of_rank if plan.hosts is not None else ()
         # without hosts all are here, those that are added later too
         self.servers = Servers(self.host_of_rank or defaultdict(int), self._note_end)
@@ -292,6 +303,23 @@ class Processes:
         """Whether engines can be replaced one by one: servers fork them, and all that they need is alive."""
         reached = any(set(c.hosts) - set(c.lost) for c in self.servers.connections)
         return self._plan.forks and reached and not self._controller_ended
+
+    def can_serve(self, plan: Plan) -> bool:
+        """Whether a new cluster's engines, forked here, are as if its own processes had been started now."""
+        ours, theirs = ((one.engines, one.hosts, one.preload) for one in (self._plan, plan))
+        return ours == theirs and self._surroundings == surroundings()
+
+    @property
+    def is_only_here(self) -> bool:
+        """Whether one fork server on this machine starts the engines."""
+        return self._plan.forks and self._plan.hosts is None
+
+    def end_engines(self) -> None:
+        """End all engines, and what they have started; fork server and controller wait for new ones."""
+        self.replace([], 1, [])
+        server = psutil.Process(self.servers.to(0).process.pid)
+        stay = {server.pid, *(child.pid for child in server.children(recursive=True))}
+        reaper.end([process for process in reaper.find(self.tag) if process.pid not in stay])
 
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.

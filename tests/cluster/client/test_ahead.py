@@ -1,4 +1,4 @@
-"""Processes that `%load_ext distlab` starts in a notebook before a cluster is asked for, in real kernels."""
+"""Processes that wait for a notebook's next cluster, from `%load_ext distlab` or after `stop()`, in real kernels."""
 
 import pytest
 
@@ -25,16 +25,75 @@ def servers(book):
 
 
 def test_a_cluster_takes_them(kernel):
-    """The ranks are forked by the process that was there before, and another cluster starts without it."""
+    """The ranks are forked by the process that was there before."""
     kernel.run(LOADED)
     (before,) = servers(kernel)
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
     parents = kernel.text("%px os.getppid() if 'os' in globals() else __import__('os').getppid()")
     assert parents == f"ranks 0-1 -> {before}"
     assert servers(kernel) == {before}
+
+
+PARENTS = "%px os.getppid() if 'os' in globals() else __import__('os').getppid()"
+
+
+@pytest.mark.parametrize("stop", ["cluster.stop()", "with cluster:\n    pass"])
+def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
+    """Its ranks are forked by the same process; nothing is left of the ranks before, and of what they had started."""
+    kernel.run("import distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)")
+    (server,) = servers(kernel)
+    own = len(processes_of(f"{kernel.pid}-"))
+    kernel.run("%px import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    kernel.run("%px variable = 1")
+    assert len(processes_of(f"{kernel.pid}-")) == own + 2
+    kernel.run(stop)
+    assert len(processes_of(f"{kernel.pid}-")) == own - 2
+    assert kernel.text("cluster.run(len)").startswith("ClusterError: This cluster was stopped.")
+    assert kernel.text("cluster = distlab.Cluster(4)") == "4 ranks are ready (gloo)."
+    assert kernel.text(PARENTS) == f"ranks 0-3 -> {server}"
+    assert kernel.text("%px 'variable' in globals()") == "ranks 0-3 -> False"
+    kernel.run("cluster.restart()\ncluster.stop()\ncluster.stop()\ncluster.restart()")
+    assert kernel.text(PARENTS) == f"ranks 0-3 -> {server}"
+
+
+CHANGES = {
+    "another environment": "import os\nos.environ['OF_NOW'] = 'yes'\ncluster = distlab.Cluster(2)",
+    "other modules": "cluster = distlab.Cluster(2, preload=['colorsys'])",
+    "a server that has died": "import os, time\nos.kill({server}, 9)\n"
+    "while ahead.BEGUN[0]._processes.can_fork: time.sleep(0.01)\ncluster = distlab.Cluster(2)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
+    """What was kept has other surroundings or is dead: it ends, and the cluster is as any other."""
+    kernel.run("import distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    (server,) = servers(kernel)
+    assert kernel.text(change.format(server=server)) == "2 ranks are ready (gloo)."
+    assert kernel.text("cluster.run(lambda rank, world_size: world_size)") == "[2, 2]"
+    assert server not in servers(kernel)
     kernel.run("cluster.stop()")
+    assert len(servers(kernel)) == 1
+
+
+def test_kept_processes_end_when_nobody_comes(kernel):
+    """After the same idle time as those that were started ahead."""
+    kernel.run(
+        "import distlab\nfrom distlab.client import ahead\nahead.IDLE_SECONDS = 0.0\ncluster = distlab.Cluster(2)"
+    )
+    kernel.run("cluster.stop()\nahead.BEGUN[0]._thread.join()")
+    assert processes_of(f"{kernel.pid}-") == []
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
-    assert before not in servers(kernel)
+
+
+def test_a_forked_process_leaves_them_to_the_notebook(kernel):
+    """They belong to the process that started them: a cluster in another one starts its own."""
+    kernel.run("import os, distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    (server,) = servers(kernel)
+    forks = "child = os.fork()\nif not child:\n    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
+    assert kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip() == "7"
+    assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
+    assert servers(kernel) == {server}
 
 
 def test_ranks_get_the_environment_and_the_folder_of_now(kernel, tmp_path):
