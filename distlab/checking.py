@@ -16,6 +16,7 @@ The reference runs on the same ranks as the answer, with the same inputs; it may
 A `@question` asks for a value, which is judged in the notebook's kernel. All that a learner reads is in the docstring:
 
     the statement      its first paragraphs
+    Title:             its number and title on the page, "2.1 In place"
     Hint:              one of the hints, which come in stages
     Limit:             a question that leads to the cause when an answer sends or calls more than the limits
     Stuck:             a question that leads to the cause when ranks wait for each other forever
@@ -23,7 +24,8 @@ A `@question` asks for a value, which is judged in the notebook's kernel. All th
     Otherwise:         what to say about any other wrong value
     Why:               why the right value is right; shown once it is found
 
-The decorators register what they define by name, so that `distlab.check("ring_all_reduce", fn)` finds it. A package
+The decorators register what they define by name, so that `distlab.check("ring_all_reduce", fn)` finds it, and
+`name_labs` gives notebooks titles. A package
 lists its modules of exercises as entry points in the group "distlab.exercises"; they are imported when needed.
 """
 
@@ -33,7 +35,7 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
@@ -46,9 +48,10 @@ COLLECTIVES = [
     *("all_reduce", "broadcast", "reduce", "all_gather", "gather"),
     *("scatter", "reduce_scatter", "all_to_all", "barrier"),
 ]
-KINDS = "(?:Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
+KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
 TOLERANCE = 0.01  # within which a float is the answer to a question
 _REGISTERED: dict[str, Any] = {}  # exercises and questions by name, in the order of their definition
+_LABS: dict[str, str] = {}  # titles by notebook
 
 
 def nothing(rank: int, world_size: int, case: Any) -> tuple[()]:
@@ -121,6 +124,11 @@ class _Described:
         """As a decorator, register what the function defines."""
         _REGISTERED[function.__name__] = replace(self, function=function)
         return _REGISTERED[function.__name__]
+
+    @property
+    def title(self) -> str:
+        """Its number and title, as they stand above it on the page; its name if it has none."""
+        return next(iter(self.texts("Title")), self.name)
 
     def texts(self, kind: str) -> list[str]:
         """The paragraphs of a kind; "" for the statement."""
@@ -230,6 +238,16 @@ def all_exercises() -> dict[str, Exercise | Question]:
     _import_courses()
     _REGISTERED.update(own)
     return dict(_REGISTERED)
+
+
+def name_labs(titles: Mapping[str, str]) -> None:
+    """Give notebooks, by their numbers, the titles that `distlab.progress()` shows where the files are not there."""
+    _LABS.update(titles)
+
+
+def title_of_lab(notebook: str) -> str:
+    """The title of a notebook, by its number; "" if it has none."""
+    return _LABS.get(notebook, "")
 
 
 @functools.cache

@@ -7,10 +7,10 @@ the answer passes, and the smallest case that fails when it does not.
 
 import base64
 import contextlib
+import difflib
 import fcntl
 import functools
 import html
-import itertools
 import json
 import math
 import os
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.checking import Exercise, Question, all_exercises
-from distlab.client.cluster import Cluster, current_cluster
+from distlab.checking import Exercise, Question, all_exercises, title_of_lab
+from distlab.client.cluster import Cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
 from distlab.plotting.units import Link, Table, format_seconds
@@ -32,6 +32,7 @@ from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 BAR = 10  # characters of a lab's bar in `progress`
+RANKS = 4  # of a cluster that a check starts, or more if the exercise needs them
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,24 @@ class Verdict:
             return None
         state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
         badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
-        last = f"\nNext: {_next(self.name)}" if self.passed and _next(self.name) else ""
-        words = html.escape(f"{self.words}{last}".strip())
-        text = f'<pre style="white-space:pre-wrap">{html.escape(self.name)}: {badge} {words}</pre>'
+        words = html.escape("\n".join(filter(None, [self.words, self._next_step()])))
+        text = f'<pre style="white-space:pre-wrap">{html.escape(_title(self.name))}: {badge} {words}</pre>'
         if self.run is None:
             return text
         png, size = self.run._repr_png_()
         look = f'alt="{html.escape(repr(self.run))}" width="{size["width"]}" style="max-width:100%"'
         return f'{text}<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
+
+    def _next_step(self) -> str:
+        """What to do now, in a line: the exercise that follows in the lab, or a hint; "" if there is neither."""
+        known = all_exercises()
+        if self.name not in known:
+            return ""
+        if not self.passed:
+            return f'Stuck? distlab.hint("{self.name}")' if known[self.name].texts("Hint") else ""
+        lab = [name for name, one in known.items() if one.notebook == known[self.name].notebook]
+        following = lab[lab.index(self.name) + 1 :]
+        return f"Next: {known[following[0]].title}" if following else ""
 
 
 def exercises() -> list[str]:
@@ -80,8 +91,9 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     """Try an answer to an exercise on real ranks, next to a reference, and say how it went.
 
     A function is called in worlds of 1, 2, 3 and 4 ranks (some exercises have others), made from the ranks of the
-    running cluster, with several sizes and dtypes. Whatever it does, the cluster can be used afterwards. What it prints
-    is shown only if it fails. An answer that is a value is judged in the notebook's kernel.
+    running cluster, with several sizes and dtypes; where no cluster runs, one is started, and stays. Whatever the
+    function does, the cluster can be used afterwards. What it prints is shown only if it fails. An answer that is a
+    value is judged in the notebook's kernel.
 
     Runs on: the notebook's kernel; the function runs on the ranks.
 
@@ -109,44 +121,46 @@ def hint(exercise: str, number: int = 1) -> str:
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
     """
-    hints = _find(exercise).texts("Hint")
+    found = _find(exercise)
+    hints = found.texts("Hint")
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
     more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
-    return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)}.{more})")
+    return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)} for {found.title}.{more})")
 
 
 def progress() -> Table:
     """The exercises that have been passed and the best times, by notebook, from the file beside the notebooks.
 
     The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
-    over. On Colab it is lost with the session. A lab whose notebook is in this folder has its title, a link in a
+    over. On Colab it is lost with the session. The title of a lab whose notebook is in this folder is a link in a
     notebook. Runs on: the notebook's kernel.
     """
-    (passed, best), rows = _kept(), []
-    for notebook, names in sorted(grouped((one.notebook, name) for name, one in all_exercises().items()).items()):
-        left = [name for name in names if name not in passed]
-        times = ", ".join(f"{name} {format_seconds(best[name]).strip()}" for name in names if name in best)
+    passed, best = _kept()
+    known = all_exercises()
+    rows = []
+    for notebook, names in sorted(grouped((one.notebook, name) for name, one in known.items()).items()):
+        left = [known[name].title for name in names if name not in passed]
         done = len(names) - len(left)
         bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
-        row = (notebook, f"{done} of {len(names)}", bar, _title(notebook), left[0] if left else "", times)
-        rows.append(row)
-    return Table("", ("notebook", "passed", "", "lab", "next", "best time"), tuple(rows), "lrllll")
+        times = [f"{known[name].title} {format_seconds(best[name]).strip()}" for name in names if name in best]
+        following = left[0] if left else ""
+        rows.append((notebook, f"{done} of {len(names)}", following, _lab(notebook), bar, ", ".join(times)))
+    return Table("", ("notebook", "passed", "next", "lab", "", "best time"), tuple(rows), "lrllll")
 
 
-def _title(notebook: str) -> str:
-    """The title of a lab whose notebook is beside this one, a link to it; "" if there is none."""
+def _lab(notebook: str) -> str:
+    """The title of a lab, a link to it where its notebook is beside this one; "" if it has none."""
     for path in start_folder().glob(f"{notebook}_*.ipynb"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             first = "".join(json.loads(path.read_text())["cells"][0]["source"]).splitlines()[0]
             return Link(first.lstrip("# ").removeprefix(notebook).lstrip(" ·"), path.name)
-    return ""
+    return title_of_lab(notebook)
 
 
-def _next(name: str) -> str:
-    """The exercise that follows in its lab; "" if it is the last one."""
+def _title(name: str) -> str:
+    """The number and title of an exercise; its name if it has none, or is not known here."""
     known = all_exercises()
-    lab = [other for other in known if name in known and known[other].notebook == known[name].notebook]
-    return dict(itertools.pairwise(lab)).get(name, "")
+    return known[name].title if name in known else name
 
 
 class _Text(str):
@@ -158,7 +172,11 @@ class _Text(str):
 def _find(name: Any) -> Exercise | Question:
     known = all_exercises()
     if name not in known:
-        refuse("name", "that of an exercise", name, "distlab.exercises() lists them.", not isinstance(name, str))
+        alike = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
+        advice = "distlab.exercises() lists them."
+        if alike:
+            advice = f'Did you mean "{alike[0]}"? {advice}'
+        refuse("name", "that of an exercise", name, advice, not isinstance(name, str))
     return known[name]
 
 
@@ -182,7 +200,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         refuse("fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True)
     if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):  # a stub
         return Verdict(exercise.name, False, attempted=False)
-    cluster, most = current_cluster(), max(exercise.worlds)
+    cluster, most = _cluster(exercise), max(exercise.worlds)
     if cluster.n < most:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
@@ -211,6 +229,15 @@ def _world(
     finally:
         if not all(cluster.call(trial.leave, ranks=range(n))):
             cluster.ranks.rebuild()
+
+
+def _cluster(exercise: Exercise) -> Cluster:
+    """The running cluster; where there is none, one that is started for the check and stays for what follows."""
+    if Cluster.current is not None:
+        return Cluster.current
+    n = max(RANKS, *exercise.worlds)
+    print(f"No cluster was running here: the check starts one, distlab.Cluster({n}).")
+    return Cluster(n)
 
 
 # --- what has been passed ---

@@ -20,6 +20,7 @@ def interface_towards(peer, interfaces):
     `interfaces` maps each name to an address with its prefix length. If several networks contain `peer`, take the one
     with the longest prefix.
 
+    Title: 2.1 Which interface?
     Hint: `ipaddress.ip_interface("10.77.0.1/24").network` is a network, and `address in network` is True or False.
     Hint: `ipaddress.ip_address(peer)` turns text into an address, and `network.prefixlen` is the prefix length, 24.
     """
@@ -32,6 +33,7 @@ def interface_towards(peer, interfaces):
 def four_tickets(answer):
     """Say how to fix each of the four jobs, as a dict from its letter to the fix.
 
+    Title: 3.1 Four tickets
     Hint: Which of the three steps worked: did both ranks reach the store, and did both write an address?
     Hint: "Connection refused" means that a host answered, and nothing listens on that port; "timed out" says only that
     it did not work in time, because the client of the store tries again even when it is refused.
@@ -50,6 +52,7 @@ def only_eth1(answer):
     """On a host with the interfaces lo, eth0, eth1, eth10 and ib0, NCCL should use eth1 and no other. Which value of
     NCCL_SOCKET_IFNAME says so?
 
+    Title: 4.1 Only eth1
     Hint: Without a sign in front, each word is a prefix.
     Hint: Which sign makes it a full name?
 

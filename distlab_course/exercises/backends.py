@@ -13,6 +13,7 @@ def both_devices(answer):
 
     Give the string for `init_process_group(backend=...)`.
 
+    Title: 1.1 Both devices
     Hint: It names a backend for each device, with a comma between them.
 
     Why: torch looks at each tensor's device: with "cpu:gloo,cuda:nccl", NCCL gets those on a GPU and gloo the others.
@@ -36,6 +37,7 @@ def gather_by_store(store, rank, world_size, call, tensor):
 
     All ranks' tensors have the same shape and dtype; `call` is a string that is different for each call.
 
+    Title: 5.1 Gather through a store
     Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
     `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
     Hint: The key needs the call and the rank: `f"{call}/{rank}"`. `get` waits until the key is there.
@@ -77,6 +79,7 @@ def own_backend(store, rank, size, timeout):
     `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a finished Work. An op that
     `allreduce` does not know must raise.
 
+    Title: 5.2 DDP over a store
     Hint: Begin with `gather_by_store`, as a method that counts the calls: no key may be used twice.
     Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce` adds them all up.
     Hint: The result belongs in the tensor that was passed in: `tensors[0].copy_(...)`.

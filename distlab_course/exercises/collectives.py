@@ -34,6 +34,7 @@ def tree_broadcast(tensor):
 
     With 4 ranks that is 2 steps, with 8 ranks 3.
 
+    Title: 1.1 Tree broadcast
     Hint: After the first step two ranks have it, after the second four: which rank sends to which?
     Hint: In step s, each rank r below 2**s sends to rank r + 2**s, if that rank exists.
 
@@ -48,6 +49,7 @@ def largest_on(tensor, dst):
 
     Use one `dist.reduce`. `tensor` must not change on any rank.
 
+    Title: 2.1 The largest, on one rank
     Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
     Hint: `dist.reduce` may write to the tensors of all ranks, so each rank passes it a copy: `tensor.clone()`.
     """
@@ -67,6 +69,7 @@ def all_reduce_in_two(tensor):
 
     The length of the tensor is a multiple of the number of ranks.
 
+    Title: 3.1 All-reduce in two calls
     Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written to `tensor`.
     Hint: The reduce-scatter needs a tensor of its own for its result: `torch.empty_like(pieces[0])`.
     Hint: The all-gather writes all results into `pieces`.
@@ -82,6 +85,7 @@ def all_the_same(tensor):
 
     Use only all-reduces, each of a single number. `tensor` must not change.
 
+    Title: 4.1 Are they all the same?
     Hint: Which two reductions give the same result only if all numbers are the same?
     Hint: The largest and the smallest. Each needs a copy of `tensor`.
     """
@@ -92,6 +96,7 @@ def all_the_same(tensor):
 def grid_sums():
     """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; each returns (sum of the ranks in its row, in its column).
 
+    Title: 5.1 A grid of ranks
     Hint: `dist.new_group` is called by every rank, for every group, in the same order.
     Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.
 

@@ -22,6 +22,7 @@ def ping_pong(tensor, rounds):
 
     Rank 0 returns it. No other rank takes part.
 
+    Title: 1.1 Ping-pong
     Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
     Hint: Both may receive into `tensor` itself. `tensor[0] += 1` adds 1 to its first number.
     """
@@ -41,6 +42,7 @@ def ping_pong(tensor, rounds):
 def half_of_the_bandwidth(answer):
     """A message of m bytes takes 20 µs + m * 0.5 ns. At what size in bytes does it reach half of the full bandwidth?
 
+    Title: 1.2 Half of the bandwidth
     Hint: At half of the bandwidth a message takes twice the time that its bytes alone would take.
     Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
 
@@ -55,6 +57,7 @@ def one_bucket(tensors):
 
     Rank 1 has a list of tensors of the same shapes.
 
+    Title: 2.1 One bucket
     Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
     Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket up again; `reshape` gives each part its shape.
 
@@ -68,6 +71,7 @@ def step_of_7b(answer):
     """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore latencies.
     How many seconds does that take?
 
+    Title: 4.1 A step of a 7B model
     Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an all-reduce?
     Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
 
@@ -89,6 +93,7 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
 
     A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of ranks that have them.
 
+    Title: 4.2 The law of the broadcast
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
     Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message of all bytes.
     """
@@ -120,6 +125,7 @@ def while_it_travels(tensor, compute):
 
     The check lets rank 0 begin only once rank 1 computes, and rank 1 computes until rank 0 has finished.
 
+    Title: 5.1 Compute while it travels
     Hint: `async_op=True` makes the call return at once, with a `Work`.
     Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.
 

@@ -65,6 +65,7 @@ def deal(total, rank, world_size):
 
     Each of the samples 0 to total - 1 belongs to one rank. Of 1437 samples, 4 ranks get 360, 359, 359 and 359.
 
+    Title: 1.1 Deal like cards
     Hint: `range(start, stop, step)` counts in steps.
     Hint: Where does each rank begin, and how far apart are its samples?
     """
@@ -75,6 +76,7 @@ def deal(total, rank, world_size):
 def average_gradients(model):
     """Replace the gradient of every parameter of `model` by its mean over all ranks.
 
+    Title: 2.1 Average gradients
     Hint: Loop with `for parameter in model.parameters():`; each `parameter.grad` is a tensor.
     Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a number.
     """
@@ -87,6 +89,7 @@ def average_weighted(model, samples):
 
     The loss of this rank was a mean over its `samples` samples, a number that differs from rank to rank.
 
+    Title: 2.2 Batches of different sizes
     Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
     Hint: All ranks need the total number of samples: an all-reduce of one number.
     """
@@ -101,6 +104,7 @@ def batches_by_rank(answer):
     """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be smaller
     (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
 
+    Title: 3.1 How many batches?
     Hint: 11 x 32 = 352.
 
     Not (11, 11, 11, 11): That is right with `drop_last=True`.
@@ -117,6 +121,7 @@ def spread(model):
     It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all others are equal.
     The model must stay as it is.
 
+    Title: 4.1 How far apart?
     Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
     """
@@ -130,6 +135,7 @@ def average_buckets(buckets):
 
     `buckets` is a list of lists of parameters.
 
+    Title: 5.1 One all-reduce for each bucket
     Hint: `torch.cat` makes one flat tensor of the gradients of a bucket, each of them flattened.
     Hint: `flat.split(sizes)` cuts it again; `p.grad.copy_(piece.view_as(p))` puts a piece back in its shape.
 
@@ -144,6 +150,7 @@ def confusion(labels, predicted, classes):
 
     `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x `classes`.
 
+    Title: 6.1 Which digits are confused?
     Hint: Count your own images first, and then add up the tables of all ranks.
     Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
     """

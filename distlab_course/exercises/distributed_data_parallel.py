@@ -35,6 +35,7 @@ def three_lines(model, samples, batch, epochs):
 
     Each rank takes `batch` samples a step.
 
+    Title: 1.1 Three lines
     Hint: What must you give the loader so that each rank reads a different part of the samples?
     Hint: `DataLoader(samples, batch, sampler=sampler)`: a loader with a sampler takes no `shuffle`.
     Hint: Wrap the model in DDP before you make the optimizer, and begin each epoch with `sampler.set_epoch(epoch)`.
@@ -49,6 +50,7 @@ def share_right(model, samples):
     `samples[i]` is an image and its label, and no rank may read more than its part: `len(samples) / world_size` of
     them, rounded up. `model(image).argmax()` is the class that the model predicts for an image.
 
+    Title: 1.2 Each sample once
     Hint: `range(rank, len(samples), world_size)` gives the indices of one part; no sample is in two parts.
     Hint: The parts differ in size, so the mean of their shares is not the share of all samples. What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
@@ -64,6 +66,7 @@ def own_hook(state, bucket):
 
     `state(tensor)` replaces a flat tensor, on every rank, by its sum over all ranks.
 
+    Title: 2.1 Your all-reduce as the hook
     Hint: `bucket.buffer()` is the flat tensor with all gradients of the bucket.
     Hint: `state` leaves the sum in that tensor. What turns it into the average?
     Hint: `future = torch.futures.Future()`, then `future.set_result(average)`, and return the future.
@@ -81,6 +84,7 @@ def five_faults(model, samples, batch, epochs, path):
     It is meant to start from random weights, the same on every rank; take `batch` samples per rank and step,
     reshuffled in every epoch; clip the gradient of the global batch to a norm of 1; write the file once per epoch.
 
+    Title: 4.1 Five faults
     Hint: Let each rank print its weights, samples, gradients and files. What must be the same, and what must differ?
     Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?

@@ -43,6 +43,7 @@ def doubling_for_any_n(tensor):
     Let p be the largest power of two that is not above n: each rank r >= p lends its numbers to rank r - p, the first
     p ranks do the doubling, and those that borrowed give the result back.
 
+    Title: 1.1 Doubling for any number of ranks
     Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what arrives.
     Hint: 3 ranks: rank 2 sends to rank 0; ranks 0 and 1 exchange; rank 0 sends the sum to rank 2.
 
@@ -58,6 +59,7 @@ def seconds_of(name, n, num_bytes, alpha, beta):
     A message of m bytes takes alpha + beta m. The name is "naive", "whole ring", "ring", "tree",
     "recursive doubling" or "halving doubling".
 
+    Title: 2.1 Six formulas
     Hint: How many steps are there, and how many bytes does a message carry in each?
     Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in total?
     """
@@ -70,6 +72,7 @@ def ring_beats_doubling(n, alpha, beta):
 
     The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta m).
 
+    Title: 2.2 Where the ring wins
     Hint: Both are straight lines in m: where do they cross?
     """
     steps = n.bit_length() - 1
@@ -80,6 +83,7 @@ def ring_beats_doubling(n, alpha, beta):
 def ring_in_segments(tensor):
     """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
 
+    Title: 3.1 Four segments per step
     Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
     Hint: In each step: start four receives, start four sends, wait for all, add or copy.
 
@@ -95,6 +99,7 @@ def two_level_all_reduce(tensor, inside, across):
     `inside` is the group of the two ranks of this host, `across` that of the ranks with the same place on both hosts.
     Each rank may all-reduce only half of the tensor in `across`. The length of the tensor is even.
 
+    Title: 5.1 Two levels
     Hint: Reduce-scatter in `inside`, all-reduce in `across`, all-gather in `inside`.
     Hint: `halves = list(tensor.tensor_split(2))`; `dist.reduce_scatter(mine, halves, group=inside)` needs a tensor
     `mine` of the length of a half, and `dist.all_gather(halves, mine, group=inside)` writes into `tensor`.
@@ -113,6 +118,7 @@ def without_the_second_barrier(answer):
     """Two ranks call `slots_all_reduce` without its second barrier: first with a tensor of one 1.0 on each rank, then
     with one 5.0 on each. Rank 0 is faster. Which wrong sum can rank 1 get from the first call?
 
+    Title: 6.1 Without the second barrier
     Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
 
     Not 2.0: That is the right sum of the first call.

@@ -18,6 +18,7 @@ def half_hook(state, bucket):
     `bucket.buffer()` is a flat tensor of float32. At most 2 bytes a number may be sent, and no number of the average
     may be wrong by more than 2 % of the largest. `ddp.register_comm_hook(None, half_hook)` makes DDP use it.
 
+    Title: 1.1 A hook that sends half
     Hint: `dist.all_reduce(half, async_op=True)` returns at once; its `get_future()` is a Future of a list of tensors.
     Hint: `future.then(fn)` is a Future of `fn(future)`, where `future.value()` is that list.
     Hint: In `fn`, divide by `world_size` and copy into the buffer, which is float32: `bucket.buffer().copy_(...)`.
@@ -35,6 +36,7 @@ def average_in_bytes(flat):
     of the same size, as `torch.int8`, and the sum must fit into 8 bits as well. No number may be wrong by more than 2 %
     of that largest value.
 
+    Title: 2.1 8 bits a number
     Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves that range?
     Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what is sent.
 
@@ -56,6 +58,7 @@ def with_feedback(flat, residual):
     rounding takes away. It is called 8 times with the same gradient: the sum of the 8 averages may be wrong by no
     more than 2 % of the largest value.
 
+    Title: 2.2 Error feedback
     Hint: You send `steps * step`. What did you mean to send? The difference is the new residual.
     Hint: `residual.copy_(...)` writes into the tensor; `residual = ...` would only rename it here.
     Hint: Compute the residual before the all-reduce, because that replaces your `steps` by the sum of all ranks.

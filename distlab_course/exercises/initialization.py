@@ -80,6 +80,7 @@ def store_barrier(store, rank, world_size, name):
 
     It is called in three rounds, each under another name; the check notes how many ranks had come when each rank left.
 
+    Title: 1.1 A barrier made of a store
     Hint: `store.add(key, 1)` counts the ranks that have come. Which rank can tell that it is the last one?
     Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
     Hint: Both keys need the name in them, or the second round finds those of the first.
@@ -91,6 +92,7 @@ def store_barrier(store, rank, world_size, name):
 def store_reads(answer):
     """64 ranks call `init_process_group` over gloo. How many times is a key read, counting all ranks?
 
+    Title: 2.1 How many reads?
     Hint: Look at the picture of 3 ranks. How many keys does each of them read?
 
     Otherwise: With 3 ranks there are 9 reads, 3 by each rank.
@@ -112,6 +114,7 @@ def take_number(store):
 
     Each rank calls it twice; the check compares the numbers of all ranks, sorted.
 
+    Title: 3.1 Numbers without a launcher
     Hint: Between a `get` and a `set`, another rank may do the same. One call has to do both.
     Hint: `store.add(key, 1)` adds and returns the sum in one step, and its first sum is 1.
     """
@@ -125,6 +128,7 @@ def five_logs(answer):
     The causes: "rank missing", "world size" (the ranks disagree about it), "port taken", "interface" (an address that
     others cannot reach), "stale keys" (of an earlier attempt), and "wrong address" (of the store).
 
+    Title: 4.1 Five anonymous logs
     Hint: Which ranks have reached the store, and which have passed it? Who serves it?
     Hint: "Connection refused" comes after the store: an address was read there. Whose address, and from when?
 
@@ -154,6 +158,7 @@ def build_again(store, rank, world_size, cycle):
     `cycle` counts the calls from 0. Three groups in a row must add up correctly, and none may write a key
     that an earlier one wrote.
 
+    Title: 5.1 Build the group again
     Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=..., rank=..., ...)` joins.
     Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix does no other cycle have?
     """

@@ -44,6 +44,7 @@ def where_am_i(environment):
 
     Plain `python` sets none of the variables; the process is then rank 0 of 1, with local rank 0.
 
+    Title: 2.1 Where am I?
     Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a string.
     Hint: `environment.get("RANK", "0")` is "0" if the variable is missing.
     """
@@ -56,6 +57,7 @@ def physical_gpu(visible, local_rank):
 
     `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all GPUs are visible.
 
+    Title: 2.2 Which GPU is it?
     Hint: The process numbers the GPUs that it can see from 0, in the order of the list.
     Hint: `"2,3".split(",")` is a list of two strings.
     """
@@ -90,6 +92,7 @@ def two_nodes(answer):
 
     Give the command line, a string, if it is the same on both machines; otherwise a list of two, that of node-a first.
 
+    Title: 3.1 The command for two machines
     Hint: `--nnodes` is the number of machines, and `--nproc-per-node` the number of ranks on each of them.
     Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With `--master-addr`, you number the
     machines yourself, with `--node-rank`.
@@ -124,6 +127,7 @@ def count_demos(machines, per_machine, spawned):
 
     On each machine torchrun starts `per_machine` copies of a script that spawns ranks by mistake, `spawned` in each.
 
+    Title: 4.1 How many call demo?
     Hint: How many copies of the script are there?
     Hint: Each copy has its own rank 0.
     """
@@ -160,6 +164,7 @@ def repair_spawning(answer):
 
     Give the path of the repaired file. Both ways are really tried, with the argument 10, the timeout in seconds.
 
+    Title: 4.2 Repair spawning.py
     Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
     Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
 
@@ -197,6 +202,7 @@ def resume_command(answer):
     Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a stand-in for the
     script prints the options that it received.
 
+    Title: 5.1 Continue tomorrow
     Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and `--resume`.
     Hint: `--epochs` counts all epochs, including those before the stop.
 

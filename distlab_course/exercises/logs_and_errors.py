@@ -15,6 +15,7 @@ def log_command(answer):
 
     Give the command line. It is run for real, on a script that writes a line to stdout and one to stderr.
 
+    Title: 1.1 Quiet, but complete
     Hint: `--redirects 3` sends both streams of all ranks into files only, and `--tee 3` into files and to the terminal.
     Hint: `--tee 0:3` applies to rank 0 alone; `--local-ranks-filter 0` shows nothing but rank 0.
 
@@ -46,6 +47,7 @@ def _failed(stamp):
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its `error.json`.
 
+    Title: 2.1 Find the culprit
     Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a string.
     Hint: Strings are compared character by character: "999" comes after "1000". `min(files, key=...)` finds the first.
     """
@@ -59,6 +61,7 @@ def best_interval(c, m):
     Saving takes `c` seconds, and a rank dies every `m` seconds on average. Saving every t seconds costs the share
     c / t, and a failure loses t / 2 seconds on average, which is the share t / (2 m).
 
+    Title: 3.1 How often should you save?
     Hint: Where is the derivative of c / t + t / (2 m) zero?
     Hint: -c / t**2 + 1 / (2 m) = 0.
     """

@@ -33,6 +33,7 @@ def merge_parts(one, other):
     of `exp(score - largest)`, and the sum of the values, each times its `exp(score - largest)`, not yet divided by
     `total`. Return such a tuple. Scores may be 1000.
 
+    Title: 1.1 Merge two parts
     Hint: The largest score of both parts is `torch.maximum(one[0], other[0])`.
     Hint: Multiply the `total` and the `result` that were made with `largest` by `exp(largest - new_largest)`.
     Hint: Do not divide: that is done only once, after all keys have been seen.
@@ -59,6 +60,7 @@ def two_experts(tokens, choice, shares, factor):
     results. The expert of this rank multiplies what it gets by `factor`. Make three all-to-all
     calls, and call no other collective.
 
+    Title: 2.1 Two experts
     Hint: Two experts are like two tokens: `tokens.repeat_interleave(2, 0)` is in the order of `choice.flatten()`.
     Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and come back.
     Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of each token.
@@ -74,6 +76,7 @@ def tensor_against_pipeline(answer):
     micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism, each layer makes 2
     ring all-reduces of the activation in the forward pass, and 2 of its gradient in the backward pass.
 
+    Title: 3.1 Tensor parallel or pipeline
     Hint: In a ring all-reduce of n ranks, a rank sends 2 (n - 1) / n times the tensor.
     Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the one before.
 

@@ -48,6 +48,7 @@ def collect(tensor):
 
     Rank 0 takes the messages in whatever order they come. `tensor` must not change.
 
+    Title: 1.1 Collect
     Hint: `dist.recv(t)` without `src` takes a message from any rank.
     Hint: `world_size - 1` messages arrive.
     """
@@ -60,6 +61,7 @@ def with_edges(part):
 
     Where there is no such rank, the number is 0. Use one `batch_isend_irecv`, or none if there is nothing to send.
 
+    Title: 2.1 Edges
     Hint: Begin with `wide = torch.zeros(len(part) + 2)`, and put the part in its middle.
     Hint: `wide[:1]` and `wide[-1:]` are views that can receive: `dist.P2POp(dist.irecv, wide[:1], rank - 1)`.
     Hint: Send `part[-1:]` to the rank after and `part[:1]` to the rank before, where there is one.
@@ -81,6 +83,7 @@ def with_edges(part):
 def longest_text(text):
     """Return, on every rank, the rank with the longest text, and the lowest such rank if several are equally long.
 
+    Title: 3.1 The longest text
     Hint: `dist.all_gather_object` needs a list with a slot for each rank: `[None] * world_size`.
     Hint: `lengths.index(max(lengths))` is the first index at which the largest number stands.
     """
@@ -92,6 +95,7 @@ def longest_text(text):
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
 
+    Title: 3.2 Any shape
     Hint: The receiver must know both before it can allocate. `dist.send_object_list` sends any Python objects.
     Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two None to fill.
     """
@@ -104,6 +108,7 @@ def rotate(pieces):
 
     For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, around the ring.
 
+    Title: 4.1 All-to-all by rotation
     Hint: Send and receive at the same time: if all ranks send first, all wait forever.
     Hint: `work = dist.isend(pieces[dst], dst=dst)`, then `dist.recv(...)`, then `work.wait()`.
 
@@ -124,6 +129,7 @@ def send_home(numbers):
 
     `numbers` is an int64 tensor; the ranks have different ones, of different lengths.
 
+    Title: 4.2 Send every number home
     Hint: How many numbers go to each rank? `torch.bincount(numbers // 10, minlength=world_size)`.
     Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
     Hint: The pieces must lie in rank order, so sort the numbers before you send them.
@@ -136,6 +142,7 @@ def send_home(numbers):
 def gather_unequal(tensor):
     """Return, on every rank, the tensors of all ranks joined in rank order; their lengths differ.
 
+    Title: 4.3 Gather different lengths
     Hint: `dist.all_gather` needs pieces of the same size. Gather the lengths first.
     Hint: Pad each tensor with zeros to the greatest length, gather, and cut the padding off.
     """
@@ -147,6 +154,7 @@ def named_by_rank_0(answer):
     """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
     rank 0 name? Answer with a list.
 
+    Title: 5.1 Which ranks are named?
     Hint: Change the cell above, and run it.
     Hint: Rank 0 waits for the report of rank 1, then rank 2, then rank 3. What does it do when the first does not come?
 
@@ -161,6 +169,7 @@ def named_by_rank_0(answer):
 def bits_of_three(answer):
     """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
 
+    Title: 6.1 Bit by bit
     Hint: In bits they are 111, 101 and 100. Look at them column by column.
     Hint: BXOR sets a bit where an odd number of ranks have it.
 
@@ -176,6 +185,7 @@ def bits_of_three(answer):
 def gather_by_hand(tensor):
     """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return nothing.
 
+    Title: 7.1 Gather by hand
     Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other rank.
     Hint: Its own piece needs no message.
     """
@@ -186,6 +196,7 @@ def gather_by_hand(tensor):
 def prefix_sum(tensor):
     """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor` must not change.
 
+    Title: 7.2 Prefix sum
     Hint: What does rank r need from rank r - 1, and what from the ranks before it?
     Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
     """
@@ -204,6 +215,7 @@ def my_row(matrix, length, src):
 
     The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is None.
 
+    Title: 7.3 A row for each rank
     Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
     Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for its row.
     """
@@ -216,6 +228,7 @@ def broadcast_slot(tensor, slot, src):
 
     All other slots stay as they are.
 
+    Title: 7.4 Only one slot
     Hint: `tensor[slot]` is a tensor, too: a view of one number, in the memory of `tensor`.
     Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the same `src`.
     """

@@ -47,6 +47,7 @@ def average_in_backward(model):
     Each all-reduce begins as soon as its gradient is ready, and backward continues. The function that you return has no
     arguments, and is called after backward.
 
+    Title: 2.1 While backward runs
     Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is ready.
     Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
     Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
@@ -67,6 +68,7 @@ def exposed_seconds(backward, buckets):
     is full, in seconds after the start of backward, and how long its all-reduce takes. The all-reduces run one at a
     time. For a backward of 6 s and buckets (2, 1), (3, 2.5) and (6, 1) it is 1 s.
 
+    Title: 2.2 Exposed communication
     Hint: A bucket starts when it is full, and when the one before it has arrived: `max(full, free)`.
     Hint: Nothing is exposed if the last bucket arrives before backward ends.
     """
@@ -80,6 +82,7 @@ def exposed_seconds(backward, buckets):
 def quick_enough(answer):
     """Give a limit in MiB with which a step of the large model takes less than 10 virtual ms.
 
+    Title: 3.1 Under 10 ms
     Hint: `step_ms(5)` is too slow. What is left to be sent when backward has ended?
     Hint: A layer's gradients take 3.1 MiB: which limits put each layer into a bucket of its own?
 
@@ -101,6 +104,7 @@ def smallest_batch(a, b, c):
     A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. The result need
     not be a whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
 
+    Title: 4.1 When are two ranks worth it?
     Hint: What does a step of 2 ranks take, if each has half of the images?
     Hint: Solve a + b x = 1.6 (a + b x / 2 + c) for x.
     """
@@ -113,6 +117,7 @@ def average_in_halves(model):
 
     The gradients are float32 before and afterwards. No average may be off by more than 1 %.
 
+    Title: 7.1 Half the bytes
     Hint: `parameter.grad.to(torch.bfloat16)` is a new tensor.
     Hint: Divide, convert and all-reduce; `parameter.grad.copy_(...)` then converts back.
 

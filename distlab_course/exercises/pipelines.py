@@ -50,6 +50,7 @@ def enough_micro_batches(p, share):
     """Return the smallest number of micro-batches with which a pipeline of `p` stages is idle for at most `share` of
     the time. For 4 stages and a quarter of the time it is 9; for 8 stages and 5 % it is 133.
 
+    Title: 2.1 Enough micro-batches
     Hint: The idle share is (p - 1) / (m + p - 1): start with m = 1 and count up.
     Hint: There is always at least one micro-batch, even if there is no bubble to fill.
     """
@@ -73,6 +74,7 @@ def interleaved_step(stages, batch, targets, loss, m):
     `stages` are twice as many modules as there are ranks, the same on all ranks. Rank r computes stages r and
     r + world_size, and wraps only these two. All ranks are given the batch and the targets.
 
+    Title: 3.1 An interleaved step
     Hint: `pipelining.PipelineStage(stages[number], number, len(stages), torch.device("cpu"))`, for two numbers.
     Hint: `pipelining.ScheduleInterleaved1F1B([one, two], m, loss_fn=loss)` takes a list of both.
     Hint: Rank 0 calls `step(batch)`, the last rank `step(target=targets)`, and a rank between them `step()`.
@@ -92,6 +94,7 @@ def one_forward_one_backward(forward, backward, m):
     With p ranks, rank r may have at most p - r micro-batches alive. It calls a backward only when it has that many, or
     when no forwards are left.
 
+    Title: 4.1 One forward, one backward
     Hint: Rank r begins with p - r forwards, or with all m if there are fewer.
     Hint: Then it alternates backward, forward, backward, forward ... until no forwards are left.
     Hint: The last rank has only one micro-batch alive, so it alternates from the start.
@@ -112,6 +115,7 @@ def tie_weights(weight):
 
     No rank may send more than one message, and with one rank there is nothing to do.
 
+    Title: 7.1 Tied weights
     Hint: Rank 0 and the last rank swap their gradients, and each adds what it receives.
     Hint: If both call `dist.send` first, both wait for ever: start with `dist.isend`, receive, and wait for the send.
     Hint: A tensor must not change while it is being sent: add only after the send has ended.
@@ -128,6 +132,7 @@ def slowest_stage(costs, p):
     """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so that the slowest
     stage takes as little time as possible. Return the time of that stage. For 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
 
+    Title: 8.1 Balanced stages
     Hint: `itertools.combinations(range(1, len(costs)), p - 1)` gives all ways to cut.
     Hint: For each way, the slowest stage is the `max` of the sums; the best way has the `min` of these.
     """

@@ -17,6 +17,7 @@ def chain(tensor):
 
     The last rank returns the total; the others return nothing.
 
+    Title: 1.1 Chain
     Hint: Rank 0 receives nothing and the last rank sends nothing: there is no rank before the one or after the other.
     Hint: Receive and add under `if rank > 0:`, send under `if rank < world_size - 1:`; otherwise return the sum.
     """
@@ -28,6 +29,7 @@ def int64_as_int32(answer):
     """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
     Which six numbers does it hold afterwards, on a little-endian machine? Give them as a list.
 
+    Title: 2.1 Eight bytes into four
     Hint: An int64 has 8 bytes and an int32 has 4, so each number that is sent fills two slots.
     Hint: Nearly every processor stores the lower half of a number first: the 4 bytes of 1 come before 4 bytes of 0.
 
@@ -45,6 +47,7 @@ def after_send(answer):
     (a) Rank 1 has started its receive. (b) `t` may be overwritten. (c) The values are in rank 1's tensor. (d) Rank 1
     has read them.
 
+    Title: 3.1 What a send promises
     Hint: In which of the two cells above did `send` return before rank 1 had waited for the message?
     Hint: The bytes may still be on their way, in a buffer of the operating system; `t` is no longer needed for them.
 
@@ -63,6 +66,7 @@ def overwritten(answer):
     """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`. Only after that does rank 1
     receive. Which number does rank 1 receive?
 
+    Title: 4.1 Written too early
     Hint: `isend` makes no copy. When are the bytes read?
     Hint: gloo moves no data before the receive has been called, and that is after `fill_`.
 
@@ -83,6 +87,7 @@ def in_that_order(items):
 
     Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1], returns a list of numbers.
 
+    Title: 5.1 In that order
     Hint: Let the tag of a message be the index of its number in the list.
     Hint: `send` waits for the receive with its own tag, and rank 1 may want another one first: start all sends.
     """
@@ -95,6 +100,7 @@ def one_receives_first(answer):
     """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
     How many of the 8 messages must travel one after another?
 
+    Title: 6.1 One rank receives first
     Hint: Rank 7 can send at once. Which rank can send next, and why not before?
     Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue from there.
 
@@ -110,6 +116,7 @@ def one_receives_first(answer):
 def swap(tensor):
     """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor` must not change.
 
+    Title: 6.2 Swap
     Hint: The partner of rank 2 is 3, and the partner of rank 3 is 2: `partner = rank ^ 1`.
     Hint: If both send first, both wait forever. Let one of the two receive first, or use `isend`.
     """
@@ -136,6 +143,7 @@ def all_in_flight(values):
 
     Only rank 0 calls it. It must not wait: rank 1 begins to receive only after the function has returned.
 
+    Title: 7.1 All in flight
     Hint: A tensor belongs to its send until `wait()`, so you cannot reuse one tensor for all the values.
     Hint: `torch.tensor([value])` in the loop makes a tensor for each message.
     """
@@ -152,6 +160,7 @@ def _table(rank, n, case):
 def send_column(table, k):
     """Send column k of rank 0's table to rank 1, which returns it; rank 1 has a table of the same shape.
 
+    Title: 7.2 A column
     Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a copy in which they
         are.
     Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
@@ -170,6 +179,7 @@ def roll(tensor, steps):
 
     No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
 
+    Title: 7.3 Roll
     Hint: Which rank needs mine, and which rank has the one I need? Both are numbers modulo `world_size`.
     Hint: With gloo a rank cannot send to itself. When would it have to?
 

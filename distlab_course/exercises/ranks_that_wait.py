@@ -18,6 +18,7 @@ def from_the_left(mine):
 
     The ranks form a ring: to the right of the last rank is rank 0. `mine` must not change.
 
+    Title: 1.1 From the left
     Hint: A receive can be started before the send: `work = dist.irecv(theirs, src=left)` does not wait.
     Hint: Read what `irecv` fills only after `work.wait()`.
 
@@ -32,6 +33,7 @@ def hand_on(tensor):
 
     `tensor` must not change.
 
+    Title: 1.2 Two mistakes
     Hint: Which rank has nothing to receive, and which rank has nothing to send?
     Hint: Every rank but 0 receives into a new tensor; every rank but the last sends to `rank + 1`.
 
@@ -51,6 +53,7 @@ def deliver(numbers):
 
     On rank 1 `numbers` is None, so rank 1 does not know how many will come.
 
+    Title: 2.1 How many will come
     Hint: The sender can say how many will come, or mark the last one.
     Hint: Send the length first, in its own message; then both ranks know how many follow.
     Hint: An empty list is a list, too: its sum is 0.0.
@@ -64,6 +67,7 @@ def from_the_report(answer):
     it, and rank 0 receives first. One call names a wrong partner. Which rank makes it, and which partner is right?
     Give both as a pair, such as (2, 3).
 
+    Title: 2.2 From the report alone
     Hint: Write down which rank sends to which. Does each rank receive from the one that sends to it?
     Hint: Which rank sends to rank 0, and for which rank does rank 0 wait?
 
@@ -81,6 +85,7 @@ def sums_by_step(batches):
 
     `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce for each step.
 
+    Title: 4.1 Batches that do not divide
     Hint: A collective needs every rank: a rank without a batch takes part with a zero.
     Hint: First let all ranks agree on the number of steps, with `op=dist.ReduceOp.MAX`.
     """
@@ -99,6 +104,7 @@ def in_one_order(tensors):
 
     The dicts of all ranks have the same names, but not in the same order.
 
+    Title: 5.1 In one order
     Hint: What do all ranks know that could give them the same order?
     Hint: `sorted(tensors)` is the list of the names in alphabetical order.
     """
@@ -112,6 +118,7 @@ def ragged_all_reduce(tensor):
 
     A shorter tensor counts as if zeros followed it.
 
+    Title: 7.1 Add up tensors of different lengths
     Hint: How long is the longest? One all-reduce of one number tells every rank.
     Hint: Put the tensor at the beginning of a tensor of zeros of that length, and add those up.
     """

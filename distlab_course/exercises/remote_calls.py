@@ -44,6 +44,7 @@ def call_on(to, function, args):
     Every rank calls it with the same `to`, but only rank 0 has `function` and `args`. If the function raises an
     exception, rank 0 raises it, and rank `to` does not.
 
+    Title: 2.1 A call by hand
     Hint: `dist.send_object_list([function, args], dst=to)` is the request; `dist.recv_object_list` fills a list.
     Hint: The callee wraps the call in `try`, and sends either `[value, None]` or `[None, error]`.
 
@@ -72,6 +73,7 @@ def spread_calls(function, numbers):
     Return the list of the results in the order of the numbers, with None where the function raised. All calls must be
     under way before the first wait for a result.
 
+    Title: 3.1 Spread the calls
     Hint: `rpc.rpc_async(f"worker{i}", function, args=(number,))` returns a future at once: collect them in a list.
     Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except Exception`.
     """
@@ -90,6 +92,7 @@ def copy_or_original(answer):
     """Rank 0 makes `box = rpc.remote("worker1", Box, args=(5,))`, whose method `add` adds to its number and returns it.
     It calls `box.rpc_sync().add(1)`, `box.to_here().add(10)`, and `box.rpc_sync().add(100)`. What does the last return?
 
+    Title: 4.1 Copy or original
     Hint: Two of the three calls run on rank 1. Which object does the other one change?
 
     Not 116: The 10 went to a copy: on which rank is the object that `to_here()` returns?
@@ -126,6 +129,7 @@ def add_up_on(to, make, numbers):
 
     `make` is a class; its objects have a method `add(number)`, which adds to their number and returns the sum.
 
+    Title: 4.2 Add it up over there
     Hint: `rpc.remote(to, make, args=(0,))` makes the object there, and returns a reference to it.
     Hint: A proxy calls a method where the object is: `reference.rpc_sync().add(number)`.
     """
@@ -140,6 +144,7 @@ def threads_of_ping(answer):
     """Rank 0 calls `ping(9)` on rank 1, which calls `ping(8)` on rank 0, and so on until `ping(0)` returns. Each call
     waits for the next. What is the smallest `num_worker_threads` with which it ends?
 
+    Title: 5.1 Threads of ping
     Hint: Rank 0's first call is made by its cell, and not by a thread that serves.
     Hint: How many of the ten calls does each rank serve at the same time, and which thread takes in an answer?
 

@@ -21,6 +21,7 @@ def through_rank_0(answer):
     """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes pass through rank 0, in
     and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
 
+    Title: 1.1 Through rank 0
     Hint: Rank 0 receives from each of the others, and sends to each of them.
 
     Not 1500000000.0: That is one direction only.
@@ -36,6 +37,7 @@ def sum_passed_on(answer):
     """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what has just arrived.
     4 ranks begin with 1, 10, 100 and 1000. Which number does rank 0 end with?
 
+    Title: 2.1 The sum passed on
     Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in step 1?
     Hint: Write the sums of the four ranks below each other, after each of the three steps.
 
@@ -57,6 +59,7 @@ def ring_all_reduce(tensor):
 
     No rank may send more than 2 (n - 1) chunks of an n-th of the tensor.
 
+    Title: 3.1 Ring all-reduce
     Hint: `tensor.tensor_split(world_size)` gives one chunk for each rank; the chunks are views of `tensor`.
     Hint: In step s of the first half, rank r sends chunk r - s, and adds what it receives to chunk r - s - 1.
     Hint: In the second half, the chunks travel once more, but what arrives replaces what is there.
@@ -72,6 +75,7 @@ def ring_reduce_scatter(tensor):
 
     `tensor` may be changed.
 
+    Title: 3.2 Reduce-scatter
     Hint: It is the first half of the ring all-reduce; which chunk does a rank complete if it begins with its own?
     Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes chunk r.
 
@@ -85,6 +89,7 @@ def least_seconds(answer):
     """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds that an all-reduce of
     1 GB (1e9 bytes) can take?
 
+    Title: 4.1 The least time
     Hint: How many bytes does each rank have to send, if all send the same? And how many go through its port a second?
     Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.
 
@@ -102,6 +107,7 @@ def chunks_pay_off(n, alpha, beta):
     """Return the tensor size in bytes above which the chunked ring is faster than the ring of whole tensors, on n > 2
     ranks, if a message of m bytes takes alpha + beta m.
 
+    Title: 5.1 Where chunks pay off
     Hint: The chunked ring takes 2 (n - 1) steps of 1/n of the tensor. How many steps does the other ring take, and how
     much does each of them send?
     Hint: Both are straight lines in the size of the tensor: where do they cross?

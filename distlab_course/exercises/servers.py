@@ -18,6 +18,7 @@ def mean_staleness(answer):
     a push is the number of other trainers' updates since its fetch. How large can its mean over all 1000 pushes be at
     most, rounded to a whole number?
 
+    Title: 2.1 How stale on average?
     Hint: Between its fetches and its pushes a trainer misses each update of the others at most once.
     Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
 
@@ -66,6 +67,7 @@ def serve_trainers(parameter, lr, pushes):
     Subtract `lr` times each gradient from `parameter`, in place. The staleness of a push is how many updates there were
     since that trainer got its parameters.
 
+    Title: 2.2 A server without RPC
     Hint: `dist.recv(gradient)` without `src` takes a message from any rank, and returns that rank.
     Hint: Keep, for each trainer, the number of updates in the parameters that it got last: a dict, 0 to begin with.
 
@@ -88,6 +90,7 @@ def requests_a_second(answer):
     send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
     of 8? Give a pair of numbers, within 1 %.
 
+    Title: 4.1 Requests a second
     Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
 
     Not (100.0, 800.0): Eight requests in a batch take 17 ms.
@@ -120,6 +123,7 @@ def push_together(server, gradient):
     empties the list, puts a new future into `server.answer` for the next step, and completes the old one with the
     parameter. `server.lock` lets one thread in at a time.
 
+    Title: 4.2 A server that answers all at once
     Hint: Take the future first: `answer = server.answer`, and return it in either case.
     Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers every trainer.
     """
@@ -139,6 +143,7 @@ def delayed_descent(w, lr, delay, steps):
 
     Each step uses the gradient from `delay` steps ago; the first steps use that of the first `w`.
 
+    Title: 5.1 Descent with a delay
     Hint: Keep all values of w in a list. At which index is the one from `delay` steps ago?
     Hint: `max(0, step - delay)` is a valid index, even in the first steps.
     """

@@ -21,6 +21,7 @@ def home_of_rank(hosts, rank):
 
     Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers of ranks.
 
+    Title: 1.1 Which GPU?
     Hint: Go through the hosts, and for each host before the rank's own subtract that host's number of ranks.
     """
     return [(name, i, number) for number, (name, ranks) in enumerate(hosts.items()) for i in range(ranks)][rank]
@@ -32,6 +33,7 @@ def ranks_left(hosts, lost):
 
     They keep their order. `hosts` maps the name of each host to its number of ranks; ranks are numbered host by host.
 
+    Title: 2.1 New numbers
     Hint: Which old ranks are on each host?
     """
     names = [name for name, ranks in hosts.items() for _ in range(ranks)]
@@ -44,6 +46,7 @@ def price_of_silence(answer):
     3 dollars an hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting
     cost by the time the first error appears?
 
+    Title: 2.2 What silence costs
     Hint: The GPUs of the host without a cable are paid for, too.
 
     Not 252: The host that was cut off is paid for like the others, although it computes nothing.
@@ -73,6 +76,7 @@ def torchrun_words(nodes, ranks, endpoint, job, address, script):
     `endpoint`, and `job` tells this job from others. `address` is this host's own address, which the agent gives to
     the others.
 
+    Title: 3.1 A command for each host
     Hint: `--nnodes`, `--nproc-per-node`, and three options that begin with `--rdzv-`: backend, endpoint and id.
     Hint: Each option and each value is a separate word, and all words are strings: `str(nodes)`.
     Hint: `--local-addr` is the host's own address.
@@ -87,6 +91,7 @@ def ranks_of_16_agents(answer):
     """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`. So srun starts 16
     agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job have?
 
+    Title: 3.2 Eight tasks on each node
     Hint: How many agents does the rendezvous wait for, and what do the others do?
 
     Not 128: For that, all 16 agents would have to take part. How many does `--nnodes 2` let in?
@@ -124,6 +129,7 @@ def ask_the_time(clock):
     `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered` are by rank 0's
     clock, `seen` is by rank 1's, which rank 1 must read after it was asked. Rank 0 arrives 0.6 s after rank 1.
 
+    Title: 5.1 Ask what time it is
     Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
     Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the decimal point.
     """
@@ -144,6 +150,7 @@ def offset_and_error(exchanges):
     Each of the `exchanges` is (asked, seen, answered): we asked when our clock showed `asked`, got the answer when it
     showed `answered`, and at some moment in between the other clock showed `seen`. Trust the shortest exchange.
 
+    Title: 5.2 Offset and error
     Hint: If the other clock was read in the middle, what did our own clock show at that moment?
     Hint: It may have been read right after `asked`, or right before `answered`.
     """

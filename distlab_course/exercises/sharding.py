@@ -40,6 +40,7 @@ def bytes_of_a_rank(parameters, ranks, stage):
 
     `stage` is 0 for data parallelism and 1 to 3 for ZeRO, and everything divides evenly.
 
+    Title: 1.1 Bytes per rank
     Hint: Without ZeRO a parameter takes 4 bytes, its gradient 4, and Adam's two means 8.
     Hint: Divide the 8 by the ranks from stage 1 on, the gradient's 4 from stage 2 on, and the parameter's 4 at stage 3.
     """
@@ -54,6 +55,7 @@ def zero_2_step(weights, gradient, momentum):
     The momentum becomes 0.9 times itself plus the average gradient of shard `rank`, and that
     shard of the weights loses 0.1 times it. All ranks end with all new weights; `gradient` may be changed.
 
+    Title: 2.1 ZeRO-2
     Hint: `mine = torch.empty_like(momentum)`, and `dist.reduce_scatter(mine, list(gradient.chunk(world_size)))` leaves
     the sum of shard `rank` there.
     Hint: `momentum.mul_(0.9).add_(...)` changes the tensor that was given; `momentum = ...` makes another one.
@@ -92,6 +94,7 @@ def shard_model(model, mesh):
     parameters are whole, and between forward and backward none at all. The check counts the numbers
     that are whole after each layer has run, and at the end.
 
+    Title: 4.1 No more than one layer
     Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module that no call has
     taken before.
     Hint: Embedding and head are layers like any other: give each a group of its own.
@@ -109,6 +112,7 @@ def whole_after_forward(answer):
     `fully_shard` is called on each block, and then on the model. How many GB of parameters are on a rank between
     forward and backward?
 
+    Title: 4.2 Between forward and backward
     Hint: Each rank keeps its shards of everything, all the time.
     Hint: What is whole beside them when the last block has been freed?
 
@@ -145,6 +149,7 @@ def save_shards(model, folder):
 
     `folder` is the checkpoint's, the same on every rank. The check loads it into a model that is whole.
 
+    Title: 5.1 Save a divided model
     Hint: `get_model_state_dict(model)`, of `torch.distributed.checkpoint.state_dict`, has this rank's shards.
     Hint: `dcp.save({"model": ...}, checkpoint_id=folder)`, where dcp is `torch.distributed.checkpoint`: on all ranks.
     """
@@ -160,6 +165,7 @@ def clip_shards(shards, max_norm):
     If the norm is not larger, nothing changes. Return the norm before the scaling, as a number. A rank may have no
     shard. One collective call with a single number must be enough.
 
+    Title: 6.1 Clip a divided gradient
     Hint: The norm is the root of the sum of all squares, and sums may be added over ranks.
     Hint: Scale by `max_norm / norm` only where that is below 1.
 

@@ -20,6 +20,7 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     "whole ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte the times are 0.255,
     0.15, 0.17 and 0.17 s.
 
+    Title: 1.1 Over the cable
     Hint: A ring crosses the cable in each step, once in each direction. How many steps are there with n = 2 k ranks?
     Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way down.
     Hint: In halving and doubling two steps cross the cable: the first and the last. In each of them every rank sends
@@ -46,6 +47,7 @@ def ring_order(hosts):
     """Return a list of the ranks, in an order in which a ring leaves each host only once. `hosts[r]` is the host of
     rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that finishes one host before the next.
 
+    Title: 2.1 A good order
     Hint: The ranks of one host must be neighbours.
     Hint: `sorted` takes a `key`, a function of a rank.
     """
@@ -79,6 +81,7 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is the group of the
     first ranks of all hosts. Only leaders may talk to ranks of other hosts.
 
+    Title: 3.1 Hierarchical all-reduce
     Hint: Three collectives: one inside each host, one between the leaders, and another one inside each host.
     Hint: `dist.reduce(tensor, dst=first, group=inside)` brings a host's sum to its first rank.
     Hint: Only its members may use `leaders`: the ranks with `dist.get_rank() == first`.
@@ -97,6 +100,7 @@ def micro_batches_for_a_quarter(answer):
     not overlap. With `no_sync`, at least how many micro-batches must share one all-reduce, so that it takes no more
     than a quarter of the time?
 
+    Title: 5.1 How many micro-batches?
     Hint: With k micro-batches, the entire step takes 20 k + 180 ms.
     Hint: What share of that is 180 ms?
 

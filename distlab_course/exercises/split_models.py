@@ -20,6 +20,7 @@ def split_gradient(x, weights):
     Rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1. Rank 0 computes
     `hidden = (x @ weights).relu()`, and rank 1 the loss, `(hidden @ weights).square().sum()`.
 
+    Title: 2.1 Backward through a message
     Hint: A message carries numbers and no graph: rank 1 receives into `hidden = torch.zeros(2, 3)`, and then calls
     `hidden.requires_grad_()`, so that backward stops there and leaves `hidden.grad`.
     Hint: Rank 1 sends `hidden.grad`; rank 0 continues with `hidden.backward(gradient)`.
@@ -36,6 +37,7 @@ def bytes_of_hidden(answer):
     comes back from there. How many bytes of the two travel in a step if rank 0 relays both, and how many if rank 2
     fetches the hidden values from rank 1 itself? Give a pair of numbers.
 
+    Title: 3.1 Bytes of a step
     Hint: A float64 has 8 bytes. How many messages of that size are on each of the two routes?
 
     Not (360448, 180224): The gradient of the hidden values is as large as they are.
@@ -77,6 +79,7 @@ def pipeline(stages, batches):
     `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one. Start everything
     before you wait for anything, and let no hidden values reach the rank that calls this.
 
+    Title: 4.1 A pipeline
     Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next stage's `forward` takes.
     Hint: From the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a future.
     """

@@ -9,6 +9,7 @@ from distlab.checking import exercise, gathered, nothing, on_rank, question, ret
 def my_square():
     """Return the square of this rank's number.
 
+    Title: 1.1 A number of its own
     Hint: On every rank, `rank` is its own number.
     Hint: `rank**2` is its square. `return` hands it to whatever called the function; `print` only shows it.
     """
@@ -19,6 +20,7 @@ def my_square():
 def scale_by_rank(tensor):
     """Multiply the tensor of each rank, in place, by the rank's number.
 
+    Title: 2.1 In place
     Hint: `tensor * rank` makes a new tensor and leaves the old one as it was.
     Hint: `tensor *= rank` changes the tensor that the caller has.
     """
@@ -29,6 +31,7 @@ def scale_by_rank(tensor):
 def my_role():
     """Return "coordinator" on rank 0, and "worker 1", "worker 2" and so on, with the rank's number, on the others.
 
+    Title: 3.1 Roles
     Hint: Every rank runs the same lines; those under `if rank == 0:` are run by rank 0 only.
     Hint: `f"worker {rank}"` puts the number into the text.
     """
@@ -39,6 +42,7 @@ def my_role():
 def last_to_first(tensor):
     """Send the tensor of the last rank to rank 0, which returns what it received; the others return nothing.
 
+    Title: 3.2 From the last to the first
     Hint: Two ranks act: the last one, which is rank `world_size - 1`, and rank 0. The others do nothing at all.
     Hint: `dist.recv(t, src=...)` needs a tensor `t` to fill, of the same shape and dtype: `torch.empty_like(tensor)`.
     """
@@ -51,6 +55,7 @@ def sum_of_squares(tensor):
 
     `tensor` itself must not change.
 
+    Title: 4.1 Sum of squares
     Hint: `dist.all_reduce(t)` overwrites `t` with the sum over all ranks, so do not give it `tensor` itself.
     Hint: `squares = tensor**2` is a new tensor. `dist.all_reduce` returns nothing; the sum is in the tensor.
     """
@@ -61,6 +66,7 @@ def sum_of_squares(tensor):
 def who_waits_for_whom(answer):
     """Ranks 0 and 1 both call `dist.send` first and only then `dist.recv`. In which call are they stuck?
 
+    Title: 6.1 Two polite senders
     Hint: A send returns only after its receiver has called `recv`. When does the other rank get to its `recv`?
     Hint: Run it, and read the first sentence of the report.
 

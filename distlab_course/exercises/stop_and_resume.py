@@ -24,6 +24,7 @@ def accumulated_backward(ddp, pieces):
     `pieces` is a list of `(images, labels)`, all of the same size. The loss of a piece is the `cross_entropy` of
     `torch.nn.functional`, and `ddp` has no gradients yet.
 
+    Title: 1.1 Any number of pieces
     Hint: A second backward adds to the gradients that are there: what is each piece's share of the mean?
     Hint: `with ddp.no_sync():` around a forward and its backward keeps the gradients on their rank.
     Hint: All pieces but the last belong inside `no_sync`.
@@ -40,6 +41,7 @@ def all_batches(ddp, batches):
     `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with learning rate 0.1 for each of them.
     In the average, a rank that has none left counts as a gradient of zeros.
 
+    Title: 2.1 To the last batch
     Hint: A rank that has run out of batches must keep joining the all-reduces of the others.
     Hint: Put the loop inside `with Join([ddp]):`; `from torch.distributed.algorithms.join import Join`.
     """
@@ -57,6 +59,7 @@ def weighted_backward(ddp, images, labels):
 
     The loss is `cross_entropy`. A rank may have no image at all.
 
+    Title: 3.1 A mean over images
     Hint: DDP adds up the gradients of the ranks and divides by the number of ranks. Which loss makes that right?
     Hint: An all-reduce of one number gives the number of images on all ranks.
     Hint: `reduction="sum"` adds up the losses of the images, and is 0 where there are none.
@@ -73,6 +76,7 @@ def save_checkpoint(path, ddp, optimizer, epoch):
     The model must load into a process without DDP. Whatever happens while the file is being written, the old one must
     stay intact. No rank may return before the new file is there.
 
+    Title: 4.1 A checkpoint
     Hint: All ranks have the same weights: how many of them need to write?
     Hint: Write to `f"{path}.partial"`, and then `os.replace(partial, path)`, which happens completely or not at all.
     Hint: `ddp.module.state_dict()` has the names of the model inside, and `dist.barrier()` makes every rank wait.
@@ -93,6 +97,7 @@ def newest_whole(folder, model):
 
     The newest is the one with the latest change. A file may be damaged, or belong to another model.
 
+    Title: 6.1 The newest that is whole
     Hint: `path.stat().st_mtime` is the time of the last change.
     Hint: `checkpoints.load` raises `distlab.CheckpointError` before it changes anything, so you may simply try.
     """

@@ -15,6 +15,7 @@ def block_parameters(width, heads, kv_heads, hidden):
     the `kv_heads` keys and values, which `wk` and `wv` make from a word. `w1`, `w2` and `w3` lead from the width to
     `hidden` numbers, or back. Each of the two norms has `width` numbers. A block of 8B has 218,112,000.
 
+    Title: 2.1 A block
     Hint: `wk` is a matrix of width x (kv_heads * width / heads) numbers, and so is `wv`.
     Hint: There are two matrices of attention with width x width numbers, and three of width x hidden numbers.
     """
@@ -29,6 +30,7 @@ def gather_seconds(parameters, ranks, latency, bandwidth):
     Each rank has its share of them, and each of the ring's steps passes a share on: it takes the latency, and the bytes
     of the share over the bandwidth.
 
+    Title: 2.2 One all-gather
     Hint: A parameter has two bytes, and a share is 2 * parameters / ranks bytes.
     Hint: A share has to visit all other ranks: that takes `ranks - 1` steps.
     """
@@ -41,6 +43,7 @@ def devices_for_405b(answer):
     and the two averages of Adam, all in 32 bits. At least how many devices of 80 GB hold that, if nothing else were
     needed? 1 GB is 1e9 bytes.
 
+    Title: 2.3 405 billion
     Hint: That is four numbers of four bytes for each parameter.
 
     Not 81: 81 devices have 6,480 GB.
@@ -60,6 +63,7 @@ def whole(two, four, layers):
 
     Each block adds the same, and the rest, such as the embedding, does not depend on the number of blocks.
 
+    Title: 2.4 The whole model
     Hint: How much does one block add?
     """
     return two + (layers - 2) * (four - two) / 2
@@ -76,6 +80,7 @@ def tokens_to_hide(parameters, ranks, latency, bandwidth, flops):
     gradients of the block before in 32 bits. The backward pass needs 4 FLOPs for each parameter and token, and the
     device does `flops` a second. For a block of 8B on 64 ranks, 5 us, 50 GB/s and 400 TFLOP/s it takes 12,101 tokens.
 
+    Title: 3.1 Tokens to hide the messages
     Hint: Each of the two rings has `ranks - 1` steps, and pays for the latency in each.
     Hint: Together they send `2 + 4` bytes of each parameter.
     Hint: Set their seconds equal to 4 * parameters * tokens / flops, and solve for the tokens.
@@ -92,6 +97,7 @@ def tensor_seconds(tokens, width, ranks, latency, bandwidth):
     `width` 16-bit numbers, of which every rank has a share. After each of these parts, a ring reduces and scatters as
     many numbers. The backward pass does all of that once more, the other way round.
 
+    Title: 4.1 Messages of tensor parallelism
     Hint: That is four collectives in the forward pass, and four in the backward pass.
     Hint: Each has `ranks - 1` steps with a share of 2 * tokens * width / ranks bytes.
     """
@@ -106,6 +112,7 @@ def waiting_share(ranks, microbatches, stages):
     works on m of them. With v interleaved stages on each rank, the rank waits for a v-th of that time. With 4 ranks, 8
     microbatches and 2 stages the share is 3/19.
 
+    Title: 5.1 The bubble
     Hint: With one stage the share is (p - 1) / (m + p - 1).
     Hint: With v stages, count in units of a microbatch on one stage: a rank works for v m of them.
     """
@@ -120,6 +127,7 @@ def plan_for_70b(answer):
     """Train Llama 70B with 1.4 trillion tokens on 512 devices of 80 GB, in at most 50 days. A step has 256 sequences of
     8192 words. Answer with the arguments of `planning.plan`, such as {"tensor": 8, "recompute": "full"}.
 
+    Title: 7.1 Your plan
     Hint: Which `tensor` is the smallest that 256 sequences allow, if each rank of FSDP has at least one?
     Hint: A pipeline waits, and so few microbatches cannot fill it. What does recomputing save, and what does it cost?
     Hint: Try all three ways of recomputing with that `tensor` and no pipeline.

@@ -57,6 +57,7 @@ def rows_to_columns(rows):
     Every rank has the same number of rows, and the number of columns is a multiple of the number of ranks. No rank may
     send more than (n - 1) / n of its own part.
 
+    Title: 1.1 Rows to columns
     Hint: `rows.chunk(world_size, dim=1)` cuts blocks. Which rank needs which of them?
     Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; call `contiguous()` on those that it sends.
     Hint: The blocks that arrive are of the same columns, one from each rank: `torch.cat` stacks them.
@@ -73,6 +74,7 @@ def two_layers(x, columns, bias, rows, last):
     This rank has its columns of `first` and their part of the bias, its rows of `second`, and all of `last`. Make one
     collective call, with no more bytes than the result has.
 
+    Title: 3.1 Two layers with biases
     Hint: Nothing has to be sent before the second product: each rank has all that it needs for its hidden numbers.
     Hint: How many times is `last` added if each rank adds it before the all-reduce?
 
@@ -119,6 +121,7 @@ def plan_of_a_block():
     Its layers are `query`, `key`, `value` and `out` of the attention, and `gate`, `up` and `down` of the MLP, which
     computes `down(silu(gate(x)) * up(x))`. A forward pass makes two collective calls.
 
+    Title: 4.1 A plan
     Hint: The plan is a dict: the name of each layer, and `ColwiseParallel()` or `RowwiseParallel()`.
     Hint: Layers that make heads or hidden numbers are cut by columns, so that each rank has its own.
     Hint: `out` and `down` get inputs of which each rank has a part, so they are cut by rows.
@@ -134,6 +137,7 @@ def block_traffic(answer):
     """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
     How many MiB do all the all-reduces of a step carry, forward and backward, counting each reduced tensor once?
 
+    Title: 4.2 What a step sends
     Hint: How many all-reduces does a block make, in both directions together? How large is the tensor of each?
     Hint: 8192 x 4096 x 2 bytes is 64 MiB.
 
@@ -153,6 +157,7 @@ def groups_of(rank, shape):
 
     The ranks are numbered along the last dimension first. In a mesh of shape (2, 2), rank 2 gets [[0, 2], [2, 3]].
 
+    Title: 5.1 The ranks of a row
     Hint: `ranks = torch.arange(math.prod(shape)).reshape(shape)` is the mesh. Where in it is `rank`?
     Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension 1 `ranks[row]`.
     Hint: `(ranks == rank).nonzero()[0].tolist()` is the place; put `slice(None)` in one coordinate of it at a time.
@@ -174,6 +179,7 @@ def sharded_loss(logits, labels):
     `logits[i]` are for this rank's part of the vocabulary; `labels[i]` is a number in the whole vocabulary. A logit may
     be 1000. No all-reduce may carry more than one number for each position.
 
+    Title: 8.1 Cross-entropy without all logits
     Hint: Three all-reduces: the largest logit (`op=dist.ReduceOp.MAX`), the sum of `exp`, the logit of the label.
     Hint: This rank's part begins at `rank * logits.shape[1]`. Which labels are in it?
     Hint: Where the label is in another rank's part, this rank adds 0.

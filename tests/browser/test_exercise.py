@@ -38,10 +38,10 @@ def test_a_learner_solves_an_exercise(page, lab):
     page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
     shown(page, 0)
     grid = " ".join(shown(page, 1).split())
-    assert "scale_by_rank: not yet With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
+    assert "2.1 In place: not yet With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
     assert "The tensor is unchanged: the result has to be written into it." in grid
     right = " ".join(shown(page, 2).split())
-    assert "scale_by_rank: passed 15 cases with 2, 3 and 4 ranks. Next: my_role" in right
+    assert "2.1 In place: passed 15 cases with 2, 3 and 4 ranks. Next: 3.1 Roles" in right
 
     def interrupt():
         page.get_by_text(re.compile(r"^\d+ s(: |$)")).first.wait_for()  # what is shown meanwhile: words, then a picture

@@ -11,7 +11,7 @@ import re
 
 from test_hygiene import code_cells, each_lesson, markdown_cells
 
-from distlab.checking import Exercise, all_exercises
+from distlab.checking import Exercise, all_exercises, title_of_lab
 from tests.tool import ROOT
 
 ANSWERS = ROOT / "notebooks" / "solutions"
@@ -46,7 +46,7 @@ def function_of(cell):
 
 @each_lesson
 def test_a_lesson_asks_for_each_of_its_exercises(path):
-    """In the order of the course, each announced, with a stub of its signature, and not attempted."""
+    """In the order of the course, each announced under its title, with a stub of its signature, and not attempted."""
     cells, asked = code_cells(path), asked_in(path)
     found = checks(path)
     assert [name for _, name, _ in found] == list(asked)
@@ -55,8 +55,10 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
         if isinstance(asked[name], Exercise):
             arguments = str(inspect.signature(asked[name].function))[1:-1]
             assert function_of(cells[place - 1]) == (name, arguments), name
-    texts = [cell.source for cell in markdown_cells(path)]
-    assert sum(len(re.findall(r"^\*\*Exercise \d", text, re.MULTILINE)) for text in texts) == len(asked)
+    text = "\n".join(cell.source for cell in markdown_cells(path))
+    announced = re.findall(r"^\*\*Exercise (\d[\d.]*): (.*)\*\* \(", text, re.MULTILINE)
+    assert [f"{number} {title.replace('`', '')}" for number, title in announced] == [one.title for one in asked.values()]
+    assert title_of_lab(path.name[:2]) == text.splitlines()[0].removeprefix(f"# {path.name[:2]} · ")
 
 
 @each_lesson

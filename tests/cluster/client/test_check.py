@@ -77,14 +77,14 @@ def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
     """A notebook shows the answer's own messages below the words; a slower answer passes, and the better time stays."""
     slow = distlab.check("ring_all_reduce", takes_turns)
     assert repr(slow) == PASSED.format("1.07 ms", "not met yet")
-    assert distlab.progress().rows[5][-1] == "ring_all_reduce 1.07 ms"
+    assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 1.07 ms"
     verdicts = [distlab.check("ring_all_reduce", one) for one in (ring, takes_turns)]
-    assert distlab.progress().rows[5][-1] == "ring_all_reduce 533 µs"
+    assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 533 µs"
     for verdict in (slow, *verdicts):
         assert len(verdict.run.messages) == 24
         assert {message.num_bytes for message in verdict.run.messages} == {2**20}
         shown = verdict._repr_html_()
-        assert html.escape(f"{verdict.words}\nNext: ring_reduce_scatter") + "</pre><img src=" in shown
+        assert html.escape(f"{verdict.words}\nNext: 3.2 Reduce-scatter") + "</pre><img src=" in shown
         assert "24 messages" in shown
     assert ">&nbsp;passed&nbsp;<" in shown
     wrong = distlab.check("sum_of_squares", with_all_reduce)._repr_html_()
@@ -231,11 +231,27 @@ def test_a_check_takes_no_virtual_time():
         assert cluster.clock() == before > 0
 
 
+def test_a_check_starts_a_cluster_where_none_runs(capsys):
+    """It says so, and the cluster stays for what follows; a stub and a value need none."""
+    stop_what_runs()
+    distlab.check("my_square", stub)
+    distlab.check("who_waits_for_whom", "recv")
+    assert distlab.Cluster.current is None
+    assert repr(distlab.check("my_square", lambda: dist.get_rank() ** 2)).startswith("my_square: passed.")
+    assert capsys.readouterr().out == "No cluster was running here: the check starts one, distlab.Cluster(4).\n"
+    started = distlab.Cluster.current
+    assert not distlab.check("my_square", dist.get_rank).passed
+    assert capsys.readouterr().out == ""
+    assert distlab.Cluster.current is started
+    assert started.run(lambda rank, n: n) == [4] * 4
+    started.stop()
+    eight = dataclasses.replace(all_exercises()["my_square"], worlds=(5,))
+    assert distlab.check(eight, lambda: dist.get_rank() ** 2).passed
+    assert distlab.Cluster.current.n == 5
+
+
 def test_a_check_needs_a_cluster_that_is_large_enough():
     """The error says how to make one; a cluster that is too small stays."""
-    stop_what_runs()
-    error = raised(distlab.ClusterError, distlab.check, "my_square", dist.get_rank)
-    assert str(error).startswith("No cluster is running here.")
     with distlab.Cluster(2) as small:
         error = raised(distlab.ArgumentError, distlab.check, "ring_all_reduce", ring)
         words = "cluster must be of 4 ranks or more for this exercise, got 2. Call distlab.Cluster(4), and check again."

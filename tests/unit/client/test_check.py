@@ -1,8 +1,10 @@
 """What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
 
 import errno
+import html
 import json
 import os
+import re
 import stat
 import threading
 from collections import Counter
@@ -35,17 +37,22 @@ def test_the_course_has_its_exercises():
 
 
 def test_an_unknown_name_is_refused():
-    """The error says where all names are."""
-    for function, name in ((distlab.check, "my_sqare"), (distlab.hint, 3)):
-        words = f"name must be that of an exercise, got {name!r}. distlab.exercises() lists them."
-        assert str(refused(function, name, 1)) == words
+    """The error says which name was meant, if one is alike, and where all names are."""
+    lists = "distlab.exercises() lists them."
+    said = {
+        "my_sqare": f'Did you mean "my_square"? {lists}',
+        "ring all reduce": f'Did you mean "ring_all_reduce"? {lists}',
+    }
+    for name, advice in {**said, "": lists, "something else": lists, 3: lists}.items():
+        for function in (distlab.check, distlab.hint):
+            assert str(refused(function, name, 1)) == f"name must be that of an exercise, got {name!r}. {advice}"
 
 
 def test_hints_come_in_stages():
     """Each says how to get the next one; one that is not there is refused."""
     first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
-    assert first.endswith('\n(Hint 1 of 3. The next one: distlab.hint("ring_all_reduce", 2))')
-    assert last.endswith("\n(Hint 3 of 3.)")
+    assert first.endswith('\n(Hint 1 of 3 for 3.1 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))')
+    assert last.endswith("\n(Hint 3 of 3 for 3.1 Ring all-reduce.)")
     words = 'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
     assert str(refused(distlab.hint, "ring_all_reduce", 4)) == words
 
@@ -140,11 +147,30 @@ def test_two_notebooks_keep_each_others_exercises(progress_file):
 
 
 def test_progress_names_the_labs_beside_it(monkeypatch):
-    """A lab whose notebook is in the folder has its title, in HTML a link; a bar shows how much is passed."""
+    """The title of a lab whose notebook is in the folder is a link in HTML; where there are no files, it is a text."""
     monkeypatch.chdir(ROOT / "notebooks")
     shown = distlab.progress()
     (row,) = [row for row in shown.rows if row[0] == "05"]
-    assert row[:4] == ("05", "0 of 6", "░" * 10, "Ring all-reduce")
+    assert row == ("05", "0 of 6", "1.1 Through rank 0", "Ring all-reduce", "░" * 10, "")
     assert '<a href="05_ring_all_reduce.ipynb">Ring all-reduce</a>' in shown._repr_html_()
     monkeypatch.chdir(ROOT)
-    assert distlab.progress().rows[5][3] == ""
+    without = distlab.progress()
+    assert without.rows == shown.rows
+    assert "<a href" not in without._repr_html_()
+
+
+VERDICTS = {
+    check.Verdict("my_square", True, words="4 cases."): "1.1 A number of its own|passed|4 cases.\nNext: 2.1 In place",
+    check.Verdict("my_square", False, words="Wrong."): "1.1 A number of its own|not yet|"
+    'Wrong.\nStuck? distlab.hint("my_square")',
+    check.Verdict("who_waits_for_whom", True, words="It does."): "6.1 Two polite senders|passed|It does.",
+    check.Verdict("my_own", False, words="Wrong."): "my_own|not yet|Wrong.",
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_verdict_says_what_to_do_next(verdict):
+    """In a notebook: the exercise as the page calls it, and then the next exercise of the lab, or how to get a hint."""
+    shown = html.unescape(re.sub("<[^>]+>", "", verdict._repr_html_()))
+    title, state, words = re.fullmatch("(.*): \u00a0(.*)\u00a0 ((?s:.*))", shown).groups()
+    assert f"{title}|{state}|{words}" == VERDICTS[verdict]
