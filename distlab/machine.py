@@ -1,4 +1,4 @@
-"""What this machine lets a process have: cores, memory, open files.
+"""What this machine lets a process have: cores, memory, open files, processes and threads.
 
 Runs on the notebook's kernel, called by plan.py, sweep.py, predict's recorder and the doctor; and in the fork server of
 each host, called by local.py. A machine may be larger than what a process gets of it: Slurm and taskset allow some of
@@ -9,7 +9,9 @@ import contextlib
 import math
 import os
 import resource
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.text import refuse
@@ -18,6 +20,28 @@ CORES = "DISTLAB_CORES"  # of the environment: how many cores to count with, wha
 # Linux's control groups, version 1 or 2: which of them this process is in, and their limits
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
+PROCESSES = Path("/proc")
+FAR = 2000  # processes and threads: a limit that leaves so many more is not looked at closely
+
+
+@dataclass(frozen=True)
+class TaskLimit:
+    """A limit on processes and threads, which count alike.
+
+    Attributes:
+        most: how many there may be.
+        taken: how many there are.
+        is_users: whether it is the user's (`ulimit -u`), and not a container's.
+    """
+
+    most: int
+    taken: int
+    is_users: bool
+
+    @property
+    def left(self) -> int:
+        """How many more may start."""
+        return max(0, self.most - self.taken)
 
 
 def cores() -> int:
@@ -61,6 +85,52 @@ def open_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
+def tasks() -> TaskLimit | None:
+    """The limit on processes and threads that is reached first; None where there is none, or it is far away.
+
+    Runs on: anywhere.
+
+    Source: Linux, getrlimit(2) on RLIMIT_NPROC, which does not bind root; admin-guide/cgroup-v2.rst on pids.max.
+    """
+    found = [limit for limit in map(_tasks_of, _groups("pids")) if limit is not None]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if sys.platform == "linux" and soft != resource.RLIM_INFINITY and os.getuid() != 0:
+        taken = _tasks_of_all()  # quick to find, and as many as the user's or more
+        if soft - taken < FAR:
+            taken = _tasks_of_user(os.getuid())
+        found.append(TaskLimit(soft, taken, is_users=True))
+    return min(found, key=lambda limit: limit.left, default=None)
+
+
+def _tasks_of(group: Path) -> TaskLimit | None:
+    """The limit of a container; None for no limit."""
+    with contextlib.suppress(ValueError):  # "max", or no such files
+        return TaskLimit(int(_read(group / "pids.max")), int(_read(group / "pids.current")), is_users=False)
+    return None
+
+
+def _tasks_of_all() -> int:
+    """How many processes and threads run on this machine: "0.20 0.18 0.12 1/80 11206" are 80."""
+    with contextlib.suppress(ValueError, IndexError):
+        return int(_read(PROCESSES / "loadavg").split()[3].partition("/")[2])
+    return FAR
+
+
+def _tasks_of_user(user: int) -> int:
+    """How many processes and threads of a user run here."""
+    found = 0
+    for process in PROCESSES.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if _owner(process) == user:
+                found += len(os.listdir(process / "task"))
+    return found
+
+
+def _owner(path: Path) -> int:
+    """The number of the user whose file or process this is."""
+    return path.stat().st_uid
+
+
 def _given(wanted: str) -> int:
     """The number of cores in DISTLAB_CORES."""
     if not wanted.isdecimal() or int(wanted) == 0:
@@ -72,7 +142,7 @@ def _given(wanted: str) -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the control groups that this process is in, and whose limits of "cpu" or "memory" it is under.
+    """The folders of the control groups that this process is in, whose limits of "cpu", "memory" or "pids" bind it.
 
     A group is also under the limits of those around it. Inside a container the path may be that of the host, which is
     not there; the container's own group is then the root of what is mounted.

@@ -96,8 +96,10 @@ class Processes:
             self.stop()
             if isinstance(error, HostError) or not isinstance(error, Exception):
                 raise
-            words = filter(None, (f"The ranks did not start: {error}", logs))
-            raise kind("\n".join(words)) from error
+            words = f"The ranks did not start: {error}"
+            if advice := failures.on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
+                raise kind(f"{words.rstrip('.')}. {advice}") from error  # what was refused, logs say in other words
+            raise kind("\n".join(filter(None, [words, logs]))) from error
 
     def _attach(self, client: Any) -> str:
         """Use engines that others started, and end none of them; returns the address of this machine for them."""
@@ -284,6 +286,8 @@ class Processes:
             if self.client is not None and not old and time.monotonic() > asked + 1:
                 compat.ask_for_engines(self.client)
                 asked = time.monotonic()
+            if refused := self.servers.take_refusal():
+                raise ClusterError(f"a process could not be forked ({refused}).")
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
                     raise ClusterError(f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip())
@@ -344,7 +348,10 @@ class Processes:
             again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts new ranks."
             raise HostError(f"{error} {advice} {again}") from error
         except ClusterError as error:
-            raise ClusterError(f"New processes did not start: {error} Call cluster.restart().") from error
+            advice = failures.on_limit_of_processes(str(error))
+            again = "Then call cluster.restart()." if advice else "Call cluster.restart()."
+            words = filter(None, [f"New processes did not start: {error}", advice, again])
+            raise ClusterError(" ".join(words)) from error
 
     def how_ended(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""

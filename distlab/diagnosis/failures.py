@@ -64,6 +64,16 @@ ADVICE = {
     ),
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
+# what Python, C++ and libraries of threads say when the system refuses a process or a thread
+NO_MORE_PROCESSES = re.compile(
+    r"can't start new thread|RuntimeError: Resource temporarily unavailable|unavailable \(src/thread|"
+    "could not be forked|Thread creation failed|pthread_create failed|"
+    "BlockingIOError: .*Resource temporarily unavailable"
+)
+END_SOME_PROCESSES = (
+    "This machine, or your container, allows no more processes and threads: end some, use fewer ranks, or raise the "
+    "limit (`ulimit -u 4096` in the shell that starts Python or Jupyter, or docker run --pids-limit 1024)."
+)
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")  # of gloo's and of torch's stores
@@ -192,6 +202,11 @@ def groups_error(
     return RankError(message, (*culprits, *consequences), finished)
 
 
+def on_limit_of_processes(words: str) -> str:
+    """What to do if these words of the system mean that it allows no more processes or threads; "" otherwise."""
+    return END_SOME_PROCESSES if NO_MORE_PROCESSES.search(words) else ""
+
+
 def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
     for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
@@ -210,7 +225,10 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
 
 def _advice(failed: Failure) -> str:
     text = f"{failed.kind}: {failed.message}"
-    return next((advice for pattern, advice in ADVICE.items() if re.search(pattern, text)), "")
+    fitting = (advice for pattern, advice in ADVICE.items() if re.search(pattern, text))
+    if failed.kind == "BlockingIOError" and "fork" not in failed.traceback:  # also of a read that would have to wait
+        return next(fitting, "")
+    return next(fitting, "") or on_limit_of_processes(text)
 
 
 def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
@@ -327,6 +345,10 @@ def not_built(
             parts.append(f"rank {one.rank} {one.message} when it joined.")
         else:
             parts += raised_words([one])
+    limit = next(filter(None, (on_limit_of_processes(f"{one.kind}: {one.message}") for one in failed)), "")
+    if limit:
+        parts.append(f"{limit} Then {again}.")
+        return f"The process group could not be built: {chr(10).join(parts)}"
     if missing and not own:
         parts.append(f"{rank_list(missing).capitalize()} had not come.")
     if own and own[0].kind != DIED:
@@ -374,6 +396,8 @@ def exit_words(status: int | None, log: str = "", fault: Fault | None = None) ->
 
 def _why_aborted(log: str, in_python: bool) -> str:
     """Why a process has called abort(), from the end of what it wrote; "" if nothing is known."""
+    if NO_MORE_PROCESSES.search(log):
+        return "it was refused a thread"
     if sizes := re.findall(GLOO_ENDS, log):
         came, expected = sizes[-1]
         return f"gloo received {came} bytes where it expected {expected}"

@@ -36,6 +36,7 @@ class Connection:
         trouble: why what the servers report cannot be read, in words; "" as long as it can.
         engines: the newest report of each engine's process, by engine and process number.
         store: address and port of the store that a server serves.
+        refused: why the system did not let a server fork a process, in words; "" if it did.
     """
 
     def __init__(self, process: subprocess.Popen, end: socket.socket, hosts: Sequence[int], servers: "Servers"):
@@ -45,6 +46,7 @@ class Connection:
         self.engines: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
         self.trouble = ""
+        self.refused = ""
         self._beats: dict[int, float] = {}
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
@@ -91,6 +93,8 @@ class Connection:
             self.hellos = {**self.hellos, report.host: report}
         elif isinstance(report, orders.StoreAddress):
             self.store = (report.address, report.port)
+        elif isinstance(report, orders.NotForked):
+            self.refused = report.why
         else:
             self.engines = {**self.engines, (report.engine, report.pid): report}  # the system reuses process numbers
             if report.status is not None:
@@ -127,6 +131,14 @@ class Servers:
         """Why the host of an engine cannot be reached any more, in words; "" if it can."""
         host = self.host_of_engine[engine]
         return self.to(host).lost.get(host, "")
+
+    def take_refusal(self) -> str:
+        """Why the system did not let a server fork a process since this was last asked, in words; "" if it did."""
+        words = ""
+        for connection in self.connections:
+            words = words or connection.refused
+            connection.refused = ""
+        return words
 
     @property
     def pids(self) -> dict[int, int]:

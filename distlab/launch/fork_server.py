@@ -118,8 +118,11 @@ class Server:
             elif isinstance(order, orders.ForkOrder):
                 os.environ.update(order.environment)  # ipyparallel's connection information is in it
                 reader, writer = os.pipe()
-                pid = self._fork(_run_engine, order.engine, reader, writer)
+                pid = self._fork_if_allowed(_run_engine, order.engine, reader, writer)
                 os.close(writer)
+                if pid is None:
+                    os.close(reader)
+                    continue
                 self._errors[pid] = reader
                 forked[pid] = order.engine
         self.engines |= forked
@@ -159,14 +162,22 @@ class Server:
         from distlab.wire.rendezvous import listen
 
         with listen(address) as listener:
-            self._fork(_run_store, listener)
-            self.report(orders.StoreAddress(*listener.getsockname()))
+            if self._fork_if_allowed(_run_store, listener) is not None:
+                self.report(orders.StoreAddress(*listener.getsockname()))
 
     def report(self, message: orders.Report) -> None:
         """Report to connection.py; its process may have ended."""
         with contextlib.suppress(OSError):
             self._reports.write(to_json(message).encode() + b"\n")
             self._reports.flush()
+
+    def _fork_if_allowed(self, child: Callable[..., None], *arguments: Any) -> int | None:
+        """Fork; where the system refuses it, report why and return None: ranks that are there must not end for it."""
+        try:
+            return self._fork(child, *arguments)
+        except OSError as error:
+            self.report(orders.NotForked(str(error)))
+            return None
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
         """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in the parent."""

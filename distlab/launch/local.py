@@ -24,18 +24,31 @@ MEGABYTES_FORKED, MEGABYTES = 60, 190
 # (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77 and 6. A rank has 59
 # and one for each other rank; the rest is for what a learner opens.
 NEEDED_FILES = (100, 7)
+# processes and threads, which count alike: fork server, controller, store and guard have 13, and the notebook begins
+# some; a forked rank has 14 after the first all_reduce, one of ipyparallel's own 22
+NEEDED_TASKS = (20, 14, 22)
+MORE_TASKS = {
+    True: "run `ulimit -u 4096` in the shell that starts Python or Jupyter",
+    False: "start the container with a higher limit, such as docker run --pids-limit 1024",
+}
 
 
 def check(n: int, engines: str) -> None:
-    """ArgumentError if this machine has too little memory for `n` ranks of a launcher, or allows too few open files.
+    """ArgumentError if `n` ranks of a launcher need more memory, open files, or processes and threads than there are.
 
-    Without this check, a start hangs when a library is refused a file.
+    Without this check, a start hangs when a library is refused a file, and ends in words of the system's when it is
+    refused a thread.
     """
     free, each = machine.memory() / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
     most = max(2, int(free // each))
     if n > most:
         limit = f"It has {free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
         refuse("n", f"at most {most} on this machine", n, limit)
+    _check_files(n)
+    _check_tasks(n, engines)
+
+
+def _check_files(n: int) -> None:
     files = machine.open_files()
     if files is None:
         return
@@ -44,6 +57,21 @@ def check(n: int, engines: str) -> None:
     if n > most:
         cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
         refuse("n", f"at most {most} on this machine", n, f"A process may open {files} files here. {cure}")
+
+
+def _check_tasks(n: int, engines: str) -> None:
+    limit = machine.tasks()
+    common, forked, other = NEEDED_TASKS
+    each = forked if engines == "fork" else other
+    if limit is None or limit.left >= common + n * each:
+        return
+    own = reaper.of_notebook(os.getpid())  # which end, or become the new cluster's
+    most = max(0, (limit.left + sum(map(reaper.threads, own)) - common) // each)
+    if n > most:
+        whose = "You may run" if limit.is_users else "This container may run"
+        words = f"{whose} {limit.most} processes and threads here, and {limit.taken} run already."
+        cure = f"End some, or for more {MORE_TASKS[limit.is_users]}."
+        refuse("n", f"at most {most} on this machine", n, f"{words} {cure}")
 
 
 # --- what a host reports of itself ---

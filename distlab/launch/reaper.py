@@ -23,6 +23,18 @@ def find(tag: str) -> list[psutil.Process]:
     return [process for process, found in _tagged() if found == tag]
 
 
+def of_notebook(pid: int) -> list[psutil.Process]:
+    """Processes of all clusters that the process with this number has started: a tag begins with it."""
+    return [process for process, tag in _tagged() if tag.startswith(f"{pid}-")]
+
+
+def threads(process: psutil.Process) -> int:
+    """How many threads a process has; none if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.num_threads()
+    return 0
+
+
 def leftovers() -> list[psutil.Process]:
     """Processes of clusters whose guard is gone as well."""
     guarded = {word for process in psutil.process_iter(["cmdline"]) for word in process.info["cmdline"] or ()}

@@ -116,5 +116,12 @@ class EngineProcess:
     fault: str = ""
 
 
+@dataclass(frozen=True)
+class NotForked:
+    """The system has refused to fork this engine, or the store, for this reason."""
+
+    why: str
+
+
 Order = ForkOrder | KillOrder | Alive
-Report = Alive | Hello | StoreAddress | EngineProcess
+Report = Alive | Hello | StoreAddress | EngineProcess | NotForked

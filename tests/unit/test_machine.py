@@ -1,4 +1,4 @@
-"""What a machine lets a process have: the cores, the memory and the files of the containers that it runs in."""
+"""What a machine lets a process have: cores, memory, files, processes and threads, of its containers too."""
 
 import os
 import resource
@@ -154,6 +154,52 @@ def test_memory_is_what_the_container_has_left(host, own, files, free):
 def test_open_files(monkeypatch, soft, files):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, soft))
     assert machine.open_files() == files
+
+
+TASKS = {
+    "no limit": ("0::/\n", {"": {"pids.max": "max", "pids.current": 7}}, None),
+    "version 2, a container": ("0::/\n", {"": {"pids.max": 100, "pids.current": 7}}, (100, 7, 93)),
+    "version 2, the fewest left": (
+        "0::/user/job\n",
+        {"user": {"pids.max": 500, "pids.current": 490}, "user/job": {"pids.max": 100, "pids.current": 9}},
+        (500, 490, 10),
+    ),
+    "version 1": ("8:pids:/\n", {"pids": {"pids.max": 60, "pids.current": 61}}, (60, 61, 0)),
+    "files that say nothing": ("0::/\n", {"": {"pids.max": ""}}, None),
+}
+
+
+@pytest.mark.parametrize(("own", "files", "limit"), TASKS.values(), ids=TASKS)
+def test_processes_are_those_that_the_container_allows(host, own, files, limit):
+    """And the container around it."""
+    host(own, files)
+    found = machine.tasks()
+    assert (found and (found.most, found.taken, found.left)) == limit
+
+
+@pytest.mark.parametrize(
+    ("user", "soft", "limit"),
+    [
+        (1000, 30, (30, 5, True)),
+        (1000, resource.RLIM_INFINITY, None),
+        (0, 30, None),
+        (1000, 50_000, (50_000, 900, True)),
+    ],
+)
+def test_processes_are_those_that_the_user_may_have(monkeypatch, tmp_path, user, soft, limit):
+    """The user's own are counted, with their threads, only where the limit may be near; root has none."""
+    (tmp_path / "loadavg").write_text("0.20 0.18 0.12 1/900 11206\n")
+    for pid, threads in ((7, 2), (8, 3), (9, 4)):
+        for thread in range(threads):
+            (tmp_path / str(pid) / "task" / str(thread)).mkdir(parents=True)
+    monkeypatch.setattr(machine, "PROCESSES", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "none")
+    monkeypatch.setattr(machine, "_owner", lambda process: 1000 if process.name in "78" else 0)
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, soft))
+    found = machine.tasks()
+    assert (found and (found.most, found.taken, found.is_users)) == limit
 
 
 def test_ranks_compute_with_the_cores_that_they_have(host):

@@ -14,8 +14,10 @@ import pytest
 import distlab
 from distlab import machine
 from distlab.client.cell import Cell, Options
+from distlab.diagnosis.failures import END_SOME_PROCESSES
 from distlab.launch import local, reaper
-from tests.cluster.conftest import descriptors_and_threads, our_processes, pid_on_rank, sum_of_ranks
+from tests.cluster import refuses_forks
+from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, pid_on_rank, sum_of_ranks
 from tests.processes import controller_of, python_that_goes_on, wait_until_gone
 from tests.refused import raised
 
@@ -193,3 +195,22 @@ def test_an_engine_that_registers_while_the_client_connects(monkeypatch):
     monkeypatch.setattr(ipyparallel.Client, "_register_engine", lambda client, message: None)
     with distlab.Cluster(2) as cluster:
         assert cluster.run(sum_of_ranks) == [1, 1]
+
+
+def test_a_system_that_refuses_another_process(monkeypatch, tmp_path):
+    """As at a limit of processes: the error says so, the other rank lives on, and later the cluster is whole again."""
+    full = tmp_path / "full"
+    monkeypatch.setenv(refuses_forks.FILE, str(full))
+    with distlab.Cluster(2, preload=[refuses_forks.__name__]) as cluster:
+        cluster.push({"kept": 5})
+        kill(cluster, 1)
+        full.touch()
+        error = raised(distlab.ClusterError, cluster.heal)
+        assert str(error) == (
+            "New processes did not start: a process could not be forked ([Errno 11] Resource temporarily unavailable). "
+            f"{END_SOME_PROCESSES} Then call cluster.restart()."
+        )
+        full.unlink()
+        cluster.heal()
+        assert cluster.pull("kept", ranks=[0]) == [5]
+        assert cluster.run(lambda rank, n: rank) == [0, 1]

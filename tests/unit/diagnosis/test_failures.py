@@ -8,6 +8,7 @@ import pytest
 from distlab.diagnosis.failures import (
     ADVICE,
     DIED,
+    END_SOME_PROCESSES,
     exit_words,
     is_mismatch,
     lines_of_dead,
@@ -198,3 +199,34 @@ def test_what_was_done_about_ranks():
         "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, and its variables are lost: x. "
         "Other ranks keep their variables, and the process group is rebuilt."
     )
+
+
+REFUSED = {
+    ("RuntimeError", "can't start new thread", ""): True,
+    ("RuntimeError", "Resource temporarily unavailable", ""): True,
+    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "    pid = os.fork()\n"): True,
+    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "    os.read(pipe, 1)\n"): False,
+    ("OSError", "[Errno 28] No space left on device: '/dev/full'", ""): False,
+}
+
+
+@pytest.mark.parametrize(("raised", "is_limit"), REFUSED.items())
+def test_a_limit_on_processes_is_recognised(raised, is_limit):
+    """In what Python and C++ raise; a read that would have to wait has the same words as a fork that is refused."""
+    kind, message, traceback = raised
+    words = lines_of(Failure(0, kind, message, traceback=traceback))
+    assert (END_SOME_PROCESSES in words) == is_limit
+
+
+def test_a_group_that_needs_more_threads_than_there_may_be():
+    """To start the cluster again helps only after the advice."""
+    raised = Failure(0, "RuntimeError", "Resource temporarily unavailable")
+    assert not_built([raised], [1, 2], 60.0, 5.0, is_first=True) == (
+        "The process group could not be built: rank 0 raised RuntimeError: Resource temporarily unavailable\n"
+        f"{END_SOME_PROCESSES} Then start the cluster again."
+    )
+
+
+def test_a_rank_that_a_library_ends_for_want_of_a_thread():
+    log = "Resource temporarily unavailable (src/thread.cpp:241)"
+    assert exit_words(-6, log) == "was killed by SIGABRT (it was refused a thread)"

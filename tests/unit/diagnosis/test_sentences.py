@@ -248,6 +248,9 @@ CHECKS = {
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
     "failure readable raised_words": _failure,
+    "on_limit_of_processes": lambda rng, states: is_a_sentence(
+        failures.on_limit_of_processes("RuntimeError: can't start new thread")
+    ),
 }
 
 

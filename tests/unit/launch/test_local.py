@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from distlab.launch import local
+from distlab import machine
+from distlab.launch import local, reaper
 from distlab.launch.controller import SoonCalmMonitor
 from tests.processes import python
 from tests.refused import refused
@@ -28,7 +29,45 @@ MEMORY = "A rank takes about 190 MB: close other programs."
 def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
     """The largest cluster that fits is named, and how to get more."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    limits = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2}
+    monkeypatch.setattr(resource, "getrlimit", limits.get)
+    if words:
+        assert str(refused(local.check, n, engines)) == f"n must be {words}"
+    else:
+        local.check(n, engines)
+
+
+ULIMIT_U = "End some, or for more run `ulimit -u 4096` in the shell that starts Python or Jupyter."
+CONTAINER = "End some, or for more start the container with a higher limit, such as docker run --pids-limit 1024."
+
+
+@pytest.mark.parametrize(
+    ("limit", "n", "engines", "own", "words"),
+    [
+        (None, 100, "fork", 0, ""),
+        (machine.TaskLimit(100, 20, True), 4, "fork", 0, ""),
+        (machine.TaskLimit(100, 80, True), 4, "fork", 60, ""),
+        (
+            *(machine.TaskLimit(100, 80, True), 4, "fork", 0),
+            "at most 0 on this machine, got 4. "
+            f"You may run 100 processes and threads here, and 80 run already. {ULIMIT_U}",
+        ),
+        (
+            *(machine.TaskLimit(70, 2, False), 4, "fork", 0),
+            "at most 3 on this machine, got 4. "
+            f"This container may run 70 processes and threads here, and 2 run already. {CONTAINER}",
+        ),
+        (
+            *(machine.TaskLimit(70, 2, False), 3, "local", 0),
+            "at most 2 on this machine, got 3. "
+            f"This container may run 70 processes and threads here, and 2 run already. {CONTAINER}",
+        ),
+    ],
+)
+def test_a_machine_that_allows_few_processes(monkeypatch, limit, n, engines, own, words):
+    """What the cluster before has is not counted: it ends, or the new one takes it."""
+    monkeypatch.setattr(machine, "tasks", lambda: limit)
+    monkeypatch.setattr(reaper, "of_notebook", lambda pid: [SimpleNamespace(num_threads=lambda: own)])
     if words:
         assert str(refused(local.check, n, engines)) == f"n must be {words}"
     else:
