@@ -4,6 +4,7 @@ Runs in a person's own process. A wheel carries the lessons in this package; in 
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -55,18 +56,19 @@ def course(arguments: Sequence[str]) -> int:
 
 
 def lab(arguments: Sequence[str]) -> int:
-    """`python -m distlab lab [DIR] [OPTIONS]`: the lessons that are not there yet, and JupyterLab on them.
+    """`python -m distlab lab [DIR] [OPTIONS]`: write the lessons that are missing, and open JupyterLab on them.
 
     Becomes JupyterLab, which gets the options; returns an exit status only if that cannot be.
     """
-    given = [word for word in arguments[:1] if word in ("-h", "--help") or not word.startswith("-")]
+    folders, options = _sorted_out(arguments)
     parser = argparse.ArgumentParser(
         "python -m distlab lab",
         usage="%(prog)s [-h] [folder] [options of JupyterLab]",
-        description="Write the lessons that are missing into a folder, and open JupyterLab there.",
+        description="Write the lessons that are missing into a folder, and open JupyterLab there. All options but -h "
+        "are JupyterLab's, such as --no-browser or --port=9000; `jupyter lab --help` lists them.",
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
-    folder = parser.parse_args(given).folder
+    folder = parser.parse_args(folders).folder
     if find_spec("jupyterlab") is None:
         print('distlab: JupyterLab is not installed here: pip install "distlab[lab,course]"', file=sys.stderr)
         return 1
@@ -76,15 +78,45 @@ def lab(arguments: Sequence[str]) -> int:
         return _refuse(folder, error)
     if done.new:
         print(_words(done, folder), flush=True)
-    where = [f"--ServerApp.root_dir={folder.resolve()}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
-    options = [*where, "--log-level=WARN"]
+    ours = [f"--ServerApp.root_dir={folder.resolve()}", f"--LabApp.default_url=/lab/tree/{FIRST}", "--log-level=WARN"]
+    ours += ["--LabApp.news_url=None"]  # or JupyterLab asks at its first start whether it may look for news
     if getattr(os, "geteuid", lambda: 1)() == 0:  # root may run Jupyter only when told so
-        options.append("--allow-root")
+        ours.append("--allow-root")
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        options.append("--no-browser")
-        print("No display here: open the address that Jupyter prints below. Ctrl-C stops it.", flush=True)
-    command = [sys.executable, "-m", "jupyterlab", *options, *arguments[len(given) :]]
+        ours.append("--no-browser")
+        print("No display here: open the address that is printed below. Ctrl-C stops it.", flush=True)
+    command = [sys.executable, "-m", "distlab_course.jupyter", *ours, *options]
     os.execv(command[0], command)
+
+
+def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that name a folder or ask for help, and the options of JupyterLab with their values, in any order."""
+    folders: list[str] = []
+    options: list[str] = []
+    takes_value = False  # whether the word before is an option that the next word may belong to
+    for word in arguments:
+        if word in ("-h", "--help"):
+            folders.append(word)
+        elif word.startswith("-"):
+            options.append(word)
+            takes_value = "=" not in word and word.lstrip("-") not in _flags()
+            continue
+        elif takes_value:
+            options.append(word)
+        else:
+            folders.append(word)
+        takes_value = False
+    return folders, options
+
+
+@functools.cache
+def _flags() -> frozenset[str]:
+    """The names of JupyterLab's options that take no value."""
+    try:
+        from jupyterlab.labapp import LabApp
+    except ImportError:  # then nothing is started
+        return frozenset()
+    return frozenset(LabApp.flags)
 
 
 def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False) -> Written:

@@ -49,7 +49,7 @@ OLDER = "   of an older distlab: it notes nothing that a person has to look at; 
 
 
 def make_class(arguments: Sequence[str]) -> int:
-    """`python -m distlab class [DIR] [LAB ...]`: build assignments. Returns the exit status."""
+    """`python -m distlab class [DIR] [LAB ...]`: build assignments for nbgrader. Returns the exit status."""
     parser = argparse.ArgumentParser(
         "python -m distlab class", description="Build nbgrader assignments, and a bundle for students without answers."
     )

@@ -99,17 +99,49 @@ def test_without_jupyterlab_the_command_to_install_it_is_shown(source, tmp_path,
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.parametrize("given", [["mine", "--port", "9000"], ["mine"], ["--port", "9000"], []])
-def test_lab_becomes_jupyterlab_in_the_folder_and_passes_its_options_on(source, tmp_path, given, monkeypatch):
+STARTS = {
+    "": ("distlab-course", ""),
+    "mine": ("mine", ""),
+    "mine --port 9000": ("mine", "--port 9000"),
+    "--port 9000 mine": ("mine", "--port 9000"),
+    "--port 9000": ("distlab-course", "--port 9000"),
+    "--no-browser mine": ("mine", "--no-browser"),
+    "--no-browser --ServerApp.port=9000 mine": ("mine", "--no-browser --ServerApp.port=9000"),
+    "--port 9000 --no-browser mine --ip 0.0.0.0": ("mine", "--port 9000 --no-browser --ip 0.0.0.0"),
+    "-y --debug mine": ("mine", "-y --debug"),
+}
+
+
+@pytest.fixture
+def started(source, tmp_path, monkeypatch):
+    """The commands that processes become, in a folder without lessons."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lessons, "find_spec", lambda name: True)
-    ran = []
-    monkeypatch.setattr("os.execv", lambda program, command: ran.append((program, command)))
-    lessons.lab(given)
-    ((program, command),) = ran
-    folder = tmp_path / ("mine" if given[:1] == ["mine"] else "distlab-course")
-    assert (program, command[:3]) == (sys.executable, [sys.executable, "-m", "jupyterlab"])
+    commands = []
+    monkeypatch.setattr("os.execv", lambda program, command: commands.append(command))
+    return commands
+
+
+@pytest.mark.parametrize("given", STARTS)
+def test_lab_becomes_jupyterlab_in_the_folder_and_passes_its_options_on(tmp_path, given, started):
+    """In any order: a word is a folder unless it belongs to an option that takes a value."""
+    lessons.lab(given.split())
+    (command,) = started
+    name, words = STARTS[given]
+    folder, options = tmp_path / name, words.split()
+    assert command[:3] == [sys.executable, "-m", "distlab_course.jupyter"]
     assert f"--ServerApp.root_dir={folder}" in command
-    options = [one for one in given if one != "mine"]
+    assert "--LabApp.news_url=None" in command
     assert command[len(command) - len(options) :] == options
     assert (folder / LESSON).exists()
+
+
+@pytest.mark.parametrize("given", [["mine", "yours"], ["--no-browser", "mine", "yours"], ["mine", "--help"]])
+def test_lab_writes_nothing_where_it_is_not_clear_what_is_meant(tmp_path, given, started, capsys):
+    """Two folders, or a question."""
+    with pytest.raises(SystemExit):
+        lessons.lab(given)
+    said = capsys.readouterr()
+    assert "usage: python -m distlab lab [-h] [folder] [options of JupyterLab]" in said.out + said.err
+    assert started == []
+    assert not (tmp_path / "mine").exists()

@@ -2,14 +2,17 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
 import psutil
+import pytest
 
 from distlab import __main__ as doctor
+from distlab import machine
 from distlab.launch import reaper
 
 
@@ -82,3 +85,54 @@ def test_the_doctor_cleans(capsys, monkeypatch):
         assert orphan.wait(timeout=5) == -15
         assert mine.poll() is None
     assert "processes of clusters whose notebook is gone" in capsys.readouterr().out
+
+
+def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
+    """A line each, in units that a person knows."""
+    monkeypatch.setattr(machine, "memory", lambda: 7_500_000_000)
+    monkeypatch.setattr(machine, "open_files", lambda: 1024)
+    monkeypatch.setattr(machine, "tasks", lambda: machine.TaskLimit(500, 120, is_users=True))
+    doctor.check_machine()
+    said = dict(line[6:].split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["memory"] == "7.5 GB free; a rank takes about 60 MB, and what it loads"
+    assert re.fullmatch(r"[\d.]+ GB free in this folder, [\d.]+ GB for temporary files", said["disk"])
+    assert said["limits"] == "1024 open files, 500 processes and threads, of which 380 are free"
+
+
+HELP = {
+    ("--help",): "usage: python -m distlab [-h] COMMAND",
+    ("--help", "doctor"): "usage: python -m distlab [-h] COMMAND",
+    ("doctor", "--help"): "usage: python -m distlab doctor ",
+    ("lab", "--help"): "usage: python -m distlab lab ",
+    ("lab", "mine", "-h"): "usage: python -m distlab lab ",
+    ("course", "--help"): "usage: python -m distlab course ",
+    ("class", "--help"): "usage: python -m distlab class ",
+}
+
+
+@pytest.mark.parametrize("given", HELP)
+def test_each_command_has_its_own_help(capsys, monkeypatch, given):
+    monkeypatch.setattr(sys, "argv", ["distlab", *given])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        doctor.main()
+    assert capsys.readouterr().out.startswith(HELP[given])
+
+
+def test_the_general_help_says_what_each_command_does(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["distlab", "--help"])
+    with pytest.raises(SystemExit):
+        doctor.main()
+    said = capsys.readouterr().out
+    assert "  doctor   check what this machine can do, and say what to change\n" in said
+    assert "  lab      write the lessons that are missing, and open JupyterLab on them\n" in said
+    assert "  course   write the lessons into a folder\n" in said
+    assert "--clean" not in said
+
+
+def test_a_command_and_its_options_come_in_any_order(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.setattr(reaper, "leftovers", list)
+    for given in (["doctor", "--clean"], ["--clean", "doctor"]):
+        monkeypatch.setattr(sys, "argv", ["distlab", *given])
+        assert doctor.main() == 0
+        assert "ended 0 processes" in capsys.readouterr().out
