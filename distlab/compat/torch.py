@@ -30,6 +30,10 @@ BEGINNING_IN_CPP = (
     (dist, "_broadcast_coalesced"),
     (dist, "_verify_params_across_processes"),
 )
+# What gives a Work to DDP's Reducer, which waits for it in C++.
+GIVES_TO_REDUCER = (dist.Reducer, "_set_forward_pass_work_handle")
+# The method of a Work that says where a message came from; and one that its class alone has, for TorchScript.
+SENDER, OF_CLASS = "_source_rank", "unbox"
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
 ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
 # The operators that make functional collectives, and the method of ProcessGroup that does the same.
@@ -86,9 +90,7 @@ def connects_when_made(backend: str) -> bool:
 
 def is_shared(store: Any) -> bool:
     """Whether ranks can find each other's keys in the store of a group: in one of these of torch's own."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    return isinstance(store, (dist.TCPStore, dist.FileStore, dist.HashStore))
+    return isinstance(_without_prefixes(store), (dist.TCPStore, dist.FileStore, dist.HashStore))
 
 
 def default_timeout() -> timedelta:
@@ -170,7 +172,7 @@ def sender_of(work: dist.Work) -> int | None:
     Private: a method of Work.
     """
     with contextlib.suppress(RuntimeError):
-        return work._source_rank()
+        return getattr(work, SENDER)()
     return None
 
 

@@ -169,9 +169,15 @@ def _of_the_posted(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("_source_rank", *vars(dist.Work)):
-    if _name not in vars(Deferred) and (not _name.startswith("_") or _name == "_source_rank") and _name != "unbox":
-        setattr(Deferred, _name, _of_the_posted(_name))
+def _needs_the_posted(name: str) -> bool:
+    """Whether a method of Work is that of the call's own: all that a program may call, and that are not above."""
+    if name in vars(Deferred) or name == private.OF_CLASS:
+        return False
+    return name == private.SENDER or not name.startswith("_")
+
+
+for _name in filter(_needs_the_posted, {private.SENDER, *vars(dist.Work)}):
+    setattr(Deferred, _name, _of_the_posted(_name))
 
 hooks.install(hooks.waits_of(Deferred))
 

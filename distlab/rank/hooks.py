@@ -68,7 +68,7 @@ def table() -> Iterator[Row]:
     if hasattr(dist, "ProcessGroupGloo"):
         yield dist.ProcessGroupGloo, "__init__", stores.building
     yield dist.Reducer, "__init__", building_reducer
-    yield dist.Reducer, "_set_forward_pass_work_handle", handing_over
+    yield *private.GIVES_TO_REDUCER, handing_over
     for owner, name in private.BEGINNING_IN_CPP:
         yield owner, name, beginning_in_cpp
     yield torch.nn.parallel.DistributedDataParallel, "forward", counted
