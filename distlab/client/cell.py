@@ -90,7 +90,7 @@ class Cell:
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
-        self._turn = -1  # the rank at a breakpoint to which the person has typed
+        self._turns = turns.Turns(ranks.channel)
         self._then: dict[int, RankStatus] = {}  # what the ranks did when the first one had failed or died
 
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Cell:
             self._ranks.channel.hear(0)
             while self._ranks.channel.asks:
                 began = time.monotonic()
-                self._turn = turns.take(self._ranks.channel, self._turn)
+                self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
             if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):

@@ -24,12 +24,12 @@ from distlab.client.export import Step
 from distlab.errors import DistlabError
 from distlab.rank import entry
 from distlab.wire import payload
-from distlab.wire.messages import ONE_LINE
 
 ON_RANKS = ("rank", "world_size", "dist")  # which every cluster defines
 PX = re.compile(r"\s*%%?px\b")
 OPTION = re.compile(r"%%px [^\n]*?(--\w*)$")
 EXERCISE = re.compile(r"""\b(?:check|hint)\(["'](\w*)$""")
+PYTHON_BELOW = ("capture",)  # cell magics that run what is below them as a cell
 NAME = re.compile(r"(?:([\w.]+)\.)?(\w*)$")
 SECONDS = 10.0  # for rank 0 to answer
 
@@ -42,7 +42,7 @@ class PxMagics(Magics):
     @no_var_expand
     def px(self, line: str) -> None:
         """Run one line on every rank."""
-        self.cell_px("", f"{line}\n{ONE_LINE}", f"%px {line}")
+        self.cell_px("", line, f"%px {line}")
 
     @cell_magic("px")
     @magic_arguments("px")
@@ -69,19 +69,47 @@ class PxMagics(Magics):
         """
         args, cluster = parse_argstring(self.cell_px, line), current_cluster()
         targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
-        shown, pauses = source or f"%%px {line}".rstrip() + f"\n{cell}", args.pdb or may_pause(cell.encode())
+        first = f"%%px {line}".rstrip()
+        shown = source or f"{first}\n{cell}"
+        code = cell if source else with_first_line(first, cell)
+        pauses = args.pdb or may_pause(cell.encode())
         options = Options(args.timeout, args.check, source=shown, pauses=pauses, debug=args.pdb)
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # the trace is shown even if the cell fails
                 afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
-            sent = Cell(cluster.ranks, targets, lambda view: view.execute(cell, silent=False, block=False), options)
+            sent = Cell(cluster.ranks, targets, lambda view: view.execute(code, silent=False, block=False), options)
             if args.local:
                 with waiting.allowed():
-                    self.shell.run_cell(cell)
+                    self.shell.run_cell(code)
             sent.finish()
         cluster.steps.append(Step("cell", tuple(targets), cell))
         if args.export is not None:
             ipython_display(cluster.export(args.export, args.force))
+
+
+def with_first_line(first: str, cell: str) -> str:
+    """The text of a cell as it is compiled: with a comment in the place of its first line, so that the lines count.
+
+    Line 3 of the cell is then line 3 for Python, too, and whatever asks Python says what the notebook shows: reports,
+    the debugger, warnings, a learner's own traceback. Another magic below %%px is called as IPython calls one that is
+    on the first line.
+
+    Args:
+        first: the line with %%px.
+        cell: what stands below it.
+    """
+    own = next((text for text in cell.split("\n") if text.strip()), "")
+    name, _, options = own.strip().removeprefix("%%").partition(" ")
+    if not own.strip().startswith("%%"):
+        indent = own[: len(own) - len(own.lstrip())]  # IPython takes off what all lines have
+        return f"{indent}# {first}\n{cell}"
+    if name.endswith("?"):  # a question about a magic
+        return cell
+    above, _, below = cell.partition(own)
+    below = below.removeprefix("\n")
+    if name in PYTHON_BELOW:
+        below = f"# {first}\n{above}# {own}\n{below}"
+    return f"# {first}\n{above}get_ipython().run_cell_magic({name!r}, {options!r}, {below!r})\n"
 
 
 def _chosen(words: str, n: int) -> list[int]:

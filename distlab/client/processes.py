@@ -362,12 +362,12 @@ class Processes:
             if not statuses or statuses[0] is None:
                 return ""
             log = Path(self.folder, "log", f"engine-{rank}.log").read_text(errors="replace")
-            return failures.exit_words(statuses[0], log, self.fault_of(rank, pid))
+            return failures.exit_words(statuses[0], log, self.fault_of(rank))
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
             report = connection.engines.get((rank, pid))
             if report and report.status is not None:
-                return failures.exit_words(report.status, report.log, self.fault_of(rank, pid))
+                return failures.exit_words(report.status, report.log, self.fault_of(rank))
             if report and host in connection.lost:
                 if self.names:
                     return f"was lost with host {self.names[host]}, {connection.lost[host]}"
@@ -375,10 +375,10 @@ class Processes:
                 return f"ended with the process that forks the ranks, which {words}"
         return ""
 
-    def fault_of(self, rank: int, pid: int) -> faults.Fault:
-        """Where a process of an engine was if a fault in compiled code ended it, as far as that is known."""
+    def fault_of(self, rank: int) -> faults.Fault:
+        """Where the newest process of an engine was if a fault in compiled code ended it, as far as that is known."""
         part = self.servers.fault_of(rank) if self._plan.forks else faults.learners_part(self.folder, rank)
-        return faults.read(part, pid)
+        return faults.read(part)
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""

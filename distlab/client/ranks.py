@@ -381,7 +381,7 @@ class Ranks:
         if rank not in self.lost:
             self.lost[rank] = self._how_ended(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)
-        self.faults[rank] = self._processes.fault_of(rank, self.joined[rank].pid)
+        self.faults[rank] = self._processes.fault_of(rank)
         return self.lost[rank]
 
     def _how_ended(self, rank: int) -> str:

@@ -15,35 +15,49 @@ WAIT = 5.0  # seconds for the next question of a rank that computes, before anot
 LOOK = 0.1  # seconds between two looks at what it does
 
 
-def take(channel: ControlChannel, rank: int) -> int:
-    """Ask the person for one line, and send it to a rank: to the one of the last turn, if it wants another one.
+class Turns:
+    """Whose debugger the person types to, while ranks of one cell are at breakpoints."""
 
-    Args:
-        rank: the one of the last turn.
+    def __init__(self, channel: ControlChannel):
+        self._channel = channel
+        self._rank = -1  # of the last turn, or the one that the person has chosen for the next
+        self._stopped: set[int] = set()  # the ranks of which the person knows that they have stopped
 
-    Returns:
-        the one of this turn, or the one that the person has chosen for the next.
+    def take(self) -> None:
+        """Ask the person for one line, and send it to a rank: to the one of the last turn, if it wants another one.
 
-    Raises:
-        KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
-    """
-    rank = rank if rank in channel.asks else min(channel.asks)
-    text, end, prompt = channel.asks[rank].rpartition("\n")
-    print(text, end=end, flush=True)
-    try:
-        with waiting.allowed():
-            line = input(prompt)
-    except EOFError:
-        line = "quit"
-    is_command = prompt.startswith("(rank")
-    if is_command and line.strip() in ("q", "quit", "exit"):
-        raise KeyboardInterrupt
-    if is_command and (other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line)):
-        channel.asks[rank] = prompt
-        return _chosen(channel, int(other[1]), rank)
-    channel.type(rank, line + "\n")
-    _expect(channel, rank)
-    return rank
+        Raises:
+            KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
+        """
+        channel = self._channel
+        rank = self._rank if self._rank in channel.asks else min(channel.asks)
+        text, end, prompt = channel.asks[rank].rpartition("\n")
+        print(text, end=end, flush=True)
+        self._announce(rank)
+        try:
+            with waiting.allowed():
+                line = input(prompt)
+        except EOFError:
+            line = "quit"
+        is_command = prompt.startswith("(rank")
+        if is_command and line.strip() in ("q", "quit", "exit"):
+            raise KeyboardInterrupt
+        if is_command and (other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line)):
+            channel.asks[rank] = prompt
+            self._rank = _chosen(channel, int(other[1]), rank)
+            return
+        channel.type(rank, line + "\n")
+        _expect(channel, rank)
+        self._rank = rank
+
+    def _announce(self, rank: int) -> None:
+        """Say which ranks have stopped since the last turn, beside the one that has its turn."""
+        stopped = {*self._channel.asks}
+        others = sorted(stopped - self._stopped - {rank})
+        self._stopped = stopped
+        if others:
+            have = "have" if len(others) > 1 else "has"
+            print(f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there", flush=True)
 
 
 def _chosen(channel: ControlChannel, rank: int, before: int) -> int:

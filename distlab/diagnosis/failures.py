@@ -121,9 +121,8 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
     for line in lines:
         if line.file not in cells:
             shown.append(with_text(line))
-        elif texts and line.file == cells[0]:
-            number = min(line.number, len(texts))  # %px has no first line of its own
-            shown.append(Line(number, texts[number - 1].removeprefix("%px ").strip(), line.place))
+        elif line.file == cells[0] and line.number <= len(texts):
+            shown.append(Line(line.number, texts[line.number - 1].removeprefix("%px ").strip(), line.place))
         else:  # of a function from an earlier cell
             shown.append(Line(line.number, "", line.place))
     return tuple(shown)

@@ -8,6 +8,7 @@ prints what it prints under its rank, and ends where the cell does.
 import asyncio
 import builtins
 import faulthandler
+import functools
 import gc
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from typing import Any
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.rank import debugger
 from distlab.rank.debugger import PERSON
+from distlab.wire.messages import line_of
 from distlab.wire.rendezvous import INTERFACES
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
@@ -157,6 +159,7 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell.set_hook("show_in_pager", _print_page, 0)
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's, for a person at a terminal
     warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
+    warnings.formatwarning = functools.partial(_warning_words, warnings.formatwarning)
     shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
 
@@ -191,6 +194,24 @@ def _run_module(name: str, names: dict[str, Any]) -> None:
     except SystemExit as end:
         if end.code:
             raise
+
+
+def _warning_words(
+    own: Callable[..., str],
+    message: Warning,
+    category: type[Warning],
+    filename: str,
+    number: int,
+    line: str | None = None,
+) -> str:
+    """A warning as Python writes it, but "line 3" for a line of a cell, whose file nobody knows and each rank has anew.
+
+    Args:
+        own: Python's function, which takes what follows.
+    """
+    words = own(message, category, filename, number, line)
+    where = line_of(filename, number, "")
+    return words.replace(f"{filename}:{number}", where.position, 1) if where.is_in_cell else words
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:

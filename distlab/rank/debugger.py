@@ -10,6 +10,7 @@ import io
 import os
 import pdb
 import queue
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +24,9 @@ NOBODY = (
     "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, a script in a terminal, "
     "pytest with -s"
 )
+
+
+_CELL_FILE = re.compile(r"(?<= at )[^\n]*ipykernel_\d+/\d+\.py:(\d+)")  # in what pdb says of a breakpoint
 
 
 class Person(io.StringIO):
@@ -120,6 +124,20 @@ class Debugger(pdb.Pdb):
         if not line.is_in_cell:
             where = f"{os.path.basename(line.file)}, {where}"
         return f"{where}{f' in {line.place}' if line.place else ''}{lprefix}{line.text}"
+
+    def message(self, msg: str) -> None:
+        super().message(_CELL_FILE.sub(r"line \1", msg))
+
+    def error(self, msg: str) -> None:
+        super().error(_CELL_FILE.sub(r"line \1", msg))
+
+    def do_rank(self, arg: str) -> None:
+        """rank number
+
+        Go to the debugger of another rank that has also stopped.
+        Without a number it is the variable rank, as in rank == 0.
+        """
+        self.default(f"rank {arg}".rstrip())  # client/turns.py takes the line with a number
 
     def do_interact(self, arg: str) -> None:
         """Type Python with the names of this frame; exit() comes back to the debugger."""

@@ -87,13 +87,8 @@ def _tells(row: str) -> bool:
     return frame is None or is_learners(_file_in(frame)) or _file_in(frame).endswith(_C10D)
 
 
-def read(part: str, pid: int) -> Fault:
-    """Where a process was, from the learner's part of its file.
-
-    Args:
-        part: what `learners_part` has returned.
-        pid: the process number, by which the cells that it ran are known.
-    """
+def read(part: str) -> Fault:
+    """Where a process was, from the learner's part of its file, as `learners_part` has returned it."""
     main, current, thread = "", "", ""
     stacks: dict[str, list[Line]] = {}
     ops: dict[str, str] = {}
@@ -106,20 +101,18 @@ def read(part: str, pid: int) -> Fault:
                 current = thread
         elif frame := re.fullmatch(_FRAME, row):
             if not _file_in(frame).endswith(_C10D):
-                stacks.setdefault(thread, []).insert(0, _line(frame, pid))
+                stacks.setdefault(thread, []).insert(0, _line(frame))
             elif thread not in stacks:  # the frames that were called come first
                 ops[thread] = frame[3]
     seen = current if current in stacks else main
     return Fault(tuple(stacks.get(seen, ())), ops.get(seen, ""), in_python=bool(current), aborted=ABORTED in part)
 
 
-def _line(frame: re.Match[str], pid: int) -> Line:
-    """A line; one of a cell keeps its file, which tells one cell from another, and counts the line with %%px."""
-    file, number, function = _file_in(frame), int(frame[2]), frame[3]
+def _line(frame: re.Match[str]) -> Line:
+    """A line; one of a cell keeps its file, which tells one cell from another."""
+    function = frame[3]
     place = "" if function.startswith("<") else function
-    if f"ipykernel_{pid}" in file:
-        number += 1
-    return Line(number, "", place, file)
+    return Line(int(frame[2]), "", place, _file_in(frame))
 
 
 def _file_in(frame: re.Match[str]) -> str:

@@ -11,7 +11,6 @@ import linecache
 import os
 from dataclasses import dataclass, field
 
-ONE_LINE = "# %px"  # the last line of what %px sends: it has no first line that only the notebook knows, as %%px has
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
 # kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
@@ -317,6 +316,9 @@ def _is_compiled(path: str, folders: list[str]) -> bool:
 def line_of(filename: str, number: int, function: str) -> Line:
     """A line of source as the notebook shows it; without its text if only the notebook has that.
 
+    A rank compiles a cell with a comment in the place of its line with %%px (see magics.py), so Python also counts as
+    the notebook does. The file of a cell differs on each rank: it is left out.
+
     Runs on: a rank.
 
     Args:
@@ -325,6 +327,5 @@ def line_of(filename: str, number: int, function: str) -> Line:
     place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
     if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
-        header = 0 if linecache.getlines(filename)[-1:] == [ONE_LINE + "\n"] else 1  # %%px, which is not compiled
-        return Line(number + header, text, place)
+        return Line(number, text, place)
     return Line(number, text, place, filename)

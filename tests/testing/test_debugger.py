@@ -1,5 +1,6 @@
 """`breakpoint()` on ranks: what a person types in a terminal, and in a notebook's kernel, and what comes of it."""
 
+import io
 import sys
 import time
 
@@ -48,6 +49,7 @@ class Terminal:
         (folder / "test_stops.py").write_text(STOPS)
         command = ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-s", *words]
         self.child = pexpect.spawn(sys.executable, command, cwd=folder, encoding="utf-8", timeout=90, env=None)
+        self.shown = self.child.logfile_read = io.StringIO()
 
     def says(self, words, line=None):
         self.child.expect_exact(words)
@@ -81,6 +83,7 @@ def test_ranks_take_turns(tmp_path):
         both = terminal.child.expect_exact(["rank 1 can be chosen", "ranks 1-2 can be chosen"])
     terminal.says("(rank 1) ", "rank 2")
     terminal.says("(rank 2) ", "interact")
+    assert terminal.shown.getvalue().count("rank 2 has also stopped: type `rank 2` to go there") == 1
     terminal.says(">>> ", "x + 40")
     terminal.says("tensor([42.])")
     terminal.says(">>> ", "exit()")

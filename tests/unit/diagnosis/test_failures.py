@@ -87,14 +87,14 @@ def test_how_a_process_ended(status, log, fault, words):
 
 
 def test_the_lines_of_a_dead_rank_have_their_text():
-    """Those of its cell, which %px has no first line for; those of an earlier cell have a number alone."""
+    """Those of its cell, and of a line of %px; those of an earlier cell have a number alone."""
     cell, earlier, file = "/tmp/ipykernel_7/2.py", "/tmp/ipykernel_7/1.py", linecache.__file__
     lines = Line(3, "", file=cell), Line(2, "", "step", earlier), Line(1, "", "load", file)
     shown = lines_of_dead(lines, 7, "%%px\nx = 1\n  step(x)")
     assert shown[:2] == (Line(3, "step(x)"), Line(2, "", "step"))
     assert shown[2].text == '"""Cache lines from Python source files.'
     assert [line.file for line in shown] == ["", "", file]
-    assert lines_of_dead((Line(2, "", file=cell),), 7, "%px dist.barrier()") == (Line(1, "dist.barrier()"),)
+    assert lines_of_dead((Line(1, "", file=cell),), 7, "%px dist.barrier()") == (Line(1, "dist.barrier()"),)
     assert lines_of_dead((Line(2, "", file=cell),), 7, "") == (Line(2, ""),)
 
 

@@ -38,7 +38,7 @@ GLOO = [
     frame(C10D, 3252, "all_reduce"),
     frame("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83, "wrapper"),
     frame(r"/home/me/mod\xe8les/train.py", 7, "step"),
-    frame(CELL, 2, "<module>"),
+    frame(CELL, 3, "<module>"),
     frame("/venv/lib/python3.11/site-packages/ipykernel/zmqshell.py", 549, "run_cell"),
     "",
     "Extension modules: numpy, torch._C (total: 2)",
@@ -48,27 +48,25 @@ GLOO = [
 def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
     """The learner's lines, outermost first, a cell's counted with its %%px; and the function that the last calls."""
     lines = Line(3, "", file=CELL), Line(7, "", "step", "/home/me/modèles/train.py")
-    fault = faults.read(written(tmp_path, *GLOO), 7)
+    fault = faults.read(written(tmp_path, *GLOO))
     assert fault == faults.Fault(lines, "all_reduce", in_python=False, aborted=True)
     assert [line.file for line in fault.lines] == [CELL, "/home/me/modèles/train.py"]
 
 
 def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
     rows = [row.replace("Thread 0x00007f0000000002", "Current thread 0x00007f0000000002") for row in GLOO]
-    assert faults.read(written(tmp_path, *rows), 7) == faults.Fault(
-        (Line(90, "", "load"),), in_python=True, aborted=True
-    )
+    assert faults.read(written(tmp_path, *rows)) == faults.Fault((Line(90, "", "load"),), in_python=True, aborted=True)
 
 
 def test_what_torch_calls_is_no_call_of_the_learners(tmp_path):
     """A learner's function that torch has called, and a barrier before that: the line did not call the barrier."""
     rows = [*GLOO[:8], frame("/home/me/train.py", 5, "hook"), frame(C10D, 1, "barrier"), *GLOO[-5:]]
-    assert faults.read(written(tmp_path, *rows), 7).op == ""
+    assert faults.read(written(tmp_path, *rows)).op == ""
 
 
 @pytest.mark.parametrize("rows", [(), GLOO[:1]], ids=["empty", "no fault"])
 def test_without_a_fault_nothing_is_known(tmp_path, rows):
-    assert faults.read(written(tmp_path, *rows), 7) == faults.Fault()
+    assert faults.read(written(tmp_path, *rows)) == faults.Fault()
     assert faults.learners_part(str(tmp_path / "nowhere"), 3) == ""
 
 
@@ -89,7 +87,7 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
     program.write_text(FAULT)
     environment = os.environ | {"IPP_PROFILE_DIR": str(tmp_path), "DISTLAB_CLUSTER": "x"}
     subprocess.run([sys.executable, program], env=environment, stderr=subprocess.PIPE)
-    fault = faults.read(faults.learners_part(str(tmp_path), 3), 0)
+    fault = faults.read(faults.learners_part(str(tmp_path), 3))
     assert fault == faults.Fault((Line(7, "", ""), Line(5, "", "ends")), in_python=True, aborted=True)
 
 
