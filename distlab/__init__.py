@@ -19,7 +19,7 @@ import importlib
 from typing import Any
 
 from distlab import errors
-from distlab.compat.ipython import current_shell
+from distlab.compat.ipython import current_shell, show_errors_with
 
 __version__ = "0.1.0"
 
@@ -60,6 +60,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     install(shell)
     _look_at_errors(shell)
+    _fit_errors()
     if hasattr(shell, "kernel") and Cluster.current is None:
         ahead.begin()
 
@@ -91,4 +92,17 @@ def _look_at_errors(shell: Any) -> None:
         shell.set_custom_exc((NameError, ValueError, RuntimeError, AssertionError), explain)
 
 
+def _show_error(error: BaseException, lines: list[str]) -> list[str]:
+    """See display.show_error, which is imported when there is an error to show."""
+    from distlab.client.display import show_error
+
+    return show_error(error, lines)
+
+
+def _fit_errors() -> None:
+    """In a notebook, show errors of distlab's as wide as its pane is; once."""
+    show_errors_with(_show_error, (errors.DistlabError, errors.Interrupted))
+
+
 _offer_px()
+_fit_errors()

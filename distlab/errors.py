@@ -20,7 +20,7 @@
     └── Interrupted                         a person interrupted a cell
 
 A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and the ranks are
-distlab's own and explain nothing.
+distlab's own and explain nothing. A person who watches sees it as wide as the pane is: see client/display.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distlab.wire.messages import Failure
 
 
-COLUMNS = 80  # of a terminal, and of a narrow notebook, which breaks longer lines in the middle of a word
+COLUMNS = 80  # of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
 
 
 class DistlabError(Exception):

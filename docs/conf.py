@@ -86,6 +86,17 @@ def buttons(page: str) -> str:
     return " · ".join(links)
 
 
+def alternative(cell: dict) -> str:
+    """Words for the picture that a cell has drawn: those that were saved with it, or its code; "" without a picture."""
+    pictures = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    if not pictures:
+        return ""
+    saved = pictures[0]["metadata"].get("image/png", {}).get("alt", "")
+    text = "".join(pictures[0]["data"].get("text/plain", ""))
+    code = "".join(cell["source"]).strip().splitlines()
+    return saved or (f"drawn by {code[-1].strip()}" if text.startswith("<Figure") else text)
+
+
 def prepare(app, page: str, source: list[str]) -> None:
     """README gets the table of contents; each lesson its buttons, the colours of its code, and what it folds."""
     if page == root_doc:
@@ -96,6 +107,8 @@ def prepare(app, page: str, source: list[str]) -> None:
         for cell in notebook["cells"]:
             if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the reader is asked for a prediction first
                 cell["metadata"].setdefault("tags", []).append("hide-output")
+            if words := alternative(cell):
+                cell["metadata"]["mystnb"] = {"image": {"alt": words}}
         first = notebook["cells"][0]["source"]
         notebook["cells"][0]["source"] = [first[0], "\n", buttons(page) + "\n", *first[1:]]
         source[0] = json.dumps(notebook)

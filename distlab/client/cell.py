@@ -90,7 +90,7 @@ class Cell:
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
-        self._turns = turns.Turns(ranks.channel)
+        self._turns: turns.Turns | None = None  # with the debuggers of ranks that are at breakpoints
         self._then: dict[int, RankStatus] = {}  # what the ranks did when the first one had failed or died
 
     @contextlib.contextmanager
@@ -164,6 +164,7 @@ class Cell:
             self._ranks.channel.hear(0)
             while self._ranks.channel.asks:
                 began = time.monotonic()
+                self._turns = self._turns or turns.Turns(self._ranks.channel)
                 self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began

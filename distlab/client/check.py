@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.checking import Exercise, Question, all_exercises, title_of_lab
+from distlab.client import display
 from distlab.client.cluster import Cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
@@ -63,7 +64,7 @@ class Verdict:
         state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
         badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
         words = html.escape("\n".join(filter(None, [self.words, self._next_step()])))
-        text = f'<pre style="white-space:pre-wrap">{html.escape(_title(self.name))}: {badge} {words}</pre>'
+        text = f'<pre style="{display.wrapped()}">{html.escape(_title(self.name))}: {badge} {words}</pre>'
         if self.run is None:
             return text
         png, size = self.run._repr_png_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -163,14 +164,14 @@ class Cluster:
     def heal(self) -> None:
         """Rebuild the process group, and replace ranks that have died with new processes; the others keep variables."""
         if gone := self.ranks.rebuild(anew=True):
-            print(gone)
+            display.say(gone, sys.stdout)
 
     @waiting.held()
     def interrupt(self) -> None:
         """Free every rank now and rebuild the process group; variables stay, but not on ranks that must be ended."""
         replaced = self.ranks.free_all()
         for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
-            print(sentence)
+            display.say(sentence, sys.stdout)
 
     def __enter__(self) -> Cluster:
         return self

@@ -26,10 +26,15 @@ from distlab.diagnosis.proof import need
 from distlab.text import rank_list
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
+LABELLED = {"text/html", "text/markdown"}  # rich output that has a place for the names of its ranks
 KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown
 LANES, LANE_SECONDS, LANE_WIDTH = 16, 12.0, 240  # of the live picture: ranks, the time that it shows, and how wide
 ARROWS = 64 + LANE_WIDTH + 4  # where they begin
+OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
 LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}  # how opaque a lane is; other times leave a gap
+WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # unlike JupyterLab, which breaks words
+SAVED = "white-space:pre-wrap"  # the same in outputs that programs make: whatever shows them has its own rules
+HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
 LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
 
 
@@ -37,13 +42,19 @@ LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can 
 class Item:
     """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle if it is rich.
 
-    Two are equal if their ranks have written the same.
+    Two are equal if their ranks have written the same. `turn` counts what one rank has displayed.
     """
 
     kind: str
     ranks: tuple[int, ...] = field(compare=False)
     text: str
     data: dict[str, Any] | None = None
+    turn: int = field(default=0, compare=False)
+
+    @property
+    def has_place_for_label(self) -> bool:
+        """Whether it can be shown with its ranks in front, in the same output."""
+        return self.data is None or not LABELLED.isdisjoint(self.data)
 
     @property
     def label(self) -> str:
@@ -64,7 +75,8 @@ def collect(result: Any, targets: Sequence[int], served: Mapping[int, str] | Non
     items = [Item("stdout", (rank,), _shorten(text)) for rank, text in (served or {}).items()]
     for rank, written in zip(targets, written_by_engines(result), strict=True):
         items += [Item(kind, (rank,), _shorten(written[kind])) for kind in ("stdout", "stderr")]
-        items += [_rich("display", rank, output["data"]) for output in written["outputs"]]
+        shown = [_rich("display", rank, output["data"]) for output in written["outputs"]]
+        items += [replace(item, turn=turn) for turn, item in enumerate(shown)]
         if written["execute_result"] is not None:
             items.append(_rich("result", rank, written["execute_result"]["data"]))
     items = [item for item in items if item.text or item.data]
@@ -83,6 +95,8 @@ def _fold(items: list[Item]) -> list[Item]:
             first.ranks += item.ranks
         else:
             folded.append(item)
+    if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):  # which has a turn among those of others
+        folded.sort(key=lambda item: (KINDS.index(item.kind), item.turn, item.ranks))
     return folded
 
 
@@ -103,10 +117,15 @@ def as_text(items: Sequence[Item]) -> str:
     return "\n".join(lines)
 
 
+def wrapped() -> str:
+    """How lines of text break that are shown as HTML, as CSS."""
+    return WRAPPED if somebody_watches() else SAVED
+
+
 def as_html(items: Sequence[Item]) -> str:
     """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of text and page."""
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
-    pre = "margin:0;padding:0;white-space:pre-wrap;background:transparent;font-size:inherit;line-height:1.35"
+    pre = f"margin:0;padding:0;{wrapped()};background:transparent;font-size:inherit;line-height:1.35"
     rows = []
     for item in items:
         label = f'<td style="{cell};white-space:nowrap">{chips(item.ranks)}{html.escape(item.label)}</td>'
@@ -139,9 +158,52 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
     items = collect(result, targets, served)
     for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # rich output stands alone
         block = list(block)
-        if "image/png" in (block[0].data or {}):  # which has no place for a label
+        if not block[0].has_place_for_label:
             place.leave(_bundle([replace(block[0], text="", data=None)]))
         place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
+
+
+def as_paragraphs(text: str, name: str = "") -> str:
+    """A text as HTML that breaks between words where the pane ends; a row of a table is indented there.
+
+    Args:
+        text: rows of a table begin with spaces; the last column, code, has a line of its own before it breaks.
+        name: of the error whose message it is.
+    """
+    head = f"<b>{name}</b>: " if name else ""
+    shade = "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;" if name else ""
+    lines = []
+    for line in text.splitlines():
+        row = line.lstrip()
+        indent = len(line) - len(row)
+        if not indent:
+            lines.append(f"<div>{head}{html.escape(row) or '&nbsp;'}</div>")
+            head = ""
+            continue
+        columns, gap, code = row.rpartition("  ")
+        last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
+        hang = f"padding-left:{indent + HANG}ch;text-indent:-{HANG}ch"
+        lines.append(f'<div style="{hang}">{html.escape(columns + gap)}{last}</div>')
+    font = "font-family:monospace;font-size:var(--jp-code-font-size,13px);line-height:1.35"
+    return f'<div style="{shade}{font};{WRAPPED}">{"".join(lines)}</div>'
+
+
+def show_error(error: BaseException, lines: list[str]) -> list[str]:
+    """Show a person an error of distlab's as wide as the pane is; the lines that are then shown as its traceback.
+
+    JupyterLab breaks the text of an error in the middle of words. Programs that execute notebooks get the text alone.
+    """
+    name = type(error).__name__
+    publish({"text/plain": "\n".join(lines), "text/html": as_paragraphs(str(error), name)})
+    return [f"{name} (see above)"]
+
+
+def say(words: str, stream: Any) -> None:
+    """Say something beside the outputs, on stdout or stderr; in a person's notebook it breaks where the pane ends."""
+    if notebook_shell() is not None and somebody_watches():
+        publish({"text/plain": words, "text/html": as_paragraphs(words)})
+    else:
+        print(words, file=stream)
 
 
 def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequence[int]) -> None:
@@ -167,35 +229,53 @@ class Live:
                 before.append((now, *run))
 
     def picture(self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]) -> str:
-        """The picture as HTML with an SVG inside, whose text has the colour of the page's."""
+        """The picture as HTML: an SVG of lanes and arrows, and words for each rank, below it in a narrow pane."""
+        ranks = sorted(self._runs)[:LANES]
+        middle = {rank: 18 * place + 9 for place, rank in enumerate(ranks)}
+        shapes, words = [], []
+        for rank, y in middle.items():
+            shapes.append(f'<text x="0" y="{y + 4}">rank {rank}</text>')
+            shapes += self._bars(rank, y, now)
+            shapes += self._arrows(rank, states, middle)
+            _, _, doing, _ = self._runs[rank][-1]
+            memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
+            words.append((rank, html.escape(f"{doing} · {now - self._runs[rank][-1][0]:.0f} s{memory}")))
+        more = f"<div>and {len(self._runs) - LANES} more ranks</div>" if len(self._runs) > LANES else ""
+        keys = "full: computing, pale: waiting for a rank, none: sleeping or done; an arrow leads to the rank awaited"
+        size = f'width="{ARROWS + 30}" height="{18 * len(ranks)}"'
+        style = 'style="flex:none;font:12px monospace;fill:currentColor;color:inherit"'
+        name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"  # its words stand beside it
+        lanes = f'<svg role="img" {size} {style}>{name}{"".join(shapes)}</svg>'
+        rows = "".join(f"<div><b>rank {rank}</b> <span>{doing}</span></div>" for rank, doing in words)
+        texts = f'<div style="font:12px/18px monospace;{WRAPPED}">{rows}</div>'
+        both = f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{lanes}{texts}</div>'
+        return f"<b>{now:.0f} s</b> <small>({keys})</small>{both}{more}"
+
+    def _bars(self, rank: int, y: int, now: float) -> Iterator[str]:
+        """What a rank did in the last seconds; the outline has a contrast that pale colours do not have."""
         from distlab.plotting.style import rank_color
 
-        ranks, begin, shapes = sorted(self._runs)[:LANES], max(0.0, now - LANE_SECONDS), []
-        middle = {rank: 18 * place + 9 for place, rank in enumerate(ranks)}
-        scale = LANE_WIDTH / LANE_SECONDS
-        for rank, y in middle.items():
-            color, runs = rank_color(rank), self._runs[rank]
-            ends = [since for since, *_ in runs[1:]] + [now]
-            for (since, doing, *_), end in zip(runs, ends, strict=True):
-                left, opacity = 64 + scale * max(0.0, since - begin), LOOKS.get(doing, 0)
-                if end > begin and opacity:
-                    width, bar = scale * (end - max(since, begin)), f'fill="{color}" fill-opacity="{opacity}"'
-                    shapes.append(f'<rect x="{left:.0f}" y="{y - 6}" width="{width:.1f}" height="12" {bar}/>')
-            memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
-            words = html.escape(f"{runs[-1][2]} · {now - runs[-1][0]:.0f} s{memory}")
-            shapes.append(f'<text x="0" y="{y + 4}">rank {rank}</text>')
-            shapes.append(f'<text x="{ARROWS + 40}" y="{y + 4}">{words}</text>')
-            awaited = need(states[rank], states) if rank in states else None
-            for other in (middle[one] for one in (awaited.ranks if awaited else ()) if one in middle):
-                curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {other} {ARROWS + 6} {other}"
-                head = f"{ARROWS},{other} {ARROWS + 8},{other - 4} {ARROWS + 8},{other + 4}"
-                shapes.append(f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>')
-                shapes.append(f'<polygon points="{head}" fill="{color}"/>')
-        more = f"<div>and {len(self._runs) - LANES} more ranks</div>" if len(self._runs) > LANES else ""
-        style = 'style="max-width:100%;font:12px monospace;fill:currentColor;color:inherit"'
-        size = f'width="800" height="{18 * len(ranks)}" viewBox="0 0 800 {18 * len(ranks)}"'
-        keys = "full: computing, pale: waiting for a rank, none: sleeping or done; an arrow leads to the rank awaited"
-        return f"<b>{now:.0f} s</b> <small>({keys})</small><br><svg {size} {style}>{''.join(shapes)}</svg>{more}"
+        begin, scale, runs = max(0.0, now - LANE_SECONDS), LANE_WIDTH / LANE_SECONDS, self._runs[rank]
+        ends = [since for since, *_ in runs[1:]] + [now]
+        for (since, doing, *_), end in zip(runs, ends, strict=True):
+            opacity = LOOKS.get(doing, 0)
+            if end <= begin or not opacity:
+                continue
+            left, width = 64 + scale * max(0.0, since - begin), scale * (end - max(since, begin))
+            look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {OUTLINE}'
+            yield f'<rect x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12" {look}/>'
+
+    def _arrows(self, rank: int, states: Mapping[int, RankStatus], middle: Mapping[int, int]) -> Iterator[str]:
+        """From a rank to those that it waits for, by the height of each one's lane."""
+        from distlab.plotting.style import rank_color
+
+        awaited = need(states[rank], states) if rank in states else None
+        color, y = rank_color(rank), middle[rank]
+        for other in (middle[one] for one in (awaited.ranks if awaited else ()) if one in middle):
+            curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {other} {ARROWS + 6} {other}"
+            head = f"{ARROWS},{other} {ARROWS + 8},{other - 4} {ARROWS + 8},{other + 4}"
+            yield f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>'
+            yield f'<polygon points="{head}" fill="{color}" {OUTLINE}/>'
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
@@ -220,6 +300,8 @@ def _rich_bundle(item: Item) -> dict[str, Any]:
     bundle = {**item.data, "text/plain": f"{item.label} {item.text}"}
     if "text/html" in bundle:
         bundle["text/html"] = f"{chips(item.ranks)}{item.label}{bundle['text/html']}"
+    if "text/markdown" in bundle:
+        bundle["text/markdown"] = f"{item.label}\n\n{bundle['text/markdown']}"
     return bundle
 
 

@@ -209,7 +209,7 @@ class Ranks:
         words = f"distlab has met an error of its own on rank {rank}"
         if unseen:
             words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
-        print(f"{words}: {error}", file=sys.stderr)
+        display.say(f"{words}: {error}", sys.stderr)
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""
@@ -236,7 +236,7 @@ class Ranks:
             stays = self.plan.network is not None or may_wait
             gone = "" if stays else self.rebuild()
             if reports:
-                print(report.words_of_left(left, stays, gone), file=sys.stderr)
+                display.say(report.words_of_left(left, stays, gone), sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
@@ -348,7 +348,8 @@ class Ranks:
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
-            print(f"Since the last cell, {failures.deaths(died)}. A new process starts without variables.")
+            words = f"Since the last cell, {failures.deaths(died)}. A new process starts without variables."
+            display.say(words, sys.stdout)
 
     def unnoted_deaths(self) -> list[int]:
         """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in `lost` yet."""

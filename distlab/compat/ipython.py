@@ -4,12 +4,13 @@ Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, 
 """
 
 import contextlib
+import functools
 import os
 import select
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,31 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
         update.update(bundle, raw=True)
         return update
     return ipython_display(bundle, raw=True, display_id=handle or None)
+
+
+def show_errors_with(show: Callable[[BaseException, list[str]], list[str]], kinds: tuple[type, ...]) -> None:
+    """Let `show` see errors of some kinds that a person gets, and the lines of their tracebacks; once.
+
+    IPython shows the lines that it returns. Nothing happens outside of a notebook.
+
+    Private: the method in which a kernel's shell sends them.
+    """
+    shell = notebook_shell()
+    if shell is not None and not isinstance(shell._showtraceback, functools.partial):
+        shell._showtraceback = functools.partial(_show_and_send, shell._showtraceback, show, kinds)
+
+
+def _show_and_send(
+    send: Callable[..., None],
+    show: Callable[[BaseException, list[str]], list[str]],
+    kinds: tuple[type, ...],
+    kind: type,
+    error: BaseException,
+    lines: list[str],
+) -> None:
+    if isinstance(error, kinds) and somebody_watches():
+        lines = show(error, lines)
+    send(kind, error, lines)
 
 
 class NeverBusy:

@@ -431,8 +431,17 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
     """
     body = []
     for line in marked:
-        notes = "; ".join(f"{chips(ranks)}{html.escape(f'{rank_list(ranks)}: {what}')}" for ranks, what in line.notes)
+        notes = "; ".join(_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes)
         color = "#d55e00;background:rgba(213,94,0,0.12)" if notes else "transparent"
         text = f"{line.number or '':>4}  {html.escape(line.text)}   {notes}".rstrip()
-        body.append(f'<div style="border-left:3px solid {color}">{text}</div>')
-    return f'<pre style="margin:4px 0;background:transparent;white-space:pre-wrap">{"".join(body)}</pre>'
+        body.append(f'<div style="border-left:3px solid {color};{HANG}">{text}</div>')
+    look = "margin:4px 0;background:transparent;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+    return f'<pre style="{look}">{"".join(body)}</pre>'
+
+
+HANG = "padding-left:6ch;text-indent:-6ch"  # the rest of a line of source stands right of the numbers
+
+
+def _note_html(chips: str, who: str, what: str) -> str:
+    """What ranks do at a line; where a narrow pane breaks it, their colours stay with their names."""
+    return f'<span style="white-space:nowrap">{chips}{html.escape(who)}:</span> {html.escape(what)}'

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
+from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import FAINT, HAZE, INK, MIXED, line_color, new_figure, rank_color, style, text_color
 
 FONT = "DejaVu Sans"
@@ -179,7 +180,7 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
     return TextPath((0, 0), text, size=size, prop={"family": family}).vertices[:, 0].max() / 72
 
 
-def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Drawing, Axes]:
     """An empty figure with that much space below its title, and its axes with y pointing down from there.
 
     Runs on: the notebook's kernel.

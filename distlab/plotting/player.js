@@ -22,6 +22,9 @@ function (image) {
   };
 
   const svg = shape("svg", {viewBox: "0 0 " + (size[0] + ASIDE) + " " + size[1], width: SCALE * (size[0] + ASIDE)});
+  const name = shape("title", {});
+  svg.setAttribute("role", "img");
+  svg.append(name);
   svg.style.cssText = "display:block;max-width:100%;height:auto";
   // A pane is as large as a part of the figure, and shows the part whose left upper corner it is turned to.
   const turn = (pane, corner) => pane.setAttribute("viewBox", [...corner, ...pane.size].join(" "));
@@ -42,6 +45,7 @@ function (image) {
     turn(picture, [left, top]);
     slider.value = at;
     slider.setAttribute("aria-valuetext", pictures[at].heading);
+    name.textContent = (title ? title + ": " : "") + pictures[at].heading;
   };
   const stop = () => {
     clearTimeout(timer);
@@ -118,12 +122,13 @@ function (image) {
   const slider = make("input", "flex:1");
   Object.assign(slider, {type: "range", min: 0, max: last, step: 1});
   slider.setAttribute("aria-label", "step");
+  slider.setAttribute("data-lm-suppress-shortcuts", "true"); // arrows are JupyterLab's keys from cell to cell
   slider.oninput = () => {
     stop();
     show(Number(slider.value));
   };
   bar.append(slider);
   show(0);
-  const font = "font-family:DejaVu Sans,Verdana,sans-serif;color:#797979;padding:4px;";
+  const font = "font-family:DejaVu Sans,Verdana,sans-serif;color:inherit;padding:4px;";
   image.replaceWith(make("div", font + "font-size:15px", title), svg, bar, make("div", font + "font-size:12px", key));
 }

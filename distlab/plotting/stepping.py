@@ -23,6 +23,7 @@ from matplotlib.path import Path as Curve
 
 from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
+from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import line_color, rank_color, style
 from distlab.plotting.units import count
 from distlab.simulated.schedules import Message
@@ -117,7 +118,7 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
 # --- how it is drawn ---
 
 
-def draw_steps(shown: Pictures, title: str) -> Figure:
+def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + GAP)
     line = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
@@ -128,6 +129,7 @@ def draw_steps(shown: Pictures, title: str) -> Figure:
         for message, chunk in step:
             draw_message(ax, shown, picture, message, chunk)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
+    figure.alt = f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}"
     return figure
 
 
@@ -227,7 +229,7 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
             moves.append({"looks": looks, "start": start, "end": end})
         data["pictures"].append({"heading": heading, "corner": shown.place(number), "moves": moves})
     source, script = f"data:image/png;base64,{png_text(figure, DPI)}", escape(f"({SCRIPT})(this)")
-    alt = escape(f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}")
+    alt = escape(figure.in_words())
     look = f'width="{100 * figure.get_figwidth():.0f}" style="max-width:100%"'
     image = f'<img src="{source}" alt="{alt}" {look} data-steps="{escape(json.dumps(data))}" onload="{script}">'
     text = f"<{title}{title and ': '}{count(len(messages), 'step')} to play>"

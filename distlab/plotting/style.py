@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from distlab.plotting.drawing import Drawing
 
 # Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its yellow is lost on white
 # paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
@@ -103,7 +103,7 @@ def curve_color(place: int, name: str = "") -> str:
     return line_color(int(name[5:]), WORD) if is_rank else CURVES[place % len(CURVES)]
 
 
-def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Figure:
+def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Drawing:
     """An empty figure on a white page.
 
     Runs on: the notebook's kernel.
@@ -117,8 +117,11 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
     """
     import matplotlib.pyplot as plt
 
+    from distlab.plotting.drawing import Drawing
+
     # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of style() would undo it.
-    figure = plt.figure(figsize=(width, height), dpi=100, facecolor=PAGE, layout=layout)
+    options = {"figsize": (width, height), "dpi": 100, "facecolor": PAGE, "layout": layout}
+    figure = plt.figure(FigureClass=Drawing, **options)
     if layout == "constrained":
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
     if not shown:

@@ -222,13 +222,17 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         return max(fitting, key=lambda case: case.rate, default=None)
 
     def table(self) -> Table:
-        """A row for each case; those that fail have their reason below."""
-        rows = [(*map(str, case.choice.values()), *_cells(case)) for case in self]
+        """A row for each case; those that fail have their reason below. Columns that are empty are left out."""
+        cells = [_cells(case) for case in self]
+        shown = [place for place in range(len(HEADS)) if any(row[place] for row in cells)]
+        rows = [
+            (*map(str, case.choice.values()), *(row[place] for place in shown))
+            for case, row in zip(self, cells, strict=True)
+        ]
         failed = [case for case in self if case.prediction is None]
         notes = [": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why))) for case in failed]
-        names = tuple(self[0].choice)
-        sides = "r" * (len(names) + len(HEADS))
-        return Table("Predicted, not measured", (*names, *HEADS), tuple(rows), sides, tuple(notes))
+        heads = (*self[0].choice, *(HEADS[place] for place in shown))
+        return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), tuple(notes))
 
     def plot(self) -> Axes:
         """Draw what each rank does a second against the number of ranks, a curve for each choice."""

@@ -184,7 +184,16 @@ class Trace:
             return f"Trace: {rank_list(self.ranks)}, still being recorded"
         return "\n".join([f"Trace: {self._headline()}", *self.notes()])
 
-    def _repr_png_(self) -> tuple[bytes, dict[str, int]] | None:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For a person, the picture as HTML with an alternative text; see plotting/drawing.py."""
+        from distlab.plotting.drawing import is_for_a_person, with_alt
+
+        if not is_for_a_person() or (drawn := self._repr_png_()) is None:
+            return {}, {}
+        png, about = drawn
+        return {"text/plain": repr(self), "image/png": png, **with_alt(drawn, repr(self))}, {"image/png": about}
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
         if self.recording or not self.events:
             return None
         from PIL import Image  # matplotlib comes with it
@@ -194,7 +203,7 @@ class Trace:
         figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
         Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")  # a third of the bytes
         width, height = (round(inches * figure.dpi) for inches in figure.get_size_inches())
-        return packed.getvalue(), {"width": width, "height": height}
+        return packed.getvalue(), {"width": width, "height": height, "alt": repr(self)}
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:

@@ -36,6 +36,9 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
     top = max(0.3 * above, 0.1 + BOW / 2 * max(0.0, *reach[1], 0.0))
     below = max(0.3 * (not above), 0.1 + BOW / 2 * max(0.0, *reach[-1], 0.0))
     figure, ax = canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
+    rows = [f"rank {rank} waits for rank {other}" for rank, other in sorted(waits.items())]
+    rows += [f"rank {rank} has finished" for rank in sorted(finished)]
+    figure.alt = f"{title}: {', '.join(rows)}"
     with style():
         for rank, left in lefts.items():
             fill = "none" if rank in finished else rank_color(rank)

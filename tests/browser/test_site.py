@@ -53,6 +53,8 @@ def test_pages_fit_the_screen(visit, width, scheme):
         page = visit(f"{name}.html", width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)") == []
+        unnamed = "[...document.images].filter(i => !i.alt || /[0-9a-f]{64}/.test(i.alt)).map(i => i.alt)"
+        assert page.evaluate(unnamed) == [], name
         assert page.complaints == []
         page.close()
 

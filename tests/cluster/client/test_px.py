@@ -46,6 +46,13 @@ SHOWN = {
     "%px 'ran' in globals()": "ranks 0-3 -> False",
     "%%px\ndisplay(1); display(1)": "ranks 0-3: 1\nranks 0-3: 1",
     "%%px\nx = 1\ny = = 2": ("RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"),
+    "%%px\n\n\n  x = 1\n  y = 1 / 0": (
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 5   y = 1 / 0"
+    ),
+    "%px 1 / 0": ("RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 1   1 / 0"),
+    "%%px\n\nimport warnings\nwarnings.warn('careful')": (
+        "ranks 0-3 stderr: line 4: UserWarning: careful\n                    warnings.warn('careful')"
+    ),
     HALVES: (
         "ranks 0-3: before\n"
         "RankError: rank 1 raised ZeroDivisionError: division by zero\n"
@@ -77,6 +84,19 @@ def test_the_html_form_names_the_ranks_and_escapes(notebook):
     assert "rank 2:" in written["data"]["text/html"]
     assert "<i>2</i>" in shown["data"]["text/html"]
     assert shown["data"]["text/plain"].startswith("rank 2: ")
+
+
+def test_a_person_sees_an_error_that_fits_the_pane(notebook):
+    """As HTML, and the text that JupyterLab breaks in the middle of words only names it; a program gets the text."""
+    message, error = notebook.run("%%px\n1 / 0", someone_watches=True)
+    assert message["data"]["text/plain"].startswith("RankError: ranks 0-3 raised ZeroDivisionError: division by zero")
+    assert (
+        "<b>RankError</b>: ranks 0-3 raised ZeroDivisionError: division by zero</div>" in message["data"]["text/html"]
+    )
+    assert error["traceback"] == ["RankError (see above)"]
+    assert error["evalue"].startswith("ranks 0-3 raised ")
+    (alone,) = notebook.run("%%px\n1 / 0")
+    assert alone["traceback"][0] == "RankError: ranks 0-3 raised ZeroDivisionError: division by zero"
 
 
 def freed(text):

@@ -7,6 +7,7 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyArrowPatch
 
 from distlab import plotting
+from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import LOOKS, SHARES
 from distlab.plotting.style import (
     CURVES,
@@ -52,6 +53,19 @@ def fill_below(figure, text):
     return next((to_hex(face) for face in reversed(below) if to_rgba(face)[3] == 1), None)
 
 
+def test_a_figure_is_there_for_those_who_do_not_see_it():
+    """A deadlock says who waits; a figure without words of its own says what is written on it. Its repr is as usual."""
+    stuck = figures.who_waits(gallery.STUCK)
+    words = "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 3 waits for rank 1, rank 2 has finished"
+    assert stuck.in_words() == f"who waits for whom: {words}"
+    assert stuck._repr_mimebundle_() == ({}, {"image/png": {"alt": stuck.in_words()}})
+    assert repr(stuck).startswith("<Figure size ")
+    trained = plotting.training_curves(gallery.TRAINED, "a title")
+    assert trained.in_words().startswith("a title, epoch, loss, rank 0, ")
+    image = with_alt((b"png", {"width": 7}), 'a "b" < c')["text/html"]
+    assert 'src="data:image/png;base64,cG5n" alt="a &quot;b&quot; &lt; c" width="7"' in image
+
+
 @pytest.mark.parametrize("name", gallery.FIGURES)
 def test_a_figure(name):
     """Its words are there, none overlaps another or is cut off, and it is narrow enough.
@@ -63,6 +77,7 @@ def test_a_figure(name):
     made = draw(*arguments)
     figure = getattr(made, "figure", made)
     assert words <= {*texts(figure)}
+    assert figure.in_words()
     assert_tidy(figure)
     assert {to_hex(part.get_facecolor()).upper() for part in (figure, *figure.axes)} <= {PAGE}
     assert figure.get_figwidth() <= WIDER.get(name, WIDEST)

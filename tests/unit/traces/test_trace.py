@@ -246,6 +246,7 @@ def test_the_repr_counts():
     data, size = trace._repr_png_()
     assert data.startswith(b"\x89PNG")
     assert size["width"] == 750
+    assert size["alt"] == repr(trace)
 
 
 @pytest.mark.parametrize("window", [(2, 1), (9, 12)])

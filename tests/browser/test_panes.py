@@ -1,0 +1,93 @@
+"""What distlab shows fits the pane of a real JupyterLab, narrow and wide, and is seen in both themes."""
+
+import pytest
+from nbformat.v4 import new_code_cell
+
+from .test_lab import open_notebook, run_all
+
+CELLS = {
+    "start": "import sys\nimport distlab\nfrom distlab_course import figures\ncluster = distlab.Cluster(4)",
+    "deadlock": "%%px\nright, left = (rank + 1) % world_size, (rank - 1) % world_size\ntheirs = torch.zeros(1)\n"
+    "dist.recv(theirs, src=left)\ndist.send(torch.ones(1) * rank, dst=right)",
+    "picture": "figures.who_waits(sys.last_value)",
+    "mismatch": "%%px --check\ndist.all_reduce(torch.ones(1 + rank))",
+    "argument": "cluster.run(lambda rank, n: rank, ranks=[7])",
+    "left": "%%px\nimport warnings\nif rank == 0:\n    warnings.warn('a warning that is longer than a pane is wide')\n"
+    "dist.isend(torch.ones(1), dst=(rank + 1) % 4)",
+    "verdict": "def scale_by_rank(tensor):\n    tensor + rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
+}
+THEMES = "JupyterLab Light", "JupyterLab Dark"
+
+# Of what distlab shows as HTML: words that are cut, squares that are torn from their ranks, what is wider than its
+# pane, and text with too little contrast.
+FAULTS = """() => {
+  const faults = [];
+  const lines = range => new Set([...range.getClientRects()].filter(r => r.width > 1).map(r => Math.round(r.top))).size;
+  const parts = color => color.match(/[\\d.]+/g).map(Number);
+  const over = ([r, g, b, a = 1], below) => [r, g, b].map((part, at) => part * a + below[at] * (1 - a));
+  const page = node => {
+    const layers = [];
+    for (let at = node; at; at = at.parentElement) layers.unshift(parts(getComputedStyle(at).backgroundColor));
+    return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const luminance = color => color.map(part => part / 255)
+    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  for (const output of document.querySelectorAll(".jp-Notebook .jp-OutputArea-output.jp-RenderedHTML")) {
+    if (output.scrollWidth > output.clientWidth + 1) faults.push("wider: " + output.innerText.slice(0, 60));
+    for (const kept of output.querySelectorAll("span[style*=nowrap]")) {
+      if (lines(kept) > 1) faults.push("torn: " + kept.innerText);
+    }
+    const texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      if (!text.data.trim()) continue;
+      for (const {0: word, index} of text.data.matchAll(/\\S+/g)) {
+        const range = document.createRange();
+        range.setStart(text, index);
+        range.setEnd(text, index + word.length);
+        if (lines(range) > 1) faults.push("cut: " + word);
+      }
+      const below = page(text.parentElement), ink = over(parts(getComputedStyle(text.parentElement).color), below);
+      const [dark, light] = [luminance(below), luminance(ink)].map(one => one + 0.05).sort((a, b) => a - b);
+      if (light / dark < 4.5) faults.push(`contrast ${(light / dark).toFixed(2)}: ${text.data.slice(0, 40)}`);
+    }
+  }
+  return faults;
+}"""
+PICTURES = "() => [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')].map(image => image.alt)"
+ERRORS = """() => [...document.querySelectorAll('.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]')]
+  .map(shown => shown.innerText.trim())"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_reports_fit_their_pane(page, lab, tmp_path):
+    """At 900 pixels beside the list of files and at 1400: no word is cut, and each text has its contrast.
+
+    A picture has an alternative text, and the error that JupyterLab shows by itself only has the name.
+    """
+    page.set_viewport_size({"width": 900, "height": 2400})  # so that no output is far from the screen and not drawn
+    tagged = {"tags": ["raises-exception"]}
+    lab.write("panes.ipynb", [new_code_cell(source, metadata=tagged) for source in CELLS.values()])
+    open_notebook(page, lab, "panes.ipynb")
+    run_all(page)
+    page.wait_for_function(f"() => ({ERRORS})().length === 3")
+    assert page.evaluate(ERRORS) == [f"{name} (see above)" for name in ("DeadlockError", "RankError", "ArgumentError")]
+    waits = ", ".join(f"rank {rank} waits for rank {(rank - 1) % 4}" for rank in range(4))
+    assert page.evaluate(PICTURES) == [f"who waits for whom: {waits}"]
+    for words in (
+        "DeadlockError: 4 of 4 ranks wait for each other",
+        "ranks must be a list of different ranks",
+        "started operations and did not wait",
+    ):
+        page.locator(".jp-RenderedHTML").get_by_text(words).first.wait_for()
+    for width in (900, 1400):
+        page.set_viewport_size({"width": width, "height": 2400})
+        for theme in THEMES:
+            page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+            page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+            page.wait_for_timeout(500)  # the new sheet of styles
+            page.screenshot(path=tmp_path / f"{width} {theme}.png")
+            assert page.evaluate(FAULTS) == [], (width, theme)
+    assert page.complaints == []
+    assert lab.stop() == []

@@ -1,0 +1,87 @@
+"""What a person sees of ranks: paragraphs that fit any pane, outputs with their ranks in front, the live picture."""
+
+import re
+
+import pytest
+
+from distlab.client import display
+from distlab.client.display import Item, Live
+from distlab.plotting.style import contrast
+from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, Line, RankStatus
+
+REPORT = "rank 1 raised ValueError: a <b>\n\n  ranks 1-2   line 5 in forward   dist.all_reduce(x)\nVariables are kept."
+
+
+def words(html):
+    return re.sub(r"<[^>]+>", "", html.replace("</div>", "\n")).replace("&nbsp;", "")
+
+
+def test_a_report_breaks_between_words_and_keeps_them_all():
+    """A row of its table is indented where it breaks, and its code moves to a line of its own first."""
+    shown = display.as_paragraphs(REPORT, "RankError")
+    assert "<b>RankError</b>: rank 1 raised ValueError: a &lt;b&gt;" in shown
+    assert "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere" in shown
+    assert '<span style="display:inline-block;text-indent:0">dist.all_reduce(x)</span>' in shown
+    assert words(shown).replace("&lt;", "<").replace("&gt;", ">").split() == f"RankError: {REPORT}".split()
+    assert display.as_paragraphs("only words").count("<div") == 2
+
+
+def one(rank, kind, text, turn, **data):
+    return Item(kind, (rank,), text, data or None, turn)
+
+
+def test_what_ranks_share_keeps_its_turn():
+    """Each rank displays its own words and then a table that is the same on all: the table comes after all words."""
+    own = [one(rank, "display", f"words {rank}", 0, **{"text/markdown": f"words {rank}"}) for rank in range(3)]
+    shared = [one(rank, "display", "table", 1, **{"text/html": "<table></table>"}) for rank in range(3)]
+    written = [item for pair in zip(own, shared, strict=True) for item in pair]
+    assert [(item.text, item.ranks) for item in display._fold(written)] == [
+        ("words 0", (0,)),
+        ("words 1", (1,)),
+        ("words 2", (2,)),
+        ("table", (0, 1, 2)),
+    ]
+
+
+def test_what_ranks_show_by_themselves_stays_together():
+    written = [one(rank, "display", f"{rank}{turn}", turn) for rank in range(2) for turn in range(2)]
+    assert [item.text for item in display._fold(written)] == ["00", "01", "10", "11"]
+
+
+@pytest.mark.parametrize(
+    ("data", "has_place"),
+    [
+        (None, True),
+        ({"text/html": ""}, True),
+        ({"text/markdown": ""}, True),
+        ({"image/png": ""}, False),
+        ({"text/latex": ""}, False),
+    ],
+)
+def test_an_output_without_a_place_for_the_ranks_gets_them_above(data, has_place):
+    assert Item("display", (0,), "", data).has_place_for_label is has_place
+
+
+def test_markdown_has_its_rank_in_front():
+    bundle = display._rich_bundle(one(2, "display", "a title", 0, **{"text/markdown": "# a title"}))
+    assert bundle == {"text/markdown": "rank 2:\n\n# a title", "text/plain": "rank 2: a title"}
+
+
+def test_the_live_picture_can_be_read_and_heard():
+    """It has a role and a title; bars have an outline, since no rank's colour is seen on every page."""
+    call = CallRecord("recv", "message", members=(0, 1), peer=0, lines=(Line(4, "dist.recv(x, src=0)"),))
+    states = {0: RankStatus(0, COMPUTING), 1: RankStatus(1, COMMUNICATING, call, call.lines)}
+    live = Live()
+    live.look(0.0, states)
+    live.look(3.0, states)
+    picture = live.picture(3.0, states, {0: 60.0})
+    assert picture.count('role="img"') == picture.count("<title>what each rank did") == 1
+    assert "<b>rank 0</b> <span>computing · 3 s · 60 MB</span>" in picture
+    assert "<b>rank 1</b> <span>recv(src=0), line 4 · 3 s</span>" in picture
+    assert all('stroke="currentColor"' in bar for bar in re.findall("<rect[^>]*>", picture))
+    assert len(re.findall("<rect", picture)) == 2
+    for page, ink in (("#FFFFFF", "#212121"), ("#111111", "#DEDEDE")):
+        mixed = "#" + "".join(
+            f"{round(int(ink[i : i + 2], 16) * 0.65 + int(page[i : i + 2], 16) * 0.35):02X}" for i in (1, 3, 5)
+        )
+        assert contrast(mixed, page) >= 3
