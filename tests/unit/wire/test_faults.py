@@ -93,8 +93,8 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
 
 def test_the_next_process_of_a_rank_does_not_inherit_a_fault(tmp_path):
     """It may be killed before it empties the file: it did not abort."""
-    assert faults.read(written(tmp_path, *GLOO) and faults.take(str(tmp_path), 3), 7).aborted
-    assert faults.read(faults.take(str(tmp_path), 3), 8) == faults.Fault()
+    assert faults.read(written(tmp_path, *GLOO) and faults.take(str(tmp_path), 3)).aborted
+    assert faults.read(faults.take(str(tmp_path), 3)) == faults.Fault()
 
 
 def test_engines_of_others_get_no_file(tmp_path, monkeypatch):
