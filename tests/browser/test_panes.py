@@ -12,8 +12,8 @@ CELLS = {
     "picture": "figures.who_waits(sys.last_value)",
     "mismatch": "%%px --check\ndist.all_reduce(torch.ones(1 + rank))",
     "argument": "cluster.run(lambda rank, n: rank, ranks=[7])",
-    "left": "%%px\nimport warnings\nif rank == 0:\n    warnings.warn('a warning that is longer than a pane is wide')\n"
-    "dist.isend(torch.ones(1), dst=(rank + 1) % 4)",
+    "left": "%%px\nimport warnings\ndist.isend(torch.ones(1), dst=(rank + 1) % 4)\n"
+    "if rank == 0:\n    warnings.warn('a warning that is longer than a pane is wide')",
     "verdict": "def scale_by_rank(tensor):\n    tensor + rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
 }
 THEMES = "JupyterLab Light", "JupyterLab Dark"
