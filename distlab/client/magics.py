@@ -17,7 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display as ipython_display
 
 from distlab import text
-from distlab.client import one_process, waiting
+from distlab.client import display, one_process, waiting
 from distlab.client.cell import Cell, Options, may_pause
 from distlab.client.cluster import PACKED, Cluster, current_cluster
 from distlab.client.export import Step
@@ -184,7 +184,7 @@ def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset:
         words = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
         if Cluster.current is None:
             words += " Start the ranks first: cluster = distlab.Cluster(4)."
-        print(words, file=sys.stderr)
+        display.say(words, sys.stderr)
     else:
         shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
@@ -193,7 +193,7 @@ def _explain_name(name: str | None) -> None:
     """Say where a name is that the notebook does not have, if the ranks have it."""
     if name in ON_RANKS or name in _names():
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
-        print(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", file=sys.stderr)
+        display.say(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", sys.stderr)
 
 
 def _names() -> Sequence[str]:

@@ -14,6 +14,7 @@ CELLS = {
     "argument": "cluster.run(lambda rank, n: rank, ranks=[7])",
     "left": "%%px\nimport warnings\ndist.isend(torch.ones(1), dst=(rank + 1) % 4)\n"
     "if rank == 0:\n    warnings.warn('a warning that is longer than a pane is wide')",
+    "forgotten": "import torch\nimport torch.distributed as dist\ndist.all_reduce(torch.ones(1))",
     "verdict": "def scale_by_rank(tensor):\n    tensor + rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
 }
 THEMES = "JupyterLab Light", "JupyterLab Dark"
@@ -64,21 +65,25 @@ pytestmark = pytest.mark.timeout(600)
 def test_reports_fit_their_pane(page, lab, tmp_path):
     """At 900 pixels beside the list of files and at 1400: no word is cut, and each text has its contrast.
 
-    A picture has an alternative text, and the error that JupyterLab shows by itself only has the name.
+    A picture has an alternative text, and the error that JupyterLab shows by itself only has the name. A cell that
+    forgot %%px gets its hint.
     """
     page.set_viewport_size({"width": 900, "height": 2400})  # so that no output is far from the screen and not drawn
     tagged = {"tags": ["raises-exception"]}
     lab.write("panes.ipynb", [new_code_cell(source, metadata=tagged) for source in CELLS.values()])
     open_notebook(page, lab, "panes.ipynb")
     run_all(page)
-    page.wait_for_function(f"() => ({ERRORS})().length === 3")
-    assert page.evaluate(ERRORS) == [f"{name} (see above)" for name in ("DeadlockError", "RankError", "ArgumentError")]
+    page.wait_for_function(f"() => ({ERRORS})().length === 4")
+    *own, of_torch = page.evaluate(ERRORS)
+    assert own == [f"{name} (see above)" for name in ("DeadlockError", "RankError", "ArgumentError")]
+    assert "Default process group has not been initialized" in of_torch
     waits = ", ".join(f"rank {rank} waits for rank {(rank - 1) % 4}" for rank in range(4))
     assert page.evaluate(PICTURES) == [f"who waits for whom: {waits}"]
     for words in (
         "DeadlockError: 4 of 4 ranks wait for each other",
         "ranks must be a list of different ranks",
         "started operations and did not wait",
+        "this cell ran in the notebook: begin the cell with %%px.",
     ):
         page.locator(".jp-RenderedHTML").get_by_text(words).first.wait_for()
     for width in (900, 1400):
