@@ -180,9 +180,9 @@ def as_paragraphs(text: str, name: str = "") -> str:
             lines.append(f"<div>{head}{html.escape(row) or '&nbsp;'}</div>")
             head = ""
             continue
-        columns, gap, code = row.rpartition("  ")
-        last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
-        hang = f"padding-left:{indent + HANG}ch;text-indent:-{HANG}ch"
+        columns, gap, code = line.rpartition("  ") if "  " in row else (line, "", "")
+        last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>' if code else ""
+        hang = f"padding-left:{indent + HANG}ch;text-indent:-{indent + HANG}ch"
         lines.append(f'<div style="{hang}">{html.escape(columns + gap)}{last}</div>')
     font = "font-family:monospace;font-size:var(--jp-code-font-size,13px);line-height:1.35"
     return f'<div style="{shade}{font};{WRAPPED}">{"".join(lines)}</div>'

@@ -23,7 +23,9 @@ def test_a_report_breaks_between_words_and_keeps_them_all():
     assert "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere" in shown
     assert '<span style="display:inline-block;text-indent:0">dist.all_reduce(x)</span>' in shown
     assert words(shown).replace("&lt;", "<").replace("&gt;", ">").split() == f"RankError: {REPORT}".split()
+    assert '<div style="padding-left:6ch;text-indent:-6ch">  ranks 1-2   line 5 in forward   <span' in shown
     assert display.as_paragraphs("only words").count("<div") == 2
+    assert ">  one column</div>" in display.as_paragraphs("  one column")
 
 
 def one(rank, kind, text, turn, **data):
