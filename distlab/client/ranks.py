@@ -109,11 +109,12 @@ class Ranks:
         """
         joined: dict[int, Joined] = {}
         failed: list[Failure] = []  # in the order of time
+        # ranks wait for each other, then connect, and say themselves that this took too long
+        patience = seconds.BUILD + self._connecting() + seconds.AFTER_DEATH
         pending = set(joining)
         while pending:
-            # one that only waited for others may lose its connections before the reply of the culprit is here; and it
-            # says so itself after BUILD
-            limit = seconds.AFTER_DEATH if failed else seconds.BUILD + seconds.AFTER_DEATH
+            # one that only waited for others may lose its connections before the reply of the culprit is here
+            limit = seconds.AFTER_DEATH if failed else patience
             some, _ = futures.wait([joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED)
             arrived = [rank for rank in sorted(pending) if joining[rank] in some]
             pending -= set(arrived)
@@ -128,7 +129,11 @@ class Ranks:
         raise self._not_built(failed, sorted(pending), is_first)
 
     def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
-        return ClusterError(failures.not_built(failed, missing, seconds.BUILD, self.plan.timeout, is_first))
+        return ClusterError(failures.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first))
+
+    def _connecting(self) -> float:
+        """Seconds that ranks have to connect when all of them are there: those of a call, at most BUILD."""
+        return min(self.plan.timeout, seconds.BUILD)
 
     def _join_failure(self, rank: int, reply: Any) -> Failure:
         """Why a rank could not join: as it has described it, or how it has ended, or what ipyparallel knows."""

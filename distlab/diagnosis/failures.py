@@ -324,7 +324,7 @@ def waited_to_join(failed: Failure) -> bool:
 
 
 def not_built(
-    failed: Sequence[Failure], missing: Sequence[int], patience: float, timeout: float, is_first: bool
+    failed: Sequence[Failure], missing: Sequence[int], patience: float, connecting: float, is_first: bool
 ) -> str:
     """Why a process group could not be built, and what to do.
 
@@ -332,7 +332,7 @@ def not_built(
         failed: what ranks raised, in the order of time.
         missing: ranks that have neither joined nor failed.
         patience: seconds that ranks wait for each other before they build the group.
-        timeout: the cluster's, which limits how long they then connect.
+        connecting: seconds that they then have to connect.
         is_first: whether the cluster starts; if not, its ranks are still there.
     """
     own = [one for one in failed if not waited_to_join(one)]
@@ -354,7 +354,7 @@ def not_built(
         parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
     elif not own:
         here = "On several hosts, interface= names the network on which they reach each other"
-        limits = f"Ranks wait {patience:g} s for each other, and then connect within timeout={timeout:g} s"
+        limits = f"Ranks wait {patience:g} s for each other, and then {connecting:g} s for their connections"
         parts.append(f"{limits}. {here}. Then {again}.")
     else:
         parts.append(f"{again.capitalize()}; with fewer ranks, if memory is short.")

@@ -55,12 +55,21 @@ def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> 
 
     gloo's own threads have run in between: what they had in hand at the first look has been delivered.
     """
-    return before.keys() == now.keys() and all(_unmoved(before[rank], state) for rank, state in now.items())
+    if before.keys() != now.keys() or not all(_unmoved(before[rank], state) for rank, state in now.items()):
+        return False
+    under_way = any(state.unread or state.unsent for state in (*before.values(), *now.values()))
+    return not under_way or _is_stuck(before, now)
 
 
 def _unmoved(before: RankStatus, now: RankStatus) -> bool:
     delivered = len(now.rounds) == len(before.rounds) and all(map(int.__gt__, now.rounds, before.rounds))
     return now.doing != messages.SILENT and now.quiet and before.quiet and now.mark == before.mark and delivered
+
+
+def _is_stuck(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
+    """Whether the bytes in the sockets stay where they are: gloo does not read a message whose irecv was dropped."""
+    stay = all((before[rank].unread, before[rank].unsent) == (one.unread, one.unsent) for rank, one in now.items())
+    return stay and any(_lost_irecv(sender, receiver, now) for sender, receiver in permutations(now, 2))
 
 
 def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
@@ -218,9 +227,15 @@ def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[i
 
     gloo's thread looks again and again for the data of a message whose recv is there and whose Work was dropped, and
     nothing else moves between these two ranks. A message that was sent before its Work was dropped does no harm, but
-    then the call moves, and what moves is not proven.
+    then the call moves, and what moves is not proven. In the same way, it looks for the memory of a message that comes
+    after the Work of its irecv was dropped. Where that is known, its isend has been sent, if it was dropped or not.
     """
-    for sender, receiver in permutations(ends, 2):
+    pairs = list(permutations(ends, 2))
+    for sender, receiver in pairs:
+        irecv = _lost_irecv(sender, receiver, states, call.group)
+        if irecv is not None:
+            return _not_received(irecv, sender, states[receiver])
+    for sender, receiver in pairs:
         for one in states[sender].traffic:
             if not (one.is_send and one.dropped and (one.group, one.peer) == (call.group, receiver)):
                 continue
@@ -228,6 +243,44 @@ def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[i
             if recvs is not None and recvs.sequence >= one.first_dropped:
                 return _lost(f"Rank {sender}", receiver)
     return None
+
+
+def _lost_irecv(
+    sender: int, receiver: int, states: Mapping[int, RankStatus], group: str | None = None
+) -> MessageCount | None:
+    """Messages of which the receiver has dropped the Work, and the sender has sent one; None if there are none.
+
+    One that has arrived before does no harm: the receiver reads all that comes after it.
+
+    Args:
+        group: in which; None for any.
+    """
+    if not states[receiver].unread:
+        return None
+    for irecvs in reversed(states[receiver].traffic):
+        if irecvs.is_send or not irecvs.dropped or irecvs.peer != sender or group not in (irecvs.group, None):
+            continue
+        from_any = _count(states[receiver], False, irecvs.group, irecvs.tag, None)
+        if from_any is None or from_any.sequence:
+            continue  # nobody knows which message it takes
+        sends = _count(states[sender], True, irecvs.group, irecvs.tag, receiver)
+        if sends is not None and sends.sequence >= irecvs.first_dropped:
+            return replace(irecvs, sequence=min(irecvs.sequence, sends.sequence))
+    return None
+
+
+def _not_received(irecvs: MessageCount, sender: int, receiver: RankStatus) -> Need:
+    """The need of a call behind a message of which the receiver has dropped the Work.
+
+    Args:
+        irecvs: as many as were sent. Older ones may have arrived before, not the newest that was dropped.
+    """
+    kind = (False, irecvs.group, irecvs.peer, irecvs.tag)
+    calls = [one for one in receiver.left if (one.is_send, one.group, one.peer, one.tag) == kind]
+    lines = [one.lines[-1] for one in calls if one.kind == MESSAGE and one.lines and one.sequence <= irecvs.sequence]
+    where = f" ({lines[-1].position})" if lines else ""
+    lost = f"Rank {receiver.rank} dropped the Work of its irecv{where}, and the message from rank {sender} with it"
+    return Need(clash=f"{lost}: keep the Work and call its wait().")
 
 
 def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:

@@ -211,7 +211,7 @@ class Checker:
         self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
         self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
         self._received: Counter[Lane] = Counter()  # messages that are received, or will be
-        self._numbering = threading.Lock()
+        self._numbering = threading.RLock()  # two threads of a rank may call at once
         self._compared: Counter[Lane] = Counter()
         self._waiting: list[Deferred] = []
         self._closing = False
@@ -237,18 +237,31 @@ class Checker:
             others = [note.peer] if note.peer >= 0 else [place for place in range(len(record.members)) if place != own]
             ends = ((own, other) if is_send else (other, own) for other in others)
             lanes = [(note.group, *both, note.tag) for both in ends]
-        if is_send or note.kind != MESSAGE:
-            self._begun[lanes[0]] += 1
-            self._store.set(self._key(lanes[0], self._begun[lanes[0]], own), to_json(record))
         if is_send:
+            turn = self._say(lanes[0], own, record)
             work = make()
-            return work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], work)
+            return work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], turn, work)
         deferred = Deferred(note, record, lanes, make, limit)
-        if note.kind == MESSAGE and len(lanes) == 1:
-            deferred.begun_key = self._key(lanes[0], self._next_to_receive(lanes[0]), "begun")
-            self._store.set(deferred.begun_key, "")
-        self._waiting.append(deferred)
+        with self._numbering:  # calls are compared and posted in the order of their numbers
+            if note.kind != MESSAGE:
+                self._say(lanes[0], own, record)
+            elif len(lanes) == 1:
+                deferred.begun_key = self._key(lanes[0], self._next_to_receive(lanes[0]), "begun")
+                self._store.set(deferred.begun_key, "")
+            self._waiting.append(deferred)
         return deferred
+
+    def _say(self, lane: Lane, own: int, record: CallRecord) -> int:
+        """Tell the other ranks of the next call of a lane, in the store; its number in the lane.
+
+        Args:
+            own: this rank's place in the group.
+        """
+        with self._numbering:
+            self._begun[lane] += 1
+            turn = self._begun[lane]
+            self._store.set(self._key(lane, turn, own), to_json(record))
+        return turn
 
     def _next_to_receive(self, lane: Lane) -> int:
         """Count a message of the lane that is or will be received. Runs on: any thread."""
@@ -256,9 +269,12 @@ class Checker:
             self._received[lane] += 1
             return self._received[lane]
 
-    def _sent(self, note: Note, record: CallRecord, lane: Lane, work: Any) -> Sent:
-        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has begun."""
-        turn = self._begun[lane]
+    def _sent(self, note: Note, record: CallRecord, lane: Lane, turn: int, work: Any) -> Sent:
+        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has begun.
+
+        Args:
+            turn: its number in the lane.
+        """
         begun, said = self._key(lane, turn, "begun"), self._key(lane, turn, lane[1])
         sent = Sent(note, record, [lane], work)
         weakref.finalize(sent, self._keep_if_awaited, note, work, begun, said).atexit = False

@@ -44,6 +44,8 @@ from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
+WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then
+ANY_SOURCE = -1  # in the place of the peer of a message
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
@@ -248,8 +250,8 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     if work is not None:
         if isinstance(work, dist.Work) and type(work) is not dist.Work:  # a backend in Python has its own class
             install(waits_of(type(work)))
-        # gloo forgets a message that nobody waits for, as these two do; a group of another kind may keep it
-        LOG.tie(work, note, over_gloo and note.method == "send" and note.op not in ("send", "send_object_list"))
+        # gloo forgets a message that nobody waits for; a group of another kind may keep it
+        LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
     return work
 
 
@@ -384,11 +386,17 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 def _ends_without_connections(note: Note) -> str:
     """What to free a wait with that closing the connections does not make gloo end; "" if it does.
 
-    It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
+    It waits for a message or a collective behind a message of the same rank whose Work was dropped. Where that is a
+    send, a recv from that rank still ends with the connection.
     """
-    blocked = {peer for _, group, peer, _ in list(LOG.dropped) if group == note.group}  # a Work may go meanwhile
-    waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
-    return DROPPED_BEFORE if waits_behind else ""
+    for is_send, group, peer, _ in list(LOG.dropped):  # a Work may go meanwhile
+        if group != note.group:
+            continue
+        if note.kind == COLLECTIVE:
+            return DROPPED_BEFORE
+        if peer in (note.peer, ANY_SOURCE) and (note.method == "send" or not is_send):
+            return DROPPED_BEFORE
+    return ""
 
 
 def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:

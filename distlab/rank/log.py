@@ -200,7 +200,7 @@ class Log:
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
-        # messages by kind, the newest kind last, and the numbers of sends whose Work was dropped undone
+        # messages by kind, the newest kind last, and the numbers of those whose Work was dropped undone
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, list[int]] = {}
         self.kept_works: dict[str, list[Any]] = {}  # by group: of sends that checked mode lets arrive
@@ -341,7 +341,7 @@ class Log:
 
 
 def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
-    """The Work of a send is gone. gloo forgets a message that nobody waited for, unless its recv was there before."""
+    """The Work of a message is gone. gloo forgets one that nobody waited for, unless it was on its way before."""
     if not note.done:
         dropped.setdefault(note.message_kind, []).append(note.sequence)
 

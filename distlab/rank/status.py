@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -38,13 +38,27 @@ GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from socket
 ROUND_NANOSECONDS = 5_000_000
 
 
-def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], loop: Any = None) -> RankStatus:
+class Traffic(NamedTuple):
+    """Bytes in the connections of this rank.
+
+    Attributes:
+        moved: that were sent and have arrived, since each was opened.
+        unread: that have arrived and wait to be read.
+        unsent: that the other end has not received yet.
+    """
+
+    moved: int = 0
+    unread: int = 0
+    unsent: int = 0
+
+
+def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any = None) -> RankStatus:
     """What this rank is doing.
 
     Args:
         main: identifier of the main thread.
         ours: system numbers of threads that were there before the group, and so are not the learner's and not gloo's.
-        traffic: how many bytes gloo's sockets have moved, and whether one is under way; called only if it matters.
+        traffic: what moves through gloo's sockets; called only if it matters.
         loop: the event loop on which cells run.
     """
     ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
@@ -64,10 +78,10 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
     # while the main thread is in a call, the event loop continues nothing; one task may wait by hand, and another run
     loop_stands = executes and call is not None and call.kind != messages.WAITING
     # one that computes moves; to ask more would take long: Python's lock is given back at every system call
-    moved, under_way = (0, True) if doing == messages.COMPUTING else traffic()
+    bytes_now = Traffic() if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
     serving = _serving()
-    still = rounds is not None and not under_way and torch_rpc.threads_at_work() == len(serving)
+    still = rounds is not None and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
         rank=LOG.rank,
         doing=doing,
@@ -85,8 +99,10 @@ def summary(main: int, ours: set[int], traffic: Callable[[], tuple[int, bool]], 
         traffic=tuple(_traffic()),
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
-        mark=(*(at if call and note is None else ()), LOG.total, moved),
+        mark=(*(at if call and note is None else ()), LOG.total, bytes_now.moved),
         quiet=still and not others_may_act(main, ours) and not timer_is_set() and (loop_stands or not plans(loop)),
+        unread=bytes_now.unread,
+        unsent=bytes_now.unsent,
         rounds=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,

@@ -40,6 +40,7 @@ from typing import Any
 from distlab.rank import around_cells, status
 from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
+from distlab.rank.status import Traffic
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.codec import from_json, to_json
@@ -247,6 +248,12 @@ def _sockets() -> Iterator[tuple[int, int]]:
                 yield int(name), seen.st_ino
 
 
+def _bytes_in(end: socket.socket, question: int) -> int:
+    """How many bytes wait in a socket, to be read or to be received by its peer."""
+    (count,) = struct.unpack("=i", fcntl.ioctl(end, question, b"\0\0\0\0"))
+    return count
+
+
 class Connections:
     """The TCP connections that gloo and the learner have opened since it was made, and that to the cluster's store.
 
@@ -266,16 +273,16 @@ class Connections:
                 if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
                     yield end
 
-    def traffic(self) -> tuple[int, bool]:
-        """How many bytes have moved, not to the store, and whether one waits to be sent, acknowledged or read."""
-        moved, under_way = 0, False
+    def traffic(self) -> Traffic:
+        """What moves through the connections, not to the store."""
+        moved, unread, unsent = 0, 0, 0
         for end in self._ends(with_store=False):
             with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
-                for question in (termios.FIONREAD, termios.TIOCOUTQ):
-                    under_way |= fcntl.ioctl(end, question, b"\0\0\0\0") != b"\0\0\0\0"
+                unread += _bytes_in(end, termios.FIONREAD)
+                unsent += _bytes_in(end, termios.TIOCOUTQ)
                 info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
                 moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
-        return moved, under_way
+        return Traffic(moved, unread, unsent)
 
     def shut(self, how: int = socket.SHUT_RDWR, with_store: bool = False) -> None:
         """Shut the connections down: a call that waits on one of them raises at once.

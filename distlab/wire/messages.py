@@ -139,7 +139,7 @@ class MessageCount:
         peer: rank at the other end, None for any.
         tag: theirs.
         sequence: the newest one's number, which is how many there are.
-        dropped: how many of them are sends whose Work is gone, so that no rank can wait for it.
+        dropped: how many of them have lost their Work undone, so that no rank can wait for them.
         first_dropped: the number of the first of those; 0 without any.
     """
 
@@ -188,7 +188,8 @@ class RankStatus:
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
         mark: equal in two statuses if nothing happened in between.
-        quiet: nothing is under way, and nothing else computes or may act.
+        quiet: nothing else computes or may act.
+        unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not received.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
         awaiting: the cell's coroutine waits until the event loop continues it.
         paused: the main thread is at a breakpoint, and waits for a person.
@@ -217,6 +218,8 @@ class RankStatus:
     more_traffic: bool = False
     mark: tuple[int, ...] = ()
     quiet: bool = False
+    unread: int = 0
+    unsent: int = 0
     sleeping: bool = False
     awaiting: bool = False
     paused: bool = False

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import torch
 import torch.distributed as dist
 
 from tests.cluster.zoo import breaks, message, ones
@@ -181,7 +182,87 @@ def a_dropped_isend_before_a_broadcast(rank, n):
         kept.wait()
 
 
+# --- messages that come after the Work of their irecv was dropped ---
+
+
+@breaks(2)
+def a_dropped_irecv_before_another_tag(rank, n):
+    """Rank 0 dropped the Work of its irecv (zoo_of_messages.py:"""
+    if rank == 0:
+        dist.irecv(ones(), src=1)
+        dist.barrier()
+        dist.recv(ones(), src=1, tag=1)
+    else:
+        dist.barrier()
+        dist.isend(ones(), dst=0)  # is sent at once, whatever becomes of its Work
+        dist.send(ones(), dst=0, tag=1)
+
+
+def lose(rank):
+    """Rank 0 drops the Work of its irecv, and then knows that its message is on the way: gloo does not read on."""
+    if rank == 0:
+        dist.irecv(ones(), src=1)
+    dist.barrier()
+    if rank == 0:
+        dist.recv(ones(), src=2)
+    elif rank == 1:
+        dist.send(ones(), dst=0)
+        dist.send(ones(), dst=2)
+    elif rank == 2:
+        dist.recv(ones(), src=1)
+        dist.send(ones(), dst=0)
+
+
+@breaks(3)
+def a_dropped_irecv_before_a_message_to_its_sender(rank, n):
+    """, and the message from rank 1 with it: keep the Work and call its wait()."""
+    lose(rank)
+    message(rank, ones(), ones())
+
+
+@breaks(3)
+def a_dropped_irecv_before_a_collective(rank, n):
+    """Rank 0 dropped the Work of its irecv (zoo_of_messages.py:"""
+    lose(rank)
+    dist.all_reduce(ones())
+
+
+@breaks(3, error="RankError")
+def a_dropped_irecv_before_a_rank_that_raises(rank, n):
+    """rank 2 raised ValueError: not this time"""
+    lose(rank)
+    if rank == 2:
+        raise ValueError("not this time")
+    if rank == 0:
+        dist.recv(ones(), src=1, tag=1)
+    elif rank == 1:
+        dist.send(ones(), dst=0, tag=1)
+
+
 # --- right ones ---
+
+
+def an_irecv_that_is_dropped_when_its_message_is_there(rank, n):
+    """It has received, and blocks nothing."""
+    got = torch.zeros(2)
+    if rank == 0:
+        work = dist.irecv(got, src=1)
+    dist.barrier()
+    if rank == 0:
+        while not got.all():
+            pass
+        del work
+    elif rank == 1:
+        dist.send(ones(), dst=0)
+    large = torch.ones(1_000_000)
+    for _ in range(4):
+        dist.all_reduce(large)
+    message(rank, ones(), ones())
+    if rank == 0:
+        dist.recv(ones(), src=1)
+    elif rank == 1:
+        dist.send(ones(), dst=0)
+    return rank > 0 or got.tolist() == [1.0, 1.0]
 
 
 def sends_whose_works_are_kept(rank, n):

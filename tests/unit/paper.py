@@ -28,8 +28,9 @@ class Paper:
     A step names ranks, what they call, a peer, and options: "4 ranks; 0 send 1 tag=7; 0-2 barrier; 1 irecv any".
     A rank waits in what it calls, but not in isend, irecv, and a collective with `async`; "1 waits" then waits for the
     first of these. Further options: own_limit, for a call that ends by itself; group=b:0,2 for a group, its name b, of
-    ranks 0 and 2; dropped, of an isend; gone, of a call whose group was destroyed; root and reduce_op, of a
-    collective; members, local and within (how many groups the rank is in), of new_group.
+    ranks 0 and 2; dropped, of an isend or irecv; unread, of an irecv whose rank has bytes that it does not read; gone,
+    of a call whose group was destroyed; root and reduce_op, of a collective; members, local and within (how many
+    groups the rank is in), of new_group.
     "0 calls 1 add" waits for a remote call; in "1 for 0 add recv 2" rank 1 serves it and waits in recv, in
     "1 for 0 add" it computes. A rank has one thread for that.
     """
@@ -120,6 +121,8 @@ class Paper:
             first = first or call.sequence
         traffic[key] = MessageCount(*key, call.sequence, dropped, first)
         self._change(rank, traffic=tuple(traffic.values()))
+        if "unread" in words:
+            self._change(rank, unread=8)
         if call.op in ("send", "recv"):
             self._wait(rank, call)
         else:

@@ -1,5 +1,7 @@
 """Groups that ranks make differently: which rank is first changes nothing, no rank is lost, and cells add up."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -81,6 +83,22 @@ def test_a_rank_that_raises_frees_those_in_new_group(unharmed):
     error = raised(distlab.RankError, unharmed.run, fail_before_new_group)
     assert str(error).startswith("rank 2 raised ValueError: no groups here\n")
     assert "ranks 0-1 waited in communication and could not go on" in str(error)
+
+
+def fail_before_a_group_is_built(rank, world_size):
+    """The others wait for the last rank's address: in C++, in the ranks' own store, whose client they hold."""
+    if rank == world_size - 1:
+        raise ValueError("no groups here")
+    store = dist.distributed_c10d._get_default_store()
+    dist.ProcessGroupGloo(dist.PrefixStore("by hand", store), rank, world_size, timedelta(minutes=5))
+
+
+def test_the_ranks_meet_again_although_a_freed_wait_holds_the_client_of_their_store(unharmed):
+    """It is a wait in C++, on a thread that is left behind, and lasts for minutes."""
+    error = raised(distlab.RankError, unharmed.run, fail_before_a_group_is_built)
+    assert str(error).startswith("rank 2 raised ValueError: no groups here\n")
+    assert "ranks 0-1 waited in communication and could not go on" in str(error)
+    assert unharmed.run(sum_of_ranks) == [3] * 3
 
 
 def go_on_after_a_mistake(rank, world_size):

@@ -76,8 +76,10 @@ HALF = """
 import os, time
 import torch.distributed as dist
 RANK, NAME = os.environ["RANK"], "half"
+CONNECTING = 0
 WHAT
 def make(store, rank, size, timeout):
+    time.sleep(CONNECTING)
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 dist.Backend.register_backend(NAME, make, devices=["cpu"])
 """
@@ -85,6 +87,7 @@ RAISES = 'if RANK == "1": raise ImportError("libfabric is missing")'
 DIES = 'if RANK == "1": os._exit(3)'
 FREEZES = 'if RANK == "1": time.sleep(600)'
 COMES_LATE = 'if RANK == "1": time.sleep(3)'
+CONNECTS_LATE = "CONNECTING = 7"
 
 
 def half(what, folder, monkeypatch):
@@ -103,6 +106,12 @@ def test_ranks_may_come_further_apart_than_a_call_may_last(tmp_path, monkeypatch
     assert cluster.run(sum_of_ranks) == [1.0] * 2
 
 
+def test_ranks_have_as_long_to_connect_as_they_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("distlab.wire.seconds.BUILD", 5)
+    cluster = distlab.Cluster(2, backend=half(CONNECTS_LATE, tmp_path, monkeypatch), timeout=300)
+    assert cluster.run(sum_of_ranks) == [1.0] * 2
+
+
 @pytest.mark.parametrize(
     ("what", "limit", "words"),
     [
@@ -110,12 +119,12 @@ def test_ranks_may_come_further_apart_than_a_call_may_last(tmp_path, monkeypatch
             RAISES,
             300,
             "rank 1 raised ImportError: libfabric is missing\n"
-            f"  rank 1   half_NAME.py:5   {RAISES}\n"
+            f"  rank 1   half_NAME.py:6   {RAISES}\n"
             "Correct what rank 1 raised, then start the cluster again.",
         ),
         (DIES, 300, "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if "),
         (FREEZES, 300, "rank 0 raised DistStoreError: wait timeout after 2000ms"),
-        (FREEZES, 300, "\nRank 1 had not come.\nRanks wait 2 s for each other, and then connect within timeout="),
+        (FREEZES, 300, "\nRank 1 had not come.\nRanks wait 2 s for each other, and then 2 s for their connections."),
     ],
     ids=["raises", "dies", "is late", "is named"],
 )

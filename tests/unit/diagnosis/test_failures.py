@@ -110,7 +110,7 @@ STORE = Failure(0, "DistStoreError", "wait timeout after 6000ms, keys: /group/0"
 MISSING = Failure(1, "ImportError", "libfabric is missing", (Line(4, "raise ImportError", file="/x/half.py"),))
 CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
 WAITED = (
-    "Ranks wait 60 s for each other, and then connect within timeout=6 s. On several hosts, interface= names the "
+    "Ranks wait 60 s for each other, and then 6 s for their connections. On several hosts, interface= names the "
     "network on which they reach each other. Then start the cluster again."
 )
 

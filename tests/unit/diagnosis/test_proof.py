@@ -7,7 +7,7 @@ import pytest
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import proof, status_of, unmoved
 from distlab.wire import messages
-from distlab.wire.messages import Answer, RankStatus
+from distlab.wire.messages import Answer, Line, RankStatus
 from tests.unit.paper import Paper
 
 # --- what can go on ---
@@ -28,6 +28,15 @@ CAN_GO_ON = {
     "a dropped isend that nobody receives": "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 recv 0 tag=1",
     "a dropped isend to another rank": "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0 send 2; 2 recv 0",
     "a dropped isend in another group": "3 ranks; 0 isend 1 dropped group=b:0,1; 1 irecv 0 group=b:0,1; 0-2 all_reduce",
+    "a dropped irecv whose message has come": "2 ranks; 0 irecv 1 dropped; 1 isend 0; 1 isend 0; 0 recv 1",
+    "a dropped irecv of what nobody sends": "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 tag=1; 0 recv 1 tag=1",
+    "a dropped irecv from another rank": "3 ranks; 0 irecv 1 dropped unread; 1 isend 0; 2 isend 0; 0 recv 2",
+    "a dropped irecv in another group": (
+        "3 ranks; 0 irecv 1 dropped unread group=b:0,1; 1 isend 0 group=b:0,1; 0-2 all_reduce"
+    ),
+    "a dropped irecv beside one from any source": (
+        "2 ranks; 0 irecv any; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0 tag=1; 0 recv 1 tag=1"
+    ),
     # from any source
     "from any source, while others exchange": "3 ranks; 0 recv any; 1 recv 2; 2 send 1",
     "from any source, and one has sent": "3 ranks; 2 isend 0; 0 recv any",
@@ -70,6 +79,11 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 irecv 0; 1 recv 0 tag=1": "0<! 1<!",
     "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 send 0; 0 recv 1": "0<! 1<!",
     "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0-2 all_reduce": "0<! 1<! 2<!",
+    # so does a dropped irecv of which the message has come since, whether its isend was dropped, too
+    "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0; 0 recv 1": "0<!",
+    "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 dropped; 1 send 0 tag=1; 0 recv 1 tag=1": "0<! 1<!",
+    "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 0 send 1; 1 recv 0": "0<! 1<!",
+    "3 ranks; 0 irecv 1 dropped unread; 1 isend 0; 0-2 all_reduce": "0<! 1<! 2<!",
     "3 ranks; 0 irecv any; 2 isend 0; 1 send 0": "1<0",  # any source took one of two
     "2 ranks; 1 irecv any; 0 isend 1; 1 recv 0": "1<0",  # any source took the message
     # others than a sender with a recv of its own
@@ -136,6 +150,26 @@ def test_the_headline_of_a_deadlock(steps, headline):
     assert report.headline(proof(states), states) == headline
 
 
+LOST = "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0 tag=1; 0 recv 1 tag=1"
+
+
+@pytest.mark.parametrize(
+    ("dropped", "where"),
+    [((), ""), ((1,), " (line 11)"), ((1, 2), " (line 11)")],  # the second message was not sent
+)
+def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
+    """Where the rank remembers it: older irecvs may have received before they were dropped, the newest has not."""
+    states = Paper(LOST).states()
+    irecv = replace(states[0].call, op="irecv", tag=0)
+    lines = {number: (Line(10 + number, ""),) for number in dropped}
+    left = [replace(irecv, sequence=number, lines=line) for number, line in lines.items()]
+    states[0] = replace(states[0], left=(*left, replace(irecv, op="isend", is_send=True)))
+    assert report.headline(proof(states), states) == (
+        f"Rank 0 dropped the Work of its irecv{where}, and the message from rank 1 with it: "
+        "keep the Work and call its wait()."
+    )
+
+
 def test_ranks_that_do_not_run_the_cell_are_named_as_that():
     """A cell on some ranks whose calls need all: the others have not finished, because they do not run it."""
     states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
@@ -161,6 +195,8 @@ STILL = {"mark": (1, 2, 3, 4), "quiet": True}
         ({"rounds": (6,)}, False),
         ({"rounds": (6, 8, 1)}, False),
         ({"doing": messages.SILENT}, False),
+        ({"unread": 8}, False),
+        ({"unsent": 8}, False),
     ],
 )
 def test_one_sign_of_movement_is_enough(second, nothing_moved):
@@ -177,6 +213,22 @@ def test_the_first_look_proves_no_stillness():
     assert unmoved(before, now)
     for less in ({}, {0: before[0]}, {**before, 1: replace(before[1], quiet=False)}):
         assert not unmoved(less, now)
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "second", "nothing_moved"),
+    [
+        (LOST, {"unsent": 9}, {"unsent": 9}, True),
+        (LOST, {"unsent": 9}, {"unsent": 8}, False),
+        (LOST, {"unread": 9}, {}, False),
+        ("2 ranks; 0 irecv 1 unread; 1 isend 0; 0 waits", {}, {}, False),
+        ("2 ranks; 0 irecv 1 dropped unread; 0 recv 1 tag=1", {}, {}, False),
+    ],
+)
+def test_bytes_stay_in_the_sockets_behind_a_dropped_irecv_alone(steps, first, second, nothing_moved):
+    """gloo takes all others: a look at them proves nothing."""
+    before, now = (Paper(steps).states(**STILL, rounds=(looks,), **what) for looks, what in ((1, first), (2, second)))
+    assert unmoved(before, now) == nothing_moved
 
 
 # --- answers ---

@@ -1,7 +1,9 @@
 """Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
 
+import contextlib
 import re
 import threading
+from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -106,6 +108,28 @@ def test_collectives_are_posted_in_their_order_when_all_have_come(rank_of, store
     assert [work.wait() for work in works] == names * 2
     assert one.posted == other.posted == names
     until(lambda: store.num_keys() == keys)
+
+
+def test_two_threads_of_a_rank_number_their_calls_one_after_another(rank_of, store):
+    """Each call is told by its own number, whatever thread comes between: the other rank finds both."""
+    one, other = rank_of(0), rank_of(1)
+    together = threading.Barrier(2)
+
+    class Slow(Counter):
+        def __setitem__(self, lane, number):
+            super().__setitem__(lane, number)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(0.3)
+
+    one.checker._begun = Slow()
+    works = []
+    threads = [threading.Thread(target=lambda: works.append(one.call())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    works += [other.call(), other.call()]
+    assert [work.wait() for work in works] == ["all_reduce"] * 4
 
 
 # --- messages ---

@@ -34,7 +34,7 @@ def test_groups_are_noted_by_torchs_name(four):
     dist.new_group([0, 2])
     dist.new_subgroups(2)
     assert noted() == [("1", (1, 3), 1), ("2", (0, 2), 2), ("3", (0, 1), 2), ("4", (2, 3), 3)]
-    assert status.summary(0, set(), lambda: (0, False)).made == tuple(LOG.new_groups)
+    assert status.summary(0, set(), status.Traffic).made == tuple(LOG.new_groups)
     dist.destroy_process_group()
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
     assert noted() == []

@@ -97,6 +97,17 @@ def test_a_send_whose_work_is_dropped_is_told(four):
     new.wait()
 
 
+def test_an_irecv_whose_work_is_dropped_is_told(four):
+    """One that was waited for has arrived, and is not dropped; nor is a recv."""
+    dist.recv(ones(1), 2)
+    dist.irecv(ones(1), 2).wait()
+    kept = dist.irecv(ones(1), 2)
+    assert traffic() == [(False, "0", 2, 0, 3, 0)]
+    del kept
+    dist.irecv(ones(1), 2)
+    assert traffic() == [(False, "0", 2, 0, 4, 2)]
+
+
 # --- what a thread waits in ---
 
 

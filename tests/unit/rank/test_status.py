@@ -40,7 +40,7 @@ def summary():
         threads.append(threading.Thread(target=run, args=(lambda: library[function](ready, end, **given),)))
         threads[-1].start()
         ready.get(timeout=10)
-        return status.summary(threads[-1].ident, set(), lambda: (0, False))
+        return status.summary(threads[-1].ident, set(), status.Traffic)
 
     yield of
     for thread in threads:
@@ -108,7 +108,7 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
     loop.call_soon(loop.stop)
     loop.run_forever()
     monkeypatch.setattr(status.around_cells, "_awaiting", [task])
-    found = status.summary(threading.get_ident(), set(), lambda: (0, False), loop)
+    found = status.summary(threading.get_ident(), set(), status.Traffic, loop)
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
