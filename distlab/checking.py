@@ -12,7 +12,7 @@ An exercise is a reference: a function with the signature of the answer, under `
         '''
         dist.all_reduce(tensor)
 
-The reference runs on the same ranks as the answer, with the same inputs; it may use what the answer must not.
+The reference runs with the same inputs as the answer, on the same ranks; it may use what the answer must not.
 A `@question` asks for a value, which is judged in the notebook's kernel. All that a learner reads is in the docstring:
 
     the statement      its first paragraphs
@@ -150,8 +150,9 @@ class Exercise(_Described):
         worlds: the numbers of ranks on which it is tried, in ascending order.
         cases: what `given` makes inputs from, from small to large.
         given: given(rank, world_size, case) returns the arguments of the function on this rank, a tuple.
-        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared; None
-            matches anything. If it has a parameter `events`, it gets the list that collects what this rank sends.
+        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared. What
+            is None on every rank matches anything; what is None on some ranks has to be None there. If it has a
+            parameter `events`, it gets the list that collects what this rank sends.
         forbids: names of collectives that the answer must not call.
         race: how a right answer is timed; None for no race.
         limits: the same for all, or limits(world_size, length, item), where the first tensor has `length` elements of
@@ -228,7 +229,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def on_rank(rank: int, value: Any) -> Any:
-    """A value that one rank returns; None on the others, which matches anything."""
+    """A value that one rank returns; None on the others, where an answer has to return nothing, too."""
     return value if dist.get_rank() == rank else None
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from distlab.checking import Seen
 from distlab.simulated import events
 from distlab.simulated.events import Callback, Event
+from distlab.wire import payload
 
 MOST_BYTES = 1 << 26  # of one value
 MOST_DEEP = 50  # lists in lists
@@ -105,6 +106,14 @@ def from_bytes(data: bytes) -> Observed:
         return Observed(unpacked(found["value"]), unpacked(found["given"]), happened, *texts)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         raise ValueError(f"what a rank sent cannot be read: {error}") from error
+
+
+def read_plain_only() -> None:
+    """From now on, this process unpickles nothing of what its ranks send but distlab's own messages.
+
+    Runs on: a process that has a student's code called, before it has ranks.
+    """
+    payload.read_plain_only()
 
 
 # --- values ---

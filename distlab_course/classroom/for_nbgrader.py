@@ -21,10 +21,10 @@ from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Integer
 
-from distlab_course.classroom.assignments import CHECK, our_cells
+from distlab_course.classroom.handed_in import checked_by, code_of, notes_of
 from distlab_course.classroom.judge import Decision
+from distlab_course.classroom.labs import our_cells
 from distlab_course.classroom.marking import Marking, cores, write_files
-from distlab_course.classroom.submission import Cell, cell_of
 from distlab_course.lessons import SOURCE
 
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'
@@ -57,16 +57,16 @@ class SaveGrades(SaveAutoGrades):
 
     def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_score(cell, resources)
-        if _of(cell)["grade_id"] in resources.get(LOOK, {}):
-            grade = self.gradebook.find_grade(_of(cell)["grade_id"], *self._submission)
+        if notes_of(cell)["grade_id"] in resources.get(LOOK, {}):
+            grade = self.gradebook.find_grade(notes_of(cell)["grade_id"], *self._submission)
             grade.needs_manual_grade = True
             self.gradebook.db.commit()
 
     def _add_comment(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_comment(cell, resources)
-        check = f"check-{_of(cell)['grade_id'].removeprefix('answer-')}"
+        check = f"check-{notes_of(cell)['grade_id'].removeprefix('answer-')}"
         if why := resources.get(LOOK, {}).get(check):
-            self.gradebook.find_comment(_of(cell)["grade_id"], *self._submission).auto_comment = why
+            self.gradebook.find_comment(notes_of(cell)["grade_id"], *self._submission).auto_comment = why
             self.gradebook.db.commit()
 
     @property
@@ -114,7 +114,7 @@ def _marked(
     lab = resources["nbgrader"]["notebook"]
     folder = Path(resources["metadata"]["path"])
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    checks = [cell for cell in code if _of(cell).get("grade")]
+    checks = [cell for cell in code if notes_of(cell).get("grade")]
     for cell in code:
         cell.outputs = []
     write_files([cell.source for cell in code], folder)
@@ -129,7 +129,7 @@ def _marked(
         name = checked_by(cell)
         decision = decisions[name] if name else Decision(False, NO_CHECK, NO_CHECK)
         if decision.look:
-            looks[_of(cell)["grade_id"]] = decision.look
+            looks[notes_of(cell)["grade_id"]] = decision.look
         cell.outputs = [_output(decision)]
     return notebook, resources
 
@@ -140,27 +140,6 @@ def _output(decision: Decision) -> NotebookNode:
         return nbformat.v4.new_output("stream", name="stdout", text=f"{decision.words}\n")
     first, *_ = lines = decision.words.splitlines()
     return nbformat.v4.new_output("error", ename="NotPassed", evalue=first, traceback=lines)
-
-
-def checked_by(cell: NotebookNode) -> str:
-    """The exercise that a locked cell checks; "" for none."""
-    match = CHECK.search(cell.source)
-    return match[1] if match else ""
-
-
-def code_of(cells: list[NotebookNode]) -> list[Cell]:
-    """The code cells; one for an answer, or for a check, knows its exercise."""
-    found = []
-    for number, cell in enumerate((one for one in cells if one.cell_type == "code"), 1):
-        name = _of(cell).get("grade_id", "").removeprefix("answer-") if _of(cell).get("solution") else ""
-        checks = checked_by(cell) if _of(cell).get("grade") else ""
-        found.append(cell_of(f"code cell {number}", name, cell.source, checks))
-    return found
-
-
-def _of(cell: NotebookNode) -> dict[str, Any]:
-    """What nbgrader keeps about a cell."""
-    return cell.metadata.get("nbgrader", {})
 
 
 # --- notebooks side by side ---
@@ -181,7 +160,8 @@ def _results() -> dict[str, "Future[dict[str, Decision]]"]:
 def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> "Future[dict[str, Decision]]":
     """Begin to mark a notebook, unless the same one was begun already."""
     submitted = code_of(notebook.cells)
-    asked = [name for name in map(checked_by, filter(lambda cell: _of(cell).get("grade"), notebook.cells)) if name]
+    locked = [cell for cell in notebook.cells if notes_of(cell).get("grade")]
+    asked = [name for name in map(checked_by, locked) if name]
     content = json.dumps([lab, asked, submitted, _digests(files)])
     key = hashlib.sha256(content.encode()).hexdigest()
     if key not in _results():

@@ -20,6 +20,7 @@ import distlab
 from distlab.checking import Exercise, Question, all_exercises
 from distlab.errors import DistlabError, RanksFailed
 from distlab.simulated import judging, trial
+from distlab.simulated.observed import read_plain_only
 from distlab_course.classroom.submission import Answer, Cell, prepare, value_on_rank
 
 SECONDS = 10.0  # for finding a value, as for one call of a function
@@ -110,6 +111,7 @@ def main() -> None:
     os.environ["DISTLAB_PROGRESS"] = os.devnull
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    read_plain_only()
     runner = Runner()
     for line in sys.stdin:
         asked = json.loads(line)

@@ -1,0 +1,145 @@
+"""A lab as an autograder of Gradescope: `python -m distlab class FOLDER 05 --gradescope` builds it, and it runs there.
+
+`build` writes the zip that a teacher uploads: `setup.sh`, `run_autograder`, this course's packages, and the lab.
+On Gradescope, `main` runs in a container for each student: it marks the one notebook in `submission/` with the judges
+of `marking.py`, and writes `results/results.json`. https://gradescope-autograders.readthedocs.io/en/latest/specs/
+"""
+
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+import distlab
+from distlab_course.classroom.handed_in import checked_by, code_without_notes
+from distlab_course.classroom.judge import Decision
+from distlab_course.classroom.labs import assignment, our_cells
+from distlab_course.classroom.marking import Marking, write_files
+from distlab_course.lessons import PACKAGE, SOURCE
+
+HOME = Path("/autograder")
+ASSIGNMENT = "assignment.json"  # in the zip, and so in /autograder/source: the lab and the points of its exercises
+LESSONS = "packages/distlab_course/lessons"
+SETUP = """\
+#!/usr/bin/env bash
+# Gradescope runs this once, as root, when it builds the image.
+set -e
+apt-get update && apt-get install -y python3-venv
+python3 -m venv /autograder/python
+/autograder/python/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu nbformat {requirements}
+"""
+RUN = """\
+#!/usr/bin/env bash
+# Gradescope runs this for each submission.
+cd /autograder/source
+export PYTHONPATH=/autograder/source/packages
+exec /autograder/python/bin/python -m distlab_course.classroom.for_gradescope /autograder
+"""
+NO_NOTEBOOK = "Hand in one notebook (.ipynb): {} were found."
+
+
+def build(folder: Path, lab: Path) -> Iterator[str]:
+    """Write the autograder of a lab into a folder, and say so."""
+    notebook = assignment(lab, with_answers=False)
+    points = {checked_by(cell): cell.metadata.nbgrader.points for cell in notebook.cells if _is_check(cell)}
+    path = folder / "gradescope" / f"{lab.stem}.zip"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add_program(archive, "setup.sh", SETUP.format(requirements=" ".join(map(_quoted, _requirements()))))
+        _add_program(archive, "run_autograder", RUN)
+        archive.writestr(ASSIGNMENT, json.dumps({"lab": lab.stem, "points": points}))
+        for package in (Path(distlab.__file__).parent, PACKAGE):
+            for file in sorted(package.rglob("*.*")):
+                if file.suffix in (".py", ".txt") and "lessons" not in file.relative_to(package).parts:
+                    archive.write(file, f"packages/{package.name}/{file.relative_to(package)}")
+        for name in ("METADATA", "entry_points.txt"):
+            text = distribution("distlab").read_text(name) or ""
+            archive.writestr(f"packages/distlab-{distlab.__version__}.dist-info/{name}", text)
+        archive.write(lab, f"{LESSONS}/notebooks/{lab.name}")
+        archive.write(lab.parent / "solutions" / lab.name, f"{LESSONS}/notebooks/solutions/{lab.name}")
+    yield f"{path}   upload it to Gradescope as the autograder"
+
+
+def main(home: Path = HOME) -> None:
+    """Mark what a student has handed in, and write the results."""
+    given = json.loads((home / "source" / ASSIGNMENT).read_text())
+    notebooks = sorted((home / "submission").rglob("*.ipynb"))
+    if len(notebooks) == 1:
+        results = _results(given["points"], _decisions(given["lab"], list(given["points"]), notebooks[0]))
+    else:
+        results = {"score": 0.0, "output": NO_NOTEBOOK.format(len(notebooks) or "none")}
+    (home / "results").mkdir(exist_ok=True)
+    (home / "results" / "results.json").write_text(json.dumps(results, indent=1))
+
+
+def _decisions(lab: str, asked: list[str], path: Path) -> dict[str, Decision]:
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {name: Decision(False, f"{name}: this is no notebook: {error}") for name in asked}
+    code = code_without_notes(cells, asked)
+    write_files([cell.source for cell in cells if cell.cell_type == "code"], path.parent)
+    original, ours = our_cells(SOURCE / "notebooks" / f"{lab}.ipynb")
+    marking = Marking(jobs=1)
+    try:
+        return marking.begin(asked, code, original, ours, path.parent).result()
+    finally:
+        marking.end()
+
+
+def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[str, Any]:
+    """What Gradescope reads: a test for each exercise."""
+    tests = []
+    looks = {}
+    for name, most in points.items():
+        decision = decisions[name]
+        tests.append(
+            {
+                "name": name,
+                "score": float(most) if decision.passed else 0.0,
+                "max_score": float(most),
+                "status": "passed" if decision.passed else "failed",
+                "output": decision.words,
+                "visibility": "visible",
+            }
+        )
+        if decision.look:
+            looks[name] = decision.look
+    lines = [f"To be looked at: {name}. {why}" for name, why in looks.items()]
+    score = sum(test["score"] for test in tests)
+    return {"score": score, "output": "\n".join(lines), "tests": tests, "extra_data": {"to be looked at": looks}}
+
+
+def _is_check(cell: Any) -> bool:
+    return cell.metadata.get("nbgrader", {}).get("grade", False)
+
+
+def _requirements() -> list[str]:
+    """What pip has to install there: what distlab and its course need, with the torch of this machine."""
+    found = [f"torch=={distribution('torch').version.split('+')[0]}", "ipykernel>=6.29,<8"]
+    for line in distribution("distlab").requires or []:
+        requirement, _, condition = line.partition(";")
+        for_course = "extra" not in condition or "course" in condition
+        if for_course and not requirement.startswith("torch"):
+            found.append(requirement.strip())
+    return found
+
+
+def _quoted(requirement: str) -> str:
+    return f"'{requirement}'"
+
+
+def _add_program(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    """Add a file that can be run."""
+    info = zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0))
+    info.external_attr = 0o755 << 16
+    archive.writestr(info, text)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

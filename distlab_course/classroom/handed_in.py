@@ -1,0 +1,57 @@
+"""The cells of a notebook that was handed in: which answers an exercise, and which checks it.
+
+Runs in the process that marks, nbgrader's or Gradescope's; nothing of a notebook runs here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nbformat import NotebookNode
+
+from distlab_course.classroom.labs import CHECK
+from distlab_course.classroom.submission import Cell, cell_of
+
+
+def notes_of(cell: NotebookNode) -> dict[str, Any]:
+    """What nbgrader keeps about a cell."""
+    return cell.metadata.get("nbgrader", {})
+
+
+def checked_by(cell: NotebookNode) -> str:
+    """The exercise that a cell checks; "" for none."""
+    match = CHECK.search(cell.source)
+    return match[1] if match else ""
+
+
+def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
+    """The code cells, as nbgrader's notes say; one for an answer, or for a check, knows its exercise."""
+    found = []
+    for number, cell in enumerate(_code(cells), 1):
+        notes = notes_of(cell)
+        answers = notes.get("grade_id", "").removeprefix("answer-") if notes.get("solution") else ""
+        checks = checked_by(cell) if notes.get("grade") else ""
+        found.append(cell_of(f"code cell {number}", answers, cell.source, checks))
+    return found
+
+
+def code_without_notes(cells: Sequence[NotebookNode], asked: Sequence[str]) -> list[Cell]:
+    """The code cells of a notebook whose locked cells nobody has restored, as a student has handed it in.
+
+    The last cell with the check of an exercise is its check. Its answer is the cell that nbgrader's notes name, if they
+    are still there, or else the code cell above the check.
+    """
+    code = _code(cells)
+    checks = {checked_by(cell): place for place, cell in enumerate(code) if checked_by(cell) in asked}
+    answers = {}
+    for name, place in checks.items():
+        noted = [one for one, cell in enumerate(code) if notes_of(cell).get("grade_id") == f"answer-{name}"]
+        answers[noted[0] if noted else max(0, place - 1)] = name
+    by_place = {place: name for name, place in checks.items()}
+    return [
+        cell_of(f"code cell {place + 1}", answers.get(place, ""), cell.source, by_place.get(place, ""))
+        for place, cell in enumerate(code)
+    ]
+
+
+def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
+    return [cell for cell in cells if cell.cell_type == "code"]
