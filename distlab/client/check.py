@@ -33,6 +33,7 @@ from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
 
 BAR = 10  # characters of a lab's bar in `progress`
+LABEL = 9  # columns of what stands before the values of a rank: "rank 0   "
 RANKS = 4  # of a cluster that a check starts, or more if the exercise needs them
 
 
@@ -63,8 +64,9 @@ class Verdict:
             return None
         state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
         badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
-        words = html.escape("\n".join(filter(None, [self.words, self._next_step()])))
-        text = f'<pre style="{display.wrapped()}">{html.escape(_title(self.name))}: {badge} {words}</pre>'
+        first, *more = html.escape("\n".join(filter(None, [self.words, self._next_step()]))).split("\n")
+        text = f"{html.escape(_title(self.name))}: {badge} {first}{display.hanging(more, LABEL)}"
+        text = f'<pre style="{display.wrapped()}">{text}</pre>'
         if self.run is None:
             return text
         png, size = self.run._repr_png_()

@@ -122,6 +122,14 @@ def wrapped() -> str:
     return WRAPPED if somebody_watches() else SAVED
 
 
+def hanging(lines: Sequence[str], columns: int) -> str:
+    """Lines of HTML below another one; for a person, the rest of one that does not fit is indented by some columns."""
+    if not somebody_watches():
+        return "".join(f"\n{line}" for line in lines)
+    look = f"padding-left:{columns}ch;text-indent:-{columns}ch"
+    return "".join(f'<div style="{look}">{line or "&nbsp;"}</div>' for line in lines)
+
+
 def as_html(items: Sequence[Item]) -> str:
     """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of text and page."""
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"

@@ -28,6 +28,13 @@ def test_a_report_breaks_between_words_and_keeps_them_all():
     assert ">  one column</div>" in display.as_paragraphs("  one column")
 
 
+def test_rows_of_a_verdict_are_indented_where_a_person_sees_them_break(monkeypatch):
+    assert display.hanging(["rank 0   1", "rank 1   2"], 9) == "\nrank 0   1\nrank 1   2"
+    monkeypatch.setattr(display, "somebody_watches", lambda: True)
+    assert display.hanging(["rank 0   1"], 9) == '<div style="padding-left:9ch;text-indent:-9ch">rank 0   1</div>'
+    assert display.wrapped() == "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+
+
 def one(rank, kind, text, turn, **data):
     return Item(kind, (rank,), text, data or None, turn)
 
