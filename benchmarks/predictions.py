@@ -12,7 +12,7 @@ Two more tables are of programs that only resemble ours:
 Llama 3's paper (arXiv 2407.21783, table 4): 80 GB at 700 W, 400 Gb/s a GPU. A stage has one layer, as the bubbles say
 that are given for the pipeline. Published are FLOP/s, which count half of what attention could see.
 Megatron-LM (arXiv 2205.05198, tables 3 and 5, "present work"): GPT on hosts of 8 A100 with 200 Gb/s a GPU; published
-are seconds. Larger models, with 280 and 512 microbatches, would take predict an hour.
+are seconds. Larger models, with 280 and 512 micro-batches, would take predict an hour.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SELENE = replace(A100, memory=80 * GIB)
 LINKS = {A100: ("300 GB/s", "50 GB/s"), SELENE: ("300 GB/s", "200 GB/s")}
 H100_LINKS = "450 GB/s", "400 GB/s"
 LLAMA2 = {
-    "13B": Size(5120, 40, 40, 13824, kv_heads=40, words=32000),
-    "70B": Size(8192, 80, 64, 28672, words=32000),
+    "13B": Size(5120, 40, 40, 13824, kv_heads=40, vocabulary=32000),
+    "70B": Size(8192, 80, 64, 28672, vocabulary=32000),
 }
 # a block of Llama has three matrices where GPT has two, which are longer
 GPT = {
-    "22B": Size(6144, 48, 64, 16384, kv_heads=64, words=51200),
-    "175B": Size(12288, 96, 96, 32768, kv_heads=96, words=51200),
+    "22B": Size(6144, 48, 64, 16384, kv_heads=64, vocabulary=51200),
+    "175B": Size(12288, 96, 96, 32768, kv_heads=96, vocabulary=51200),
 }
 
 
@@ -72,7 +72,7 @@ DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
 
 
 def herd(name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1) -> Row:
-    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many microbatches of one sequence."""
+    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many micro-batches of one sequence."""
     options = HERD | {"batch": sequences, "microbatches": sequences, "length": length, "context": context}
     of_a_token = 6 * 404e9 + 6 * 126 * 16384 * length
     return Row(f"405B, {name}", H100_80, ranks, SIZES["405B"], round(flops / of_a_token), None, options)
@@ -103,9 +103,9 @@ TABLES = {
         Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, "too much", SHORT),
     ],
     "H100, Llama 3's paper": [
-        herd("32 microbatches", 8192, 430e12, 32),
-        herd("16 microbatches", 16384, 400e12, 16),
-        herd("16 microbatches, a context of 131,072 on 16", 16384, 380e12, 16, 131072, 16),
+        herd("32 micro-batches", 8192, 430e12, 32),
+        herd("16 micro-batches", 16384, 400e12, 16),
+        herd("16 micro-batches, a context of 131,072 on 16", 16384, 380e12, 16, 131072, 16),
     ],
     "A100, Megatron-LM": [
         Row("GPT 22B, tensors on 8", SELENE, 8, GPT["22B"], 931, None, MEGATRON | {"batch": 4}),

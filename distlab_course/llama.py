@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """How wide and deep: a word is a vector of `width` numbers; `heads` queries share `kv_heads` keys and values."""
+    """How wide and deep: a token is a vector of `width` numbers; `heads` queries share `kv_heads` keys and values."""
 
     width: int
     layers: int
     heads: int
     hidden: int
     kv_heads: int = 8
-    words: int = 128256
+    vocabulary: int = 128256
 
 
 SIZES = {
@@ -45,7 +45,7 @@ def rotated(values: Tensor, by: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Each word looks at those before it. A rank of tensor parallelism has some of the heads.
+    """Each token looks at those before it. A rank of tensor parallelism has some of the heads.
 
     Attributes:
         turns: of the places that this rank has; None if it has all.
@@ -101,7 +101,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Words in, shape (batch, place), and scores of the next words out, shape (batch, place, words).
+    """Tokens in, shape (batch, place), and scores of the next tokens out, shape (batch, place, vocabulary).
 
     Args:
         size: one of SIZES, or your own.
@@ -113,10 +113,10 @@ class Llama(nn.Module):
         super().__init__()
         each, more = divmod(size.layers, stages)
         first, last = stage == 0, stage == stages - 1
-        self.embedding = nn.Embedding(size.words, size.width) if first else None
+        self.embedding = nn.Embedding(size.vocabulary, size.width) if first else None
         self.blocks = nn.ModuleList(Block(size) for _ in range(each + (1 <= stage <= more)))
         self.norm = nn.RMSNorm(size.width) if last else None
-        self.output = nn.Linear(size.width, size.words, bias=False) if last else None
+        self.output = nn.Linear(size.width, size.vocabulary, bias=False) if last else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding is not None:

@@ -59,7 +59,7 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     batch, parts = SEQUENCES * tensor * pipeline // DEVICES, pipeline * stages
     if batch < pipeline:
         each = SEQUENCES * tensor / DEVICES
-        raise ArgumentError(f"Of {SEQUENCES} sequences, a microbatch would have {each:g}. It needs one or more.")
+        raise ArgumentError(f"Of {SEQUENCES} sequences, a micro-batch would have {each:g}. It needs one or more.")
     hosts = Network(hosts=[8] * (DEVICES // 8), inside=Link("1 us", "450 GB/s"), between=Link("5 us", "400 GB/s"))
     slow = {"efficiency": EFFICIENCY, "contention": CONTENTION, "spread": SPREAD}
     device = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", **slow)

@@ -40,7 +40,7 @@ def train(
     recompute: str = "op",
     steps: int = 2,
 ) -> None:
-    """Take steps on random words.
+    """Take steps on random tokens.
 
     Args:
         tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
@@ -59,12 +59,12 @@ def train(
     place = mesh.get_local_rank("pipeline")
     models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
-    words = torch.randint(size.words, (batch, length))
-    with shared(words, models, mesh, context):
+    tokens = torch.randint(size.vocabulary, (batch, length))
+    with shared(tokens, models, mesh, context):
         if pipeline > 1:
-            run = pipelined(models, mesh, words, size, microbatches or pipeline)
+            run = pipelined(models, mesh, tokens, size, microbatches or pipeline)
         else:
-            run = functools.partial(whole, models[0], words)
+            run = functools.partial(whole, models[0], tokens)
         for _ in range(steps):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -76,18 +76,18 @@ def train(
                 optimizer.step()
 
 
-def shared(words: Tensor, models: list[Llama], mesh: DeviceMesh, context: int) -> AbstractContextManager[None]:
-    """Inside of it, each rank of a context has two parts of the words: one from the front, one as far from the end."""
+def shared(tokens: Tensor, models: list[Llama], mesh: DeviceMesh, context: int) -> AbstractContextManager[None]:
+    """Inside of it, each rank of a context has two parts of the tokens: one from the front, one as far from the end."""
     if context == 1:
         return nullcontext()
     pipeline, data, tensor = mesh.shape
     names = ("pipeline", "data", "context", "tensor")
     ranks = init_device_mesh("cpu", (pipeline, data // context, context, tensor), mesh_dim_names=names)["context"]
     layers = [block.attention for model in models for block in model.blocks]
-    places = turns(words.shape[1], layers[0].head // 2).clone()
+    places = turns(tokens.shape[1], layers[0].head // 2).clone()
     for layer in layers:
         layer.turns, layer.repeats = places, False
-    return context_parallel(ranks, buffers=[words, places], buffer_seq_dims=[1, 0])
+    return context_parallel(ranks, buffers=[tokens, places], buffer_seq_dims=[1, 0])
 
 
 def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) -> Llama:
@@ -147,23 +147,23 @@ class Policy:
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def whole(model: Llama, words: Tensor) -> None:
+def whole(model: Llama, tokens: Tensor) -> None:
     """Forward and backward pass of a model that is no pipeline's."""
-    loss_of(model(words), words).backward()
+    loss_of(model(tokens), tokens).backward()
 
 
-def loss_of(scores: Tensor, words: Tensor) -> Tensor:
-    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten(0, 1))
+def loss_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    return F.cross_entropy(scores.flatten(0, 1).float(), tokens.flatten(0, 1))
 
 
 def pipelined(
-    models: list[Llama], mesh: DeviceMesh, words: Tensor, size: Size, microbatches: int
+    models: list[Llama], mesh: DeviceMesh, tokens: Tensor, size: Size, microbatches: int
 ) -> Callable[[], object]:
-    """Forward and backward pass of this rank's stages, for one microbatch after another."""
+    """Forward and backward pass of this rank's stages, for one micro-batch after another."""
     ranks, place, tensor = mesh["pipeline"].size(), mesh.get_local_rank("pipeline"), mesh["tensor"].size()
-    some, like = words[: len(words) // microbatches].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
-    hidden = torch.empty(len(some), words.shape[1] // tensor, size.width, requires_grad=True, **like)
-    scores = torch.empty(*some.shape, size.words // tensor, requires_grad=True, **like)
+    some, like = tokens[: len(tokens) // microbatches].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
+    hidden = torch.empty(len(some), tokens.shape[1] // tensor, size.width, requires_grad=True, **like)
+    scores = torch.empty(*some.shape, size.vocabulary // tensor, requires_grad=True, **like)
     stages = []
     for i, model in enumerate(models):
         number, of = place + i * ranks, ranks * len(models)
@@ -175,4 +175,4 @@ def pipelined(
     else:
         schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
 
-    return lambda: schedule.step(*[words] * (place == 0), **({"target": words} if place == ranks - 1 else {}))
+    return lambda: schedule.step(*[tokens] * (place == 0), **({"target": tokens} if place == ranks - 1 else {}))

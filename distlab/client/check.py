@@ -106,7 +106,7 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
 
     Returns:
         the verdict; its repr is one line, or the smallest case that fails. If a right answer is made of messages,
-            a notebook also draws what its ranks sent; some are timed beside ours and gloo's.
+            a notebook also draws what its ranks sent; some are timed beside ours and the simulated library's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.

@@ -108,7 +108,8 @@ def _reason(exercise: Exercise, path: Path, wanted: Any, got: Any, expected: Obs
     where = _where(exercise, path, wanted, expected)
     if where.endswith("change."):
         return where
-    return f"{where} {_why(wanted, got, expected.given, _part(exercise, path), n)}".strip()
+    ranks = n if expected.events else 0  # where nothing is sent, their number has nothing to do with it
+    return f"{where} {_why(wanted, got, expected.given, _part(exercise, path), ranks)}".strip()
 
 
 def _part(exercise: Exercise, path: Path) -> str:

@@ -122,10 +122,11 @@ def _own_run(exercise: Exercise, call: Callable[[Any], Pair], observed: list[Obs
     run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
     run.finish(virtual.read(simulate([one.events for one in observed], LAN), ranks), {})
     if race:
-        gloos = max(simulate([one.events for one in others], LAN).clocks)
-        times = (format_seconds(one).strip() for one in (run.seconds, race.ours, gloos, race.target))
+        library = max(simulate([one.events for one in others], LAN).clocks)
+        times = (format_seconds(one).strip() for one in (run.seconds, race.ours, library, race.target))
         met = "met" if run.seconds < race.target else "not met yet"
-        words = "\n{} on a simulated network ({}): yours {}, ours {}, gloo's {}.\nThe target, less than {}, is {}."
+        words = "\n{} on a simulated network ({}): yours {}, ours {}, the simulated library's {}."
+        words += "\nThe target, less than {}, is {}."
         words = words.format(format_bytes(size), LAN, *times, met)
     return (run if run.messages else None), words
 

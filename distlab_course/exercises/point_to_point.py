@@ -42,7 +42,7 @@ def int64_as_int32(answer):
 
 @question("01")
 def after_send(answer):
-    """`dist.send(t, dst=1)` has returned on rank 0. What may rank 0 rely on? Give the letters as a text, such as "ad".
+    """`dist.send(t, dst=1)` has returned on rank 0, with gloo. What may rank 0 rely on? Give the letters, such as "ad".
 
     (a) Rank 1 has started its receive. (b) `t` may be overwritten. (c) The values are in rank 1's tensor. (d) Rank 1
     has read them.
@@ -51,7 +51,8 @@ def after_send(answer):
     Hint: In which of the two cells above did `send` return before rank 1 had waited for the message?
     Hint: The bytes may still be on their way, in a buffer of the operating system; `t` is no longer needed for them.
 
-    Why: A send returns when a receive has been started and the operating system has the bytes. The rest comes later.
+    Why: gloo's send returns when a receive has been started and the operating system has the bytes; the rest comes
+    later.
     """
     found = {*str(answer).lower()} & {*"abcd"}
     if "c" in found or "d" in found:

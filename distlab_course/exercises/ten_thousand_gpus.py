@@ -108,13 +108,13 @@ def tensor_seconds(tokens, width, ranks, latency, bandwidth):
 def waiting_share(ranks, microbatches, stages):
     """Return which share of a step a rank of a pipeline waits.
 
-    A pipeline of p ranks with m microbatches takes as long as m + p - 1 microbatches on one rank, and each rank
+    A pipeline of p ranks with m micro-batches takes as long as m + p - 1 micro-batches on one rank, and each rank
     works on m of them. With v interleaved stages on each rank, the rank waits for a v-th of that time. With 4 ranks, 8
-    microbatches and 2 stages the share is 3/19.
+    micro-batches and 2 stages the share is 3/19.
 
     Title: 5.1 The bubble
     Hint: With one stage the share is (p - 1) / (m + p - 1).
-    Hint: With v stages, count in units of a microbatch on one stage: a rank works for v m of them.
+    Hint: With v stages, count in units of a micro-batch on one stage: a rank works for v m of them.
     """
     return (ranks - 1) / (stages * microbatches + ranks - 1)
 
@@ -125,11 +125,11 @@ DAYS = 50
 @question("63")
 def plan_for_70b(answer):
     """Train Llama 70B with 1.4 trillion tokens on 512 devices of 80 GB, in at most 50 days. A step has 256 sequences of
-    8192 words. Answer with the arguments of `planning.plan`, such as {"tensor": 8, "recompute": "full"}.
+    8,192 tokens. Answer with the arguments of `planning.plan`, such as {"tensor": 8, "recompute": "full"}.
 
     Title: 7.1 Your plan
     Hint: Which `tensor` is the smallest that 256 sequences allow, if each rank of FSDP has at least one?
-    Hint: A pipeline waits, and so few microbatches cannot fill it. What does recomputing save, and what does it cost?
+    Hint: A pipeline waits, and so few micro-batches cannot fill it. What does recomputing save, and what does it cost?
     Hint: Try all three ways of recomputing with that `tensor` and no pipeline.
 
     Why: The smallest group of tensor parallelism sends the least, and recomputing all blocks makes room for the rest.

@@ -22,7 +22,7 @@ from tests.tool import ROOT
 
 PASSED = """\
 ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks.
-4 MiB on a simulated network (5 µs, 12.5 GB/s): yours {}, ours 533 µs, gloo's 533 µs.
+4 MiB on a simulated network (5 µs, 12.5 GB/s): yours {}, ours 533 µs, the simulated library's 533 µs.
 The target, less than 600 µs, is {}."""
 
 

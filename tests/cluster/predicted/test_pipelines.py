@@ -53,7 +53,7 @@ def pipeline(rank, world_size, kind, stages=1, microbatches=8, copies=1, parts=1
     ],
 )
 def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
-    """Of p stages, v on a rank, with m microbatches: (p - 1) / (v m) of the time in which a rank computes.
+    """Of p stages, v on a rank, with m micro-batches: (p - 1) / (v m) of the time in which a rank computes.
 
     A zero-bubble schedule puts the weights' gradients into it: of three equal parts of the work, one stays idle.
     """
