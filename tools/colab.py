@@ -47,6 +47,11 @@ if importlib.util.find_spec("distlab") is None:
 """
 
 
+# what is not so in a built file, and what is
+FOLDED = "The outputs of the programs are folded until you run the cells."
+LEFT_OUT = "The outputs of the programs are left out: you see them when you run the cells."
+
+
 def build_wheel(root: Path, folder: Path) -> Path:
     """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed here and no network.
 
@@ -116,11 +121,18 @@ def carry(text: str, folder: Path) -> str:
 
 
 def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
-    """The notebook at `path` as one that runs alone. Its saved outputs stay, for reading before running."""
+    """The notebook at `path` as one that runs alone.
+
+    Its saved outputs stay, for reading before running, but for those that a learner is to predict: Jupyter folds them,
+    and Colab does not know how.
+    """
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = carry(cell.source, path.parent)
+            cell.source = carry(cell.source, path.parent).replace(FOLDED, LEFT_OUT)
+        elif cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+            cell.outputs = []
+            cell.execution_count = None
     first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
     extras = "[course,mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else "[course]"
     for script in sorted(path.parent.glob("*.py")):

@@ -144,3 +144,18 @@ def test_a_built_notebook_names_no_file_of_the_project(built):
         for cell in nbformat.read(path, 4).cells:
             assert "../" not in cell.source, path
             assert cell.cell_type == "code" or ".ipynb)" not in cell.source, path
+
+
+def test_a_built_notebook_leaves_out_what_is_to_be_predicted(built):
+    """Colab does not fold outputs, so those that a lesson folds are not there, and the text says so; all others are."""
+    left_out = 0
+    for path in NOTEBOOKS:
+        cells = {cell.id: cell for cell in nbformat.read(built[path.name], 4).cells}
+        for cell in nbformat.read(path, 4).cells:
+            assert "are folded" not in cells[cell.id].source
+            if cell.cell_type != "code":
+                continue
+            is_folded = cell.metadata.get("jupyter", {}).get("outputs_hidden", False)
+            assert cells[cell.id].outputs == ([] if is_folded else cell.outputs)
+            left_out += is_folded
+    assert left_out >= 30
