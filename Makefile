@@ -63,7 +63,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -rf distlab.egg-info  # of a distlab before this one: Python would read it first
 	@{ [ -z "$(TORCH_INDEX)" ] || $(PIP) --index-url "$(TORCH_INDEX)" torch; } && $(PIP) -e ".[lab,course,mpi,site,test]" || { \
 	  echo "distlab: pip failed: read its last lines above, then run the same command again; torch's CPU build needs 3 GB of" \
-	    "disk, its CUDA build 9 (TORCH_INDEX=https://download.pytorch.org/whl/cpu)" >&2; exit 1; }
+	    "disk, its CUDA build 6 (TORCH_INDEX=https://download.pytorch.org/whl/cpu)" >&2; exit 1; }
 	@$(PIP) -q --no-deps --upgrade --target $(VENV)/nbgrader nbgrader alembic mako rapidfuzz  # away from JupyterLab's eyes
 	@mkdir -p $(VENV)/share/jupyter/lab/settings  # JupyterLab's place for defaults: no news, no look for updates
 	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \

@@ -44,6 +44,7 @@ html_extra_path = ["first"]  # index.html, which leads to README.html
 html_show_copyright = False
 html_theme_options = {"footer_icons": []}
 
+ANSWERS = "notebooks/solutions/"  # which the search does not show
 PARTS = {
     "0": "The core course",
     "1": "Messages and algorithms",
@@ -66,11 +67,13 @@ def contents() -> str:
     labs = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
     trees = [toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part]) for part, name in PARTS.items()]
     pages = ("course", "install", "package", "testing", "hosts", "speed")
-    trees.insert(0, toctree("distlab", [f"docs/{page}" for page in pages]))
-    trees.append(toctree("When something goes wrong", ["docs/reports/*"], glob=True))
-    trees.append(toctree("Reference", ["notebooks/cheat_sheet", "docs/api", "benchmarks/README", "CHANGELOG"]))
-    trees.append(toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]))
-    trees.append(toctree("Answers", ["notebooks/solutions/*"], glob=True))
+    above = [  # or they would stand below 28 labs
+        toctree("distlab", [f"docs/{page}" for page in pages]),
+        toctree("Reference", ["docs/api", "notebooks/cheat_sheet", "benchmarks/README", "CHANGELOG"]),
+        toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]),
+        toctree("When something goes wrong", ["docs/reports/*"], glob=True),
+    ]
+    trees = [*above, *trees, toctree("Answers", [f"{ANSWERS}*"], glob=True)]
     return "".join(trees)
 
 
@@ -114,6 +117,13 @@ def prepare(app, page: str, source: list[str]) -> None:
         source[0] = json.dumps(notebook)
 
 
+def leave_answers_out(app, env) -> None:
+    """Keep the words of answers out of the search: somebody who looks for a call is still to solve its exercise."""
+    for page in env.found_docs:
+        if page.startswith(ANSWERS):
+            env.metadata[page]["nosearch"] = True
+
+
 def as_rst(app, what: str, name: str, thing, options, lines: list[str]) -> None:
     """A docstring as reStructuredText: an indented block after an empty line is code, and a star is a star."""
     done, indented, code = [], False, False
@@ -130,4 +140,5 @@ def as_rst(app, what: str, name: str, thing, options, lines: list[str]) -> None:
 
 def setup(app) -> None:
     app.connect("source-read", prepare)
+    app.connect("env-updated", leave_answers_out)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon

@@ -81,6 +81,22 @@ def test_search_finds_a_report(visit):
     page.get_by_role("link", name="DeadlockError: what it means").first.wait_for()
 
 
+def test_search_shows_no_answers(visit):
+    """A call that lessons and answers use is found in lessons only."""
+    page = visit("search.html?q=tensor_split")
+    page.locator("#search-results li").first.wait_for()
+    page.get_by_text(re.compile("Search finished|found .* page")).first.wait_for()
+    links = page.locator("#search-results li > a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert any("notebooks/05_ring_all_reduce" in link for link in links)
+    assert [link for link in links if "solutions" in link] == []
+
+
+def test_the_sidebar_has_reference_and_teaching_above_the_labs(visit):
+    captions = visit("README.html").locator(".sidebar-tree .caption-text").all_inner_texts()
+    assert captions[:3] == ["distlab", "Reference", "For teachers and developers"]
+    assert captions[-1] == "Answers"
+
+
 def test_the_cheat_sheet_is_one_sheet_of_paper(visit):
     """Printed in A4."""
     printed = visit("notebooks/cheat_sheet.html").pdf(prefer_css_page_size=True)
