@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlab import simulated, text
 from distlab.client import ahead, display, waiting
@@ -311,6 +311,10 @@ class Cluster:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
         everyone = list(range(self.ranks.plan.n))
         return everyone if ranks is None else text.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to travel: a function for the ranks that uses the notebook's cluster is told so."""
+        raise TypeError("a Cluster stays in the notebook; a rank has `rank` and `world_size`")
 
     def describe(self) -> list[dict[str, Any]]:
         """One dict for each rank: rank, pid, state ("idle", what it is doing where, or how it died), megabytes, host.

@@ -30,6 +30,8 @@ PX = re.compile(r"\s*%%?px\b")
 OPTION = re.compile(r"%%px [^\n]*?(--\w*)$")
 EXERCISE = re.compile(r"""\b(?:check|hint)\(["'](\w*)$""")
 PYTHON_BELOW = ("capture",)  # cell magics that run what is below them as a cell
+KEY = re.compile(r"""([\w.]+)\[["']([^"'\]]*)$""")  # of a dict, as far as it is typed
+HELP = re.compile(r"%%?px\s+(-h|--help)\s*")
 NAME = re.compile(r"(?:([\w.]+)\.)?(\w*)$")
 SECONDS = 10.0  # for rank 0 to answer
 
@@ -129,11 +131,19 @@ def _chosen(words: str, n: int) -> list[int]:
 def install(shell: Any) -> None:
     """Register %px and %%px, and add the ranks' names to a shell's answers; once."""
     shell.register_magics(PxMagics)
+    if _help_for_px not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(_help_for_px)
     one_process.install()
     kernel = getattr(shell, "kernel", None)
     if kernel is not None and not isinstance(kernel.do_complete, functools.partial):
         kernel.do_complete = functools.partial(_complete, kernel.do_complete)
         kernel.do_inspect = functools.partial(_inspect, kernel.do_inspect)
+
+
+def _help_for_px(lines: list[str]) -> list[str]:
+    """Turn `%%px --help` into `%%px?`: IPython refuses a cell magic without a cell before the magic is asked."""
+    asks = bool(lines) and HELP.fullmatch(lines[0]) and not any(line.strip() for line in lines[1:])
+    return ["%%px?\n"] if asks else lines
 
 
 def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
@@ -145,6 +155,9 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
         from distlab.checking import all_exercises  # which imports torch
 
         fragment, words = match[1], list(all_exercises())
+    elif PX.match(code) and (match := KEY.search(before)):
+        path, fragment = match.groups()
+        words = _ask(entry.keys_of, path) or []
     elif PX.match(code) and (match := NAME.search(before)):
         below, fragment = match.groups()
         words = _names() if not below else _ask(entry.names_below, below) or []
@@ -155,7 +168,7 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     if not found:
         return reply
     start = cursor - len(fragment)
-    if (reply["cursor_start"], reply["cursor_end"]) == (start, cursor):
+    if not KEY.search(before) and (reply["cursor_start"], reply["cursor_end"]) == (start, cursor):
         found += [word for word in reply["matches"] if word not in found]
     return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": {}}
 

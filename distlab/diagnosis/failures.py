@@ -62,6 +62,14 @@ ADVICE = {
     r"initialize the default process group twice": (
         "The ranks have a process group already: leave init_process_group out."
     ),
+    r"raw_input was called|EOF when reading a line": (
+        "Ranks have no keyboard: call input() in a cell without %%px, and give the ranks what was typed with "
+        'cluster.push({"name": value}).'
+    ),
+    r"No space left on device": (
+        "A file system is full: /dev/shm, if a DataLoader has workers or processes share tensors (num_workers=0 needs "
+        "none of it, docker run --shm-size=1g gives more), and otherwise a disk."
+    ),
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
 # what Python, C++ and libraries of threads say when the system refuses a process or a thread
@@ -73,6 +81,11 @@ NO_MORE_PROCESSES = re.compile(
 END_SOME_PROCESSES = (
     "This machine, or your container, allows no more processes and threads: end some, use fewer ranks, or raise the "
     "limit (`ulimit -u 4096` in the shell that starts Python or Jupyter, or docker run --pids-limit 1024)."
+)
+CALLED_WITHOUT_RANK = re.compile(r"\(\) (takes \d+ positional|missing \d+ required positional)")
+RANK_AND_WORLD_SIZE = (
+    "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two parameters are the rank and "
+    "the number of ranks."
 )
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
@@ -224,6 +237,8 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
 
 def _advice(failed: Failure) -> str:
     text = f"{failed.kind}: {failed.message}"
+    if failed.kind == "TypeError" and not failed.lines and CALLED_WITHOUT_RANK.search(failed.message):
+        return RANK_AND_WORLD_SIZE  # no line of the learner's ran: it was the call itself
     fitting = (advice for pattern, advice in ADVICE.items() if re.search(pattern, text))
     if failed.kind == "BlockingIOError" and "fork" not in failed.traceback:  # also of a read that would have to wait
         return next(fitting, "")

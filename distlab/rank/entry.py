@@ -156,11 +156,25 @@ def last_failure() -> Failure | None:
 
 def names_below(rank: int, world_size: int, path: str) -> list[str]:
     """The names of an object's attributes, "dist" or "model.fc"; for "", those of the cells. Empty if there is none."""
+    if not path:
+        return list(namespace_of_cells())
+    value = _value_of(path)
+    return [] if value is None else dir(value)
+
+
+def keys_of(rank: int, world_size: int, path: str) -> list[str]:
+    """The keys of a dict that are texts, "config" or "model.options". Empty if there is none."""
+    value = _value_of(path)
+    return [key for key in value if isinstance(key, str)] if isinstance(value, dict) else []
+
+
+def _value_of(path: str) -> Any:
+    """An object of the cells by its dotted name; None if there is none."""
     first, *rest = path.split(".")
     value = namespace_of_cells().get(first)
     for name in rest:
         value = getattr(value, name, None)
-    return list(namespace_of_cells()) if not path else [] if value is None else dir(value)
+    return value
 
 
 def help_for(rank: int, world_size: int, name: str, detail: int) -> dict[str, Any] | None:

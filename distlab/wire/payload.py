@@ -119,9 +119,12 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
         return dumps(value)
     except Exception as error:
         why = f"{what} cannot be sent to the ranks ({type(error).__name__}: {error})."
+        function = value[0] if isinstance(value, tuple) and value else value
         advice = "Open files, locks, sockets and generators stay where they are: make them inside the function."
-        if compiled := _compiled_in(value[0] if isinstance(value, tuple) and value else value):
+        if compiled := _compiled_in(function):
             advice = f"{compiled} is compiled: call torch.compile inside the function that runs on the ranks."
+        elif name := _unsendable_in(function):
+            advice = f"It uses {name}, which is the notebook's. {advice}"
         raise SerializationError(f"{why} {advice}") from error
 
 
@@ -133,14 +136,29 @@ def _compiled_in(function: Any) -> str:
 
     if is_compiled(function):
         return str(function.__name__)
+    called = _variables_of(function)
+    return next((name for name, value in called.items() if is_compiled(value)), "")
+
+
+def _unsendable_in(function: Any) -> str:
+    """The name of a variable that a function uses and that cannot be sent; "" for none."""
+    for name, value in _variables_of(function).items():
+        try:
+            dumps(value)
+        except Exception:  # whatever the value's own pickling raises
+            return name
+    return ""
+
+
+def _variables_of(function: Any) -> dict[str, Any]:
+    """The variables from around a function that it uses, by name; none if it is no function."""
     if not inspect.isfunction(function):
-        return ""
+        return {}
     try:
         variables = inspect.getclosurevars(function)
     except ValueError:  # a variable of the function around it has no value yet
-        return ""
-    called = {**variables.globals, **variables.nonlocals}
-    return next((name for name, value in called.items() if is_compiled(value)), "")
+        return {}
+    return {**variables.globals, **variables.nonlocals}
 
 
 def unpack(replies: list[Any]) -> list[Any]:

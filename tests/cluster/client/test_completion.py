@@ -77,6 +77,57 @@ def test_a_name_error_says_where_the_name_is(notebook, source, advice):
     assert "".join(one["text"] for one in more).strip() == advice
 
 
+KEYS = {
+    '%%px\noptions["le': ["length"],
+    "%%px\noptions['": ["inner", "length"],
+    "%px options['inner']['": [],
+    "%%px\nmine['": [],
+}
+
+
+@pytest.mark.parametrize(("code", "keys"), KEYS.items())
+def test_the_keys_of_a_dict_are_offered(notebook, code, keys):
+    """Of rank 0's, and nothing else; not below a key, which would have to be evaluated."""
+    notebook.run("%%px\noptions = {'length': 1, 'inner': {'a': 2}, 3: 4}")
+    notebook.client.complete(code, len(code))
+    reply = notebook.client.get_shell_msg(timeout=60)["content"]
+    if keys:
+        assert reply["matches"] == keys
+    else:
+        assert not {"length", "inner", "a"} & set(reply["matches"])
+
+
+@pytest.mark.parametrize("asked", ["%%px --help", "%px -h", "%%px --help\n"])
+def test_px_has_help(notebook, asked):
+    """Its options and an example, in the front end's pager, where IPython would refuse a cell magic without a cell."""
+    reply = notebook.client.execute_interactive(asked, timeout=60, output_hook=lambda _: None)["content"]
+    (page,) = reply["payload"]
+    for words in ("--targets", "--timeout", "dist.all_reduce(tensor)"):
+        assert words in page["data"]["text/plain"]
+
+
+ADVISED = {
+    "%%px\ninput('name: ')": "Ranks have no keyboard: call input() in a cell without %%px",
+    "cluster.run(lambda: 3)": "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two",
+    "cluster.run(lambda a, b, c: 3)": "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first",
+    "%%px\nopen('/dev/full', 'w').write('x' * 10**6)": "A file system is full: /dev/shm, if a DataLoader has workers",
+    "def of_notebook(rank, n):\n    return cluster.n\n\ncluster.run(of_notebook)": "(TypeError: a Cluster stays in the "
+    "notebook; a rank has `rank` and `world_size`). It uses cluster, which is the notebook's.",
+    "import threading\nmy_lock = threading.Lock()\ncluster.run(lambda rank, n: my_lock)": "It uses my_lock, which is",
+}
+
+
+@pytest.mark.parametrize(("source", "words"), ADVISED.items())
+def test_what_does_not_work_on_ranks_has_advice(notebook, source, words):
+    assert words in notebook.text(source)
+
+
+def test_a_mistake_in_the_learners_own_call_has_none(notebook):
+    """The function itself had its rank and world size."""
+    source = "def helper(x):\n    return x\n\ncluster.run(lambda rank, n: helper())"
+    assert "cluster.run(fn, *args) calls" not in notebook.text(source)
+
+
 HINT = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
 FORGOTTEN = [
     "dist.all_reduce(torch.ones(1))",
