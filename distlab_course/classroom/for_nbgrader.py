@@ -83,7 +83,7 @@ class ByExercise(ExportPlugin):
         assignments = self.assignment or [assignment.name for assignment in gradebook.assignments]
         with open(self.to or "grades.csv", "w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["assignment", "student", "exercise", "points", "of", "to be looked at"])
+            rows.writerow(["assignment", "student", "exercise", "title", "points", "of", "to be looked at"])
             for assignment in assignments:
                 for student in students:
                     with suppress(MissingEntry):  # not handed in
@@ -93,7 +93,10 @@ class ByExercise(ExportPlugin):
 
 
 def _rows_of(notebook: Any) -> list[list[Any]]:
-    """For each exercise of a submitted notebook: its name, points, of how many, and why a person has to look at it."""
+    """For each exercise of a submitted notebook: name, title, points, of how many, and why a person has to see it."""
+    from distlab.checking import all_exercises  # which imports torch: only for an export
+
+    known = all_exercises()
     comments = {comment.name: comment.comment for comment in notebook.comments}
     rows = []
     for grade in notebook.grades:
@@ -101,7 +104,8 @@ def _rows_of(notebook: Any) -> list[list[Any]]:
         look = ""
         if grade.needs_manual_grade:
             look = comments.get(f"answer-{exercise}") or NO_CHECK
-        rows.append([exercise, grade.score, grade.max_score, look])
+        title = known[exercise].title if exercise in known else ""
+        rows.append([exercise, title, grade.score, grade.max_score, look])
     return rows
 
 

@@ -127,6 +127,7 @@ def test_each_submission_gets_the_right_marks(course, student):
         rows = [row for row in csv.DictReader(file) if row["student"] == student]
     names = [row["exercise"] for row in rows]
     assert sorted(names) == sorted(assignments.answers(LAB))
+    assert {row["title"] for row in rows} == {all_exercises()[name].title for name in names}
     points = {row["exercise"]: float(row["points"]) for row in rows}
     wanted = dict(zip(assignments.answers(LAB), POINTS.get(student, [0] * len(names)), strict=True))
     assert points == wanted
