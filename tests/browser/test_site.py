@@ -92,7 +92,7 @@ def test_search_shows_no_answers(visit):
 
 
 def test_the_sidebar_has_reference_and_teaching_above_the_labs(visit):
-    captions = visit("README.html").locator(".sidebar-tree .caption-text").all_inner_texts()
+    captions = visit("README.html").locator(".sidebar-tree .caption-text").all_text_contents()
     assert captions[:3] == ["distlab", "Reference", "For teachers and developers"]
     assert captions[-1] == "Answers"
 
