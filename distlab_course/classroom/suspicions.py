@@ -38,7 +38,9 @@ ATTRIBUTES = {
     *("cr_frame", "ag_frame", "co_consts", "attrgetter", "methodcaller", "get_field", "currentframe", "walk_stack"),
     *("load", "from_file", "fromfile", "loadtxt", "genfromtxt", "memmap", "fromregex", "tofile", "save", "savetxt"),
     *("read_text", "read_bytes", "write_text", "write_bytes", "open", "as_subclass", "outer", "Formatter"),
+    *("ProcessGroupGloo", "ProcessGroup", "split_group", "TCPStore", "FileStore", "HashStore", "_C"),
 }
+GROUP_MAKERS = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"}
 DUNDERS = {
     *("__name__", "__init__", "__class__", "__doc__", "__len__", "__call__", "__post_init__", "__enter__", "__exit__"),
     *("__next__", "__iter__", "__getitem__", "__setitem__", "__contains__", "__add__", "__mul__", "__sub__", "__eq__"),
@@ -111,6 +113,8 @@ def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
                 found.add(node.id)
         elif isinstance(node, ast.Attribute):
             found |= _attribute(node, modules)
+        elif isinstance(node, ast.Call) and _chooses_backend(node):
+            found.add("a group of a backend of its own")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {part for part in IN_TEXTS if part in node.value}
             if _is_dunder(node.value) and node.value not in DUNDERS:
@@ -152,6 +156,15 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
     if isinstance(node.value, ast.Name) and modules.get(node.value.id) in PARTS_OF:
         return {f"{modules[node.value.id]}.{node.attr}"}
     return set()
+
+
+def _chooses_backend(call: ast.Call) -> bool:
+    """Whether a call may make a group on another backend than a check's, which counts what is sent."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name not in GROUP_MAKERS:
+        return False
+    by_name = any(keyword.arg in (None, "backend", "pg_options") for keyword in call.keywords)
+    return by_name or len(call.args) > 2 or any(isinstance(one, ast.Starred) for one in call.args)
 
 
 def _is_dunder(name: str) -> bool:

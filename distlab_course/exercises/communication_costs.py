@@ -20,7 +20,7 @@ def _filled(rank, n, shapes):
 def ping_pong(tensor, rounds):
     """Send the tensor from rank 0 to rank 1, which adds 1 to its first number and sends it back, `rounds` times.
 
-    Rank 0 returns it. No other rank takes part.
+    Rank 0 returns it; the others return nothing. No other rank takes part.
 
     Title: 1.1 Ping-pong
     Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
@@ -53,7 +53,8 @@ def half_of_the_bandwidth(answer):
 
 @between_two(cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]), given=_filled, limits=Limits(messages=1))
 def one_bucket(tensors):
-    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an equal list.
+    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an equal list;
+    rank 0 returns nothing.
 
     Rank 1 has a list of tensors of the same shapes.
 

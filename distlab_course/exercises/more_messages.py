@@ -44,7 +44,8 @@ def _slot(rank, n, case):
 
 @messages(worlds=(2, 3, 4))
 def collect(tensor):
-    """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own included.
+    """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own included;
+    the others return nothing.
 
     Rank 0 takes the messages in whatever order they come. `tensor` must not change.
 
@@ -93,7 +94,9 @@ def longest_text(text):
 
 @messages(worlds=(2,), cases=SHAPES, given=_shaped)
 def any_shape(tensor):
-    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; on rank 1 `tensor` is None.
+    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; rank 0 returns nothing.
+
+    On rank 1 `tensor` is None.
 
     Title: 3.2 Any shape
     Hint: The receiver must know both before it can allocate. `dist.send_object_list` sends any Python objects.

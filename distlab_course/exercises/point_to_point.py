@@ -86,7 +86,8 @@ def overwritten(answer):
 def in_that_order(items):
     """Return on rank 1 the numbers that rank 0 is given, in the order of the indices that rank 1 is given.
 
-    Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1], returns a list of numbers.
+    Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1], returns a list of numbers;
+    rank 0 returns nothing.
 
     Title: 5.1 In that order
     Hint: Let the tag of a message be the index of its number in the list.
@@ -159,7 +160,9 @@ def _table(rank, n, case):
 
 @between_two(cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table, trial=returned)
 def send_column(table, k):
-    """Send column k of rank 0's table to rank 1, which returns it; rank 1 has a table of the same shape.
+    """Send column k of rank 0's table to rank 1, which returns it; rank 0 returns nothing.
+
+    Rank 1 has a table of the same shape.
 
     Title: 7.2 A column
     Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a copy in which they

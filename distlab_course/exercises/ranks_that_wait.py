@@ -49,7 +49,8 @@ def _on_rank_0(rank, n, values):
 
 @messages(worlds=(2,), cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20), given=_on_rank_0)
 def deliver(numbers):
-    """Send a list of numbers, which only rank 0 has, to rank 1, which returns their sum as a float.
+    """Send a list of numbers, which only rank 0 has, to rank 1, which returns their sum as a float;
+    rank 0 returns nothing.
 
     On rank 1 `numbers` is None, so rank 1 does not know how many will come.
 

@@ -6,6 +6,7 @@ are two notebooks, one of cheats and one of oddities.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,16 @@ from pathlib import Path
 import pytest
 from marked_cheats import CHEATS, ODDITIES
 
-from distlab_course.classroom.submission import cell_of
+from distlab_course.classroom.submission import cell_of, needed_for
+from distlab_course.classroom.suspicions import suspicion
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
 
+HELPERS = ("Any", "Verdicts", "Words", "Odd", "T", "Hook", "library", "communication", "kind", "clock")
+REPLACED = [  # which their text does not show, but the ranks do
+    *("torch.equal is replaced by another name", "all_reduce does nothing", "get_rank says 0"),
+    *("a method of Tensor is replaced", "another clock"),
+]
 HERE = Path(__file__).parent
 # What is marked and what is not: a process of its own, so that the package of exercises is installed in it.
 MARK = """\
@@ -87,15 +94,26 @@ def result_of(program, given, environment):
 
 
 def cheats():
-    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of them."""
+    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of them.
+
+    Each has names of its own: in a notebook, what an earlier cell replaces is replaced for the later ones, too.
+    """
     names, cells, counts = {}, [], {}
     for title, (kind, source) in CHEATS.items():
         number = counts[kind] = counts.get(kind, -1) + 1
         name = f"{kind}_{number}"
         names[name] = title
-        cells.append(cell_of(f"answer {name}", name, source.replace("NAME", name)))
+        own = re.sub(rf"\b({'|'.join(HELPERS)})\b", rf"\1_{name}", source.replace("NAME", name))
+        cells.append(cell_of(f"answer {name}", name, own))
         cells.append(cell_of(f"check {name}", "", f'distlab.check("{name}", {name})', name))
     return names, cells
+
+
+def left_to_a_person(title):
+    """What in the text of a cheat is for a person to look at; "" for nothing."""
+    kind, source = CHEATS[title]
+    cells = [cell_of("answer", kind, source.replace("NAME", kind))]
+    return suspicion(needed_for(kind, cells, []), [], [])
 
 
 def oddities():
@@ -124,8 +142,23 @@ def test_no_cheat_gets_points(decisions):
     names = cheats()[0]
     assert len(names) >= 30
     found = {names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()}
-    assert [title for title, (passed, _, look) in found.items() if passed and not look] == []
+    assert [title for title, (passed, _, _) in found.items() if passed] == []
     assert [title for title, (_, words, look) in found.items() if look and look not in words] == []
+    by_text = [title for title in CHEATS if left_to_a_person(title)]
+    assert [title for title in by_text if not found[title][2]] == []
+    replaced = [title for title, (_, _, look) in found.items() if look.startswith("It changes")]
+    assert replaced == REPLACED
+
+
+def test_answers_that_a_person_has_to_read_say_why():
+    """By their text alone, before anything of them runs; the rest is harmless, and gets what it is worth."""
+    harmless = [title for title in CHEATS if not left_to_a_person(title)]
+    assert len(harmless) < len(CHEATS) / 2
+    assert left_to_a_person("frames") == "sys"
+    assert left_to_a_person("setattr in a default argument") == "setattr"
+    assert left_to_a_person("the solutions on the disk") == "exec"
+    assert left_to_a_person("a collective in a group of its own") == "a group of a backend of its own"
+    assert left_to_a_person("torch.equal is replaced") == "an assignment to torch.allclose"
 
 
 @pytest.mark.timeout(900)
