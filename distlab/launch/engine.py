@@ -5,9 +5,11 @@ distlab's has ended, and the kernel's own control thread answers ipyparallel's C
 few cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones are left out.
 """
 
+import inspect
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from ipykernel.compiler import XCachingCompiler
@@ -18,6 +20,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
 from distlab.compat.ipython import NeverBusy, StderrKept, modules_unread
+from distlab.wire.messages import is_learners
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
@@ -87,4 +90,26 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
     app = IPEngine.instance()
     app.id = number
     app.init_engine()
-    app.start()
+    _start(app)
+
+
+def _start(app: IPEngine) -> None:
+    """Run the engine's event loop until it is asked to end.
+
+    asyncio lets sys.exit() in a task end the loop, and has noted it in the task before: whatever awaits the task raises
+    it when the loop goes on. In the cell itself, IPython catches it.
+    """
+    start = app.start
+    while True:
+        try:
+            return start()
+        except SystemExit as end:
+            if not _is_of_a_coroutine(end):
+                raise
+        start = app.loop.start
+
+
+def _is_of_a_coroutine(error: BaseException) -> bool:
+    """Whether a coroutine of the learner's has raised an error, and not a handler of signals or a callback."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename) for code in codes)
