@@ -45,7 +45,6 @@ from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then
-ANY_SOURCE = -1  # in the place of the peer of a message
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
@@ -381,17 +380,11 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 def _ends_without_connections(note: Note) -> str:
     """What to free a wait with that closing the connections does not make gloo end; "" if it does.
 
-    It waits for a message or a collective behind a message of the same rank whose Work was dropped. Where that is a
-    send, a recv from that rank still ends with the connection.
+    It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
     """
-    for is_send, group, peer, _ in LOG.dropped:
-        if group != note.group:
-            continue
-        if note.kind == COLLECTIVE:
-            return DROPPED_BEFORE
-        if peer in (note.peer, ANY_SOURCE) and (note.method == "send" or not is_send):
-            return DROPPED_BEFORE
-    return ""
+    blocked = {peer for is_send, group, peer, _ in LOG.dropped if is_send and group == note.group}
+    waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
+    return DROPPED_BEFORE if waits_behind else ""
 
 
 def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:

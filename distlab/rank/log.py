@@ -71,6 +71,9 @@ WAITED = re.compile(
     r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
+# how messages of errors are known that no frame of torch.distributed has raised, as where a program waits for a Work
+OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pair closure")
+
 Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
 
 
@@ -405,7 +408,7 @@ def describe_failure(error: BaseException) -> Failure:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
     in_torch = isinstance(error, dist.DistNetworkError) or any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
+    communicated = in_torch or bool(OF_COMMUNICATION.search(message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     note = getattr(error, "distlab_note", None)
