@@ -303,7 +303,8 @@ class Cell:
         found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
         own = [f for f in raised if not f.consequence and f.kind not in ENDED]
-        parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
+        parts = [first, report.table(states), *failures.raised_words(own), *failures.handled_words(raised)]
+        parts += report.begun_earlier(everyone)
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)
         if needs:

@@ -21,9 +21,8 @@ FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
 DDP_MODULE = "torch.nn.parallel.distributed"
 UNUSED_TAG = 2**31 - 1  # of messages
-# Functions that begin collectives in C++. The backward pass runs DDP's hooks; the Reducer is DDP's, too.
+# Functions that begin collectives in C++, beside the backward pass, which runs DDP's hooks. The Reducer is DDP's, too.
 BEGINNING_IN_CPP = (
-    (torch.autograd, "backward"),
     (dist.Reducer, "_rebuild_buckets"),
     (dist.Reducer, "_run_comm_hook"),
     (dist.Reducer, "_push_all_rebuilt_params"),

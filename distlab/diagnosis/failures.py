@@ -13,14 +13,14 @@ from dataclasses import replace
 from distlab.errors import MismatchError, RankDied, RankError
 from distlab.text import grouped, rank_list
 from distlab.wire.faults import Fault
-from distlab.wire.messages import Failure, Line, NewGroup, RankStatus
+from distlab.wire.messages import Failure, Line, NewGroup, RankStatus, is_learners
 
 MOST_LINES = 10  # of one rank's traceback
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 # what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
-    r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
+    r"Could not resolve the process group|is not initialized in the world group map|Group <[^<>]*> is not registered": (
         "This belongs to a process group that has since been rebuilt or destroyed. Make it again: a device mesh with "
         "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
     ),
@@ -64,6 +64,7 @@ ADVICE = {
     ),
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
+FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")  # of gloo's and of torch's stores
@@ -89,7 +90,9 @@ def gone_with_group(subgroups: bool, rpc: bool) -> str:
 
 def failure(raised: Failure) -> Failure:
     """A rank's own description of its exception, readable, and with source that only the notebook has."""
-    return replace(raised, message=readable(raised.message), lines=tuple(map(with_text, raised.lines)))
+    handled = failure(raised.handled) if raised.handled is not None else None
+    lines = tuple(map(with_text, raised.lines))
+    return replace(raised, message=readable(raised.message), lines=lines, handled=handled)
 
 
 def with_text(line: Line) -> Line:
@@ -125,15 +128,36 @@ def readable(message: str) -> str:
 
     Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not. So does what
     torch writes around an error of a Future's callback: that it was one, and all lines that led to it.
+
+    A learner's message may have a million characters in one line: no pattern may begin at each of them and look far.
     """
     message = re.sub(r"Got the following error when running the callback: ", "", message).split("\n\nAt:\n")[0]
-    message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)', r"\1:\2", message)
-    message = re.sub(r"[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)  # what the cluster's own keys begin with
+    # what the cluster's own keys begin with
+    message = re.sub(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
-    message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
-    message = re.sub(r"\s*\(\s*<-->\s*(\[none\])?\s*\)", "", message)
-    return message.split("\nException raised from")[0].strip()
+    message = re.sub(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
+    message = re.sub(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)", "", message)
+    message = message.split("\nException raised from")[0].strip()
+    return _without_libraries(message) if "Traceback (most recent call last)" in message else message
+
+
+def _without_libraries(message: str) -> str:
+    """A message that holds Python's traceback of another process, as of a DataLoader's worker, with the learner's lines
+    only; those of libraries tell a learner nothing.
+    """
+    kept: list[str] = []
+    is_kept = True
+    for line in message.split("\n"):
+        frame = FRAME.match(line)
+        if frame is not None:
+            is_kept = is_learners(frame["file"])
+        elif not line.startswith("    "):  # the end of a traceback, or no part of one
+            is_kept = True
+        if is_kept:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def rank_error(
@@ -161,6 +185,7 @@ def rank_error(
         lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
         waited = f"{rank_list([f.rank for f in consequences])} waited in communication and could not go on"
         parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
+    parts += handled_words(failures)
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if rebuilt:
@@ -197,6 +222,15 @@ def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
         what = f"{kind}: {message}" if message else kind
         yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
+
+
+def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
+    """Errors that ranks were handling when they raised others in communication, as in a `finally`, with their lines."""
+    own = [(f.rank, f.handled) for f in raised if f.handled is not None]
+    for (kind, message, lines), ranks in grouped(((e.kind, e.message, e.lines), rank) for rank, e in own).items():
+        what = f"{kind}: {message}" if message else kind
+        was = "were" if len(ranks) > 1 else "was"
+        yield f"{rank_list(ranks)} had raised {what} before, and {was} handling it\n{where(ranks, lines)}".rstrip()
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:

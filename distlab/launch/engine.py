@@ -65,13 +65,24 @@ class QuietStream(StderrKept, OutStream):
             super().flush()
 
 
+class ForkedEngine(IPEngine):
+    """The engine's application. SIGTERM ends it at once, as it ends a script.
+
+    ipyparallel's handler would let the cell go on, and end the rank after it.
+    """
+
+    def init_signal(self) -> None:
+        super().init_signal()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def prepare() -> None:
     """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the fork server."""
     use_kernel(ForkedKernel)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     sys.argv = ["ipengine"]
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
-    app = IPEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
+    app = ForkedEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
     # a database in SQLite is not needed either; %history works without it
     super(IPEngine, app).initialize(["--log-level=WARN", "--HistoryManager.enabled=False"])
     sys.path.remove("")  # the working folder, where a learner's files may be named as torch's; init_engine adds it
@@ -87,7 +98,7 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
         stderr: both ends of a pipe for what is written past Python, and the descriptor of the file that keeps it.
     """
     QuietStream.kept = stderr
-    app = IPEngine.instance()
+    app = ForkedEngine.instance()
     app.id = number
     app.init_engine()
     _start(app)

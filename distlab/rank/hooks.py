@@ -72,7 +72,8 @@ def table() -> Iterator[Row]:
     yield dist.Reducer, "_set_forward_pass_work_handle", handing_over
     for owner, name in private.BEGINNING_IN_CPP:
         yield owner, name, beginning_in_cpp
-    yield torch.nn.parallel.DistributedDataParallel, "forward", counted
+    yield torch.nn.parallel.DistributedDataParallel, "forward", going_forward
+    yield torch.autograd, "backward", going_backward
     if rpc.is_available():
         yield from remote.table()
 
@@ -141,11 +142,18 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
     original(*args, **kwargs)
 
 
-def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """DistributedDataParallel.forward, whose passes in training are counted; not while torch compiles it."""
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-        LOG.count_pass()
+        LOG.count_forward(model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
+
+
+def going_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's hooks begin in C++."""
+    if not torch.compiler.is_compiling():
+        LOG.count_backward()
+    return beginning_in_cpp(original, *args, **kwargs)
 
 
 def destroying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -292,8 +300,11 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
 
 
 def _posted(work: Any) -> Any:
-    """torch's own Work in the place of one that checked mode posts later."""
-    return work.posted() if hasattr(work, "posted") else work
+    """torch's own Work in the place of one that checked mode posts later, which this waits for."""
+    if not hasattr(work, "posted"):
+        return work
+    with waits(work.note):
+        return work.posted()
 
 
 def _is_compared(caller: FrameType) -> bool:

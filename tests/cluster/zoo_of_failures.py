@@ -49,6 +49,31 @@ def one_raises_and_the_others_wait(rank, n):
     dist.barrier()
 
 
+@breaks(2)
+def an_error_whose_cleaning_up_waits_for_the_others(rank, n):
+    """rank 0 had raised ValueError: no data before, and was handling it|  rank 0   zoo"""
+    try:
+        if rank == 0:
+            raise ValueError("no data")
+        dist.all_reduce(ones())
+    finally:
+        dist.barrier()
+
+
+@breaks(2, error="RankError", check=True)
+def checked_cleaning_up_after_an_error(rank, n):
+    """rank 0 had raised ValueError: no data before, and was handling it|  rank 0   zoo"""
+    an_error_whose_cleaning_up_waits_for_the_others(rank, n)
+
+
+@breaks(2, error="RankError")
+def a_message_of_a_million_letters(rank, n):
+    """rank 1 raised ValueError: ///////"""
+    if rank == 1:
+        raise ValueError("/" * 1_000_000)
+    dist.barrier()
+
+
 @breaks(2, error="RankError")
 def one_leaves_by_sys_exit(rank, n):
     """rank 0 raised SystemExit: 1"""
@@ -66,6 +91,14 @@ def an_exception_that_cannot_be_pickled(rank, n):
             raise TypeError("never")
 
     raise Odd("no way")
+
+
+@breaks(2, error="RankDied")
+def one_ends_by_a_signal_that_asks_for_it(rank, n):
+    """rank 1 was killed by SIGTERM."""
+    if rank == 1:
+        signal.raise_signal(signal.SIGTERM)
+    dist.barrier()
 
 
 @breaks(3, error="RankDied")

@@ -206,7 +206,7 @@ def _failure(rng, states):
     raised = made(Failure, rng)
     failures.failure(raised)
     is_a_sentence(failures.readable(raised.message))
-    for words in failures.raised_words([raised]):
+    for words in (*failures.raised_words([raised]), *failures.handled_words([raised])):
         is_a_table(words)
 
 
@@ -247,7 +247,7 @@ CHECKS = {
     "outcome late not_freed loss gone_with_group": _outcome,
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
-    "failure readable raised_words": _failure,
+    "failure readable raised_words handled_words": _failure,
 }
 
 
