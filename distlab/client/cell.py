@@ -244,7 +244,8 @@ class Cell:
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
             asked = self._ranks.states(finished, patient=True) if finished else {}
-            for op in {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}:
+            ops = {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}
+            for op in ops:
                 states |= report.last_calls(op, asked)
         if any(state.doing != IDLE for state in states.values()):
             words += [f"What the other rank{'s' if len(states) > 1 else ''} did last:", report.table(states)]
@@ -252,8 +253,8 @@ class Cell:
             known = {rank: state for rank, state in self._watch.states.items() if rank in died}
             if clash := report.clash_of(states | known):
                 words.append(clash)
-            elif not self._options.check:
-                words.append(failures.RUN_CHECKED)
+            else:
+                words += failures.about_checks(bool(ops), self._options.check)
         return words
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:

@@ -77,6 +77,10 @@ RUN_CHECKED = (
     "Run it again with check=True (%%px --check): it compares the calls before data moves, and names the one that does "
     "not match."
 )
+NOT_COMPARED = (
+    "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and "
+    "buffers that DDP sends by itself."
+)
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
     "SIGSEGV": "a fault in compiled code",
@@ -240,6 +244,17 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
         return ""
     rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines]
     return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
+
+
+def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
+    """What to say of checked mode where gloo has ended a rank and the calls that do not match are not known.
+
+    Args:
+        is_pythons: whether a function of torch.distributed was under way, which checked mode compares.
+        was_checked: whether the cell ran in it.
+    """
+    words = [] if was_checked else [RUN_CHECKED]
+    return words if is_pythons else [*words, NOT_COMPARED]
 
 
 def _advice(failed: Failure) -> str:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.distributed_c10d import _coalescing_manager
@@ -91,6 +92,33 @@ def an_exception_that_cannot_be_pickled(rank, n):
             raise TypeError("never")
 
     raise Odd("no way")
+
+
+def backwards(rank):
+    """The backward passes of two models, in another order on each rank."""
+    models = [DDP(nn.Linear(2, 1)), DDP(nn.Linear(2, 2))]
+    losses = [model(torch.ones(1, 2)).sum() for model in models]
+    for loss in losses if rank == 0 else reversed(losses):
+        loss.backward()
+
+
+@breaks(2, error="RankDied")
+def two_models_in_another_order(rank, n):
+    """names the one that does not match.|What torch begins in C++ is not compared: functional collectives"""
+    backwards(rank)
+
+
+@breaks(2, error="RankDied", check=True)
+def checked_models_in_another_order(rank, n):
+    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
+    backwards(rank)
+
+
+@breaks(2, error="RankDied", check=True)
+def checked_functional_collective_longer_than_that_of_another_rank(rank, n):
+    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
+    functional.all_reduce(ones(), "sum", dist.group.WORLD).tolist()  # the first one imports much of torch
+    functional.all_gather_tensor(ones(2 + rank), 0, dist.group.WORLD).tolist()
 
 
 @breaks(2, error="RankDied")
