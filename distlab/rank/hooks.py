@@ -246,7 +246,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it returns."""
     with waits(note):
         work = _added(note, make)
-    over_gloo = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
+    over_gloo = _is_over_gloo(group)
     if over_gloo and note.method == "recv_anysource":  # closing the connections does not make gloo end it
         note.freed_with = "Connection closed: the wait for a message from any rank was ended."
     if work is not None:
@@ -255,6 +255,11 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
         # gloo forgets a message that nobody waits for; a group of another kind may keep it
         LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
     return work
+
+
+def _is_over_gloo(group: Any) -> bool:
+    """Whether gloo carries the messages of a group, for all that is known: a class in Python may say so."""
+    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
 
 
 def _added(note: Note, make: Callable[[], Any]) -> Any:
@@ -293,6 +298,8 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
     checker = LOG.checker
     if not is_compared:
         return checker.in_turn(note.group, make)
+    if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
+        return make()  # gloo refuses a message to oneself
     work = checker.call(note, private.limit_of(group, note.options).total_seconds(), make)
     if note.group in LOG.shared_with_cpp and private.in_backward():
         return _posted(work)  # DDP's own collectives follow at once

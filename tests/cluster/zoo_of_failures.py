@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.distributed_c10d import _coalescing_manager
@@ -112,13 +111,6 @@ def two_models_in_another_order(rank, n):
 def checked_models_in_another_order(rank, n):
     """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
     backwards(rank)
-
-
-@breaks(2, error="RankDied", check=True)
-def checked_functional_collective_longer_than_that_of_another_rank(rank, n):
-    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
-    functional.all_reduce(ones(), "sum", dist.group.WORLD).tolist()  # the first one imports much of torch
-    functional.all_gather_tensor(ones(2 + rank), 0, dist.group.WORLD).tolist()
 
 
 @breaks(2, error="RankDied")
