@@ -262,7 +262,7 @@ class Cell:
         culprits = [failure for failure in raised if not failure.consequence]
         if not culprits or not all(f.message.startswith(proof.DIFFERENT_GROUPS) for f in culprits):
             return {}
-        states = self._ranks.states(range(self._ranks.plan.n))
+        states = self._ranks.states(range(self._ranks.plan.n), patient=True)
         return proof.differing_groups({rank: state.made for rank, state in states.items()})
 
     def _raise_failed(self, raised: list[Failure]) -> None:

@@ -31,7 +31,7 @@ def a_wait_where_signals_are_handled(rank, n):
     dist.recv(ones(), src=1 - rank)
 
 
-@breaks(2, error="RankTimeout", timeout=0.5)
+@breaks(2, error="RankTimeout", timeout=2)
 def a_sleep_where_signals_are_ignored(rank, n):
     """Variables are kept"""
     replace_handlers(signal.SIG_IGN)
@@ -281,27 +281,30 @@ def checked_one_memory_for_two_ranks(rank, n):
 @breaks(2, error="RankError")
 def a_rank_that_comes_too_late(rank, n):
     """At that time rank 0 was sleeping, zoo_of_failures.py:"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
-        time.sleep(4)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
+        time.sleep(5)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
     dist.barrier(group=group)
 
 
 @breaks(2, error="RankError", check=True)
 def checked_timeout_of_a_group(rank, n):
-    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    """rank 1 raised RuntimeError: Timed out waiting 2000ms for recv operation to complete"""
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=2))
     if rank == 0:
-        time.sleep(1)
+        time.sleep(4)
     dist.barrier(group=group)
 
 
 @breaks(2, error="RankError", check=True)
 def checked_timeout_of_a_future(rank, n):
-    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    """rank 1 raised RuntimeError: Timed out waiting 2000ms for recv operation to complete"""
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=2))
     if rank == 0:
-        time.sleep(1)
+        time.sleep(4)
     dist.all_reduce(ones(), group=group, async_op=True).get_future().wait()
 
 
