@@ -245,7 +245,8 @@ class Cell:
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
             asked = self._ranks.states(finished, patient=True) if finished else {}
-            for op in {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}:
+            ops = {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}
+            for op in ops:
                 states |= report.last_calls(op, asked)
         if any(state.doing != IDLE for state in states.values()):
             words += [f"What the other rank{'s' if len(states) > 1 else ''} did last:", report.table(states)]
@@ -253,8 +254,8 @@ class Cell:
             known = {rank: state for rank, state in self._watch.states.items() if rank in died}
             if clash := report.clash_of(states | known):
                 words.append(clash)
-            elif not self._options.check:
-                words.append(failures.RUN_CHECKED)
+            else:
+                words += failures.about_checks(bool(ops), self._options.check)
         return words
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
@@ -262,7 +263,7 @@ class Cell:
         culprits = [failure for failure in raised if not failure.consequence]
         if not culprits or not all(f.message.startswith(proof.DIFFERENT_GROUPS) for f in culprits):
             return {}
-        states = self._ranks.states(range(self._ranks.plan.n))
+        states = self._ranks.states(range(self._ranks.plan.n), patient=True)
         return proof.differing_groups({rank: state.made for rank, state in states.items()})
 
     def _raise_failed(self, raised: list[Failure]) -> None:
@@ -304,7 +305,8 @@ class Cell:
         found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
         first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
         own = [f for f in raised if not f.consequence and f.kind not in ENDED]
-        parts = [first, report.table(states), *failures.raised_words(own), *report.begun_earlier(everyone)]
+        parts = [first, report.table(states), *failures.raised_words(own), *failures.handled_words(raised)]
+        parts += report.begun_earlier(everyone)
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)
         if needs:

@@ -21,9 +21,9 @@ from torch.utils.flop_counter import flop_registry
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
 DDP_MODULE = "torch.nn.parallel.distributed"
-# Functions that begin collectives in C++. The backward pass runs DDP's hooks; the Reducer is DDP's, too.
+UNUSED_TAG = 2**31 - 1  # of messages
+# Functions that begin collectives in C++, beside the backward pass, which runs DDP's hooks. The Reducer is DDP's, too.
 BEGINNING_IN_CPP = (
-    (torch.autograd, "backward"),
     (dist.Reducer, "_rebuild_buckets"),
     (dist.Reducer, "_run_comm_hook"),
     (dist.Reducer, "_push_all_rebuilt_params"),
@@ -59,6 +59,21 @@ def leave_all_groups() -> None:
     if GROUP_NAMES:
         dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
         dist.destroy_process_group()
+
+
+def close_connections(group: dist.ProcessGroup, peer: int) -> None:
+    """Have gloo close this rank's connections of a group: it does so where a wait has timed out.
+
+    Private: that; and the tag of a message that no program sends. The call is none of a learner's, and so not noted.
+
+    Args:
+        group: on gloo.
+        peer: a rank of the group, by its number there, whose connection is not closed yet.
+    """
+    recv = dist.ProcessGroup.recv
+    with contextlib.suppress(RuntimeError):
+        work = getattr(recv, "__wrapped__", recv)(group, [torch.empty(1)], peer, UNUSED_TAG)
+        work.wait(timedelta(milliseconds=1))
 
 
 def destroy_group(group: dist.ProcessGroup) -> None:

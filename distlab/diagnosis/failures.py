@@ -13,14 +13,14 @@ from dataclasses import replace
 from distlab.errors import MismatchError, RankDied, RankError
 from distlab.text import grouped, rank_list
 from distlab.wire.faults import Fault
-from distlab.wire.messages import Failure, Line, NewGroup, RankStatus
+from distlab.wire.messages import Failure, Line, NewGroup, RankStatus, is_learners
 
 MOST_LINES = 10  # of one rank's traceback
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
 RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 # what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that fits
 ADVICE = {
-    r"Could not resolve the process group|is not initialized in the world group map|Group <.*> is not registered": (
+    r"Could not resolve the process group|is not initialized in the world group map|Group <[^<>]*> is not registered": (
         "This belongs to a process group that has since been rebuilt or destroyed. Make it again: a device mesh with "
         "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
     ),
@@ -72,6 +72,7 @@ ADVICE = {
     ),
     r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
 }
+FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
 # what Python, C++ and libraries of threads say when the system refuses a process or a thread
 NO_MORE_PROCESSES = re.compile(
     r"can't start new thread|RuntimeError: Resource temporarily unavailable|unavailable \(src/thread|"
@@ -99,6 +100,10 @@ RUN_CHECKED = (
     "Run it again with check=True (%%px --check): it compares the calls before data moves, and names the one that does "
     "not match."
 )
+NOT_COMPARED = (
+    "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and "
+    "buffers that DDP sends by itself."
+)
 CAUSES = {
     "SIGKILL": "often by the system when memory runs out, or by kill -9",
     "SIGSEGV": "a fault in compiled code",
@@ -112,7 +117,9 @@ def gone_with_group(subgroups: bool, rpc: bool) -> str:
 
 def failure(raised: Failure) -> Failure:
     """A rank's own description of its exception, readable, and with source that only the notebook has."""
-    return replace(raised, message=readable(raised.message), lines=tuple(map(with_text, raised.lines)))
+    handled = failure(raised.handled) if raised.handled is not None else None
+    lines = tuple(map(with_text, raised.lines))
+    return replace(raised, message=readable(raised.message), lines=lines, handled=handled)
 
 
 def with_text(line: Line) -> Line:
@@ -147,15 +154,36 @@ def readable(message: str) -> str:
 
     Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not. So does what
     torch writes around an error of a Future's callback: that it was one, and all lines that led to it.
+
+    A learner's message may have a million characters in one line: no pattern may begin at each of them and look far.
     """
     message = re.sub(r"Got the following error when running the callback: ", "", message).split("\n\nAt:\n")[0]
-    message = re.sub(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
+    message = re.sub(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)', r"\1:\2", message)
-    message = re.sub(r"[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)  # what the cluster's own keys begin with
+    # what the cluster's own keys begin with
+    message = re.sub(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)
     message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
-    message = re.sub(r",?\s*(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
-    message = re.sub(r"\s*\(\s*<-->\s*(\[none\])?\s*\)", "", message)
-    return message.split("\nException raised from")[0].strip()
+    message = re.sub(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
+    message = re.sub(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)", "", message)
+    message = message.split("\nException raised from")[0].strip()
+    return _without_libraries(message) if "Traceback (most recent call last)" in message else message
+
+
+def _without_libraries(message: str) -> str:
+    """A message that holds Python's traceback of another process, as of a DataLoader's worker, with the learner's lines
+    only; those of libraries tell a learner nothing.
+    """
+    kept: list[str] = []
+    is_kept = True
+    for line in message.split("\n"):
+        frame = FRAME.match(line)
+        if frame is not None:
+            is_kept = is_learners(frame["file"])
+        elif not line.startswith("    "):  # the end of a traceback, or no part of one
+            is_kept = True
+        if is_kept:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def rank_error(
@@ -183,6 +211,7 @@ def rank_error(
         lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
         waited = f"{rank_list([f.rank for f in consequences])} waited in communication and could not go on"
         parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
+    parts += handled_words(failures)
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if rebuilt:
@@ -226,6 +255,15 @@ def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
         yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
 
 
+def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
+    """Errors that ranks were handling when they raised others in communication, as in a `finally`, with their lines."""
+    own = [(f.rank, f.handled) for f in raised if f.handled is not None]
+    for (kind, message, lines), ranks in grouped(((e.kind, e.message, e.lines), rank) for rank, e in own).items():
+        what = f"{kind}: {message}" if message else kind
+        was = "were" if len(ranks) > 1 else "was"
+        yield f"{rank_list(ranks)} had raised {what} before, and {was} handling it\n{where(ranks, lines)}".rstrip()
+
+
 def destroyed(states: Mapping[int, RankStatus]) -> str:
     """Which ranks have destroyed the process group, and where; "" if none has."""
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
@@ -233,6 +271,17 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
         return ""
     rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines]
     return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
+
+
+def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
+    """What to say of checked mode where gloo has ended a rank and the calls that do not match are not known.
+
+    Args:
+        is_pythons: whether a function of torch.distributed was under way, which checked mode compares.
+        was_checked: whether the cell ran in it.
+    """
+    words = [] if was_checked else [RUN_CHECKED]
+    return words if is_pythons else [*words, NOT_COMPARED]
 
 
 def _advice(failed: Failure) -> str:

@@ -134,7 +134,7 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
     if call.kind == messages.WAITING:
         return f"waits {call.function} for {finished}."
     if call.op == "backward":
-        why = _why_by_passes(state, gone, states, ": does the loss of every rank use every parameter?")
+        why = _why_no_gradients(state, gone, states)
         return f"waits in backward() for gradients of {finished}{why}"
     if call.op == messages.DDP_FORWARD:
         advice = ": to evaluate on some ranks only, call the model inside, with .module."
@@ -162,16 +162,51 @@ def _why_by_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, 
     passes = {rank: states[rank].passes for rank in gone}
     if all(count == state.passes for count in passes.values()):
         return advice
-    fewer = grouped((count, rank) for rank, count in passes.items() if count < state.passes)
+    if fewer := _fewer(passes, state.passes, "forward pass{es}"):
+        return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
+    return "."
+
+
+def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
+    """The end of a sentence about a backward pass of DDP: why ranks that have finished send no gradients."""
+    if why := _call_of_a_hook(state, states):
+        return f": {why}."
+    backward = {rank: states[rank].backward_passes for rank in gone}
+    averaging = {rank: states[rank].averaging_passes for rank in gone}
+    if all(states[rank].passes == state.passes for rank in gone):
+        if fewer := _fewer(backward, state.backward_passes, "backward pass{es}"):
+            return f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
+        if fewer := _fewer(averaging, state.averaging_passes, "forward pass{es} outside of no_sync()"):
+            return f". {fewer}: every rank must enter no_sync() in the same steps."
+    return _why_by_passes(state, gone, states, ": does the loss of every rank use every parameter?")
+
+
+def _call_of_a_hook(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
+    """The newest collective of a rank in a backward pass that others have not called, as from a hook; "" for none."""
+    newest = {call.group: call for call in state.history}  # in each group they are in their order
+    for call in newest.values():
+        if why := why_unmatched(state.rank, call, states):
+            return f"{_with_line(call)}, {why}"
+    return ""
+
+
+def _fewer(counts: Mapping[int, int], own: int, what: str) -> str:
+    """Which ranks have made fewer passes than the one that waits, in words; "" where none has.
+
+    Args:
+        counts: of the others, by rank.
+        own: of the one that waits.
+        what: the passes, with {es} where their number is.
+    """
+    fewer = grouped((count, rank) for rank, count in counts.items() if count < own)
     if not fewer:
-        return "."
+        return ""
     made = []
     for count, ranks in fewer.items():
         have = "have" if len(ranks) > 1 else "has"
-        made.append(f"{rank_list(ranks)} {have} made {count} forward pass{'' if count == 1 else 'es'}")
-    words = ", ".join([*made, f"and this one is number {state.passes}"])
-    words = words[0].upper() + words[1:]
-    return f". {words}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
+        made.append(f"{rank_list(ranks)} {have} made {count} {what.format(es='' if count == 1 else 'es')}")
+    words = ", ".join([*made, f"and this one is number {own}"])
+    return words[0].upper() + words[1:]
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
@@ -376,7 +411,11 @@ def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
 
 def _what(rank: int, call: CallRecord) -> str:
     """An operation with its rank and line."""
-    return f"rank {rank}: {call_words(call)}" + (f", {call.lines[-1].position}" if call.lines else "")
+    return f"rank {rank}: {_with_line(call)}"
+
+
+def _with_line(call: CallRecord) -> str:
+    return call_words(call) + (f", {call.lines[-1].position}" if call.lines else "")
 
 
 # --- the source with marks ---

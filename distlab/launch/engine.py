@@ -5,9 +5,11 @@ distlab's has ended, and the kernel's own control thread answers ipyparallel's C
 few cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones are left out.
 """
 
+import inspect
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from ipykernel.compiler import XCachingCompiler
@@ -18,6 +20,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
 from distlab.compat.ipython import NeverBusy, StderrKept, modules_unread
+from distlab.wire.messages import is_learners
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
@@ -62,13 +65,24 @@ class QuietStream(StderrKept, OutStream):
             super().flush()
 
 
+class ForkedEngine(IPEngine):
+    """The engine's application. SIGTERM ends it at once, as it ends a script.
+
+    ipyparallel's handler would let the cell go on, and end the rank after it.
+    """
+
+    def init_signal(self) -> None:
+        super().init_signal()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def prepare() -> None:
     """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the fork server."""
     use_kernel(ForkedKernel)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
     sys.argv = ["ipengine"]
     # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
-    app = IPEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
+    app = ForkedEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
     # a database in SQLite is not needed either; %history works without it
     super(IPEngine, app).initialize(["--log-level=WARN", "--HistoryManager.enabled=False"])
     sys.path.remove("")  # the working folder, where a learner's files may be named as torch's; init_engine adds it
@@ -84,7 +98,29 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
         stderr: both ends of a pipe for what is written past Python, and the descriptor of the file that keeps it.
     """
     QuietStream.kept = stderr
-    app = IPEngine.instance()
+    app = ForkedEngine.instance()
     app.id = number
     app.init_engine()
-    app.start()
+    _start(app)
+
+
+def _start(app: IPEngine) -> None:
+    """Run the engine's event loop until it is asked to end.
+
+    asyncio lets sys.exit() in a task end the loop, and has noted it in the task before: whatever awaits the task raises
+    it when the loop goes on. In the cell itself, IPython catches it.
+    """
+    start = app.start
+    while True:
+        try:
+            return start()
+        except SystemExit as end:
+            if not _is_of_a_coroutine(end):
+                raise
+        start = app.loop.start
+
+
+def _is_of_a_coroutine(error: BaseException) -> bool:
+    """Whether a coroutine of the learner's has raised an error, and not a handler of signals or a callback."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename) for code in codes)

@@ -68,6 +68,7 @@ def build(rank: int, meeting: Meeting) -> None:
 
     Runs on: every rank of the group.
     """
+    waits.close_blocked_groups()
     _keep_blocked_groups()
     private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
     private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
@@ -94,14 +95,14 @@ def build(rank: int, meeting: Meeting) -> None:
 
 
 def _keep_blocked_groups() -> None:
-    """Keep groups in which a collective may wait behind a message whose Work was dropped, until it has timed out.
+    """Keep groups in which a collective may wait behind a send whose Work was dropped, until it has timed out.
 
     Nothing else ends its wait, and the group's destructor would wait for it with Python's lock held, so that not even
     the watchdog could answer.
     """
     now = time.monotonic()
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
-    with_dropped = {name for _, name, _, _ in list(LOG.dropped)}
+    with_dropped = {name for is_send, name, _, _ in list(LOG.dropped) if is_send}
     for group, name in private.GROUP_NAMES.items():
         may_wait = name in LOG.shared_with_cpp or any(not call.done for call in list(LOG.collectives[name]))
         if name in with_dropped and may_wait:

@@ -45,7 +45,6 @@ from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then
-ANY_SOURCE = -1  # in the place of the peer of a message
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
 
 # a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
@@ -73,7 +72,8 @@ def table() -> Iterator[Row]:
     yield *private.GIVES_TO_REDUCER, handing_over
     for owner, name in private.BEGINNING_IN_CPP:
         yield owner, name, beginning_in_cpp
-    yield torch.nn.parallel.DistributedDataParallel, "forward", counted
+    yield torch.nn.parallel.DistributedDataParallel, "forward", going_forward
+    yield torch.autograd, "backward", going_backward
     if rpc.is_available():
         yield from remote.table()
 
@@ -143,11 +143,18 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
     LOG.destroyed = None  # there is one again, and every rank has come: the end of the one before explains nothing now
 
 
-def counted(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """DistributedDataParallel.forward, whose passes in training are counted; not while torch compiles it."""
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-        LOG.count_pass()
+        LOG.count_forward(model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
+
+
+def going_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's hooks begin in C++."""
+    if not torch.compiler.is_compiling():
+        LOG.count_backward()
+    return beginning_in_cpp(original, *args, **kwargs)
 
 
 def destroying(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -244,7 +251,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it returns."""
     with waits(note):
         work = _added(note, make)
-    over_gloo = getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
+    over_gloo = _is_over_gloo(group)
     if over_gloo and note.method == "recv_anysource":  # closing the connections does not make gloo end it
         note.freed_with = "Connection closed: the wait for a message from any rank was ended."
     if work is not None:
@@ -253,6 +260,11 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
         # gloo forgets a message that nobody waits for; a group of another kind may keep it
         LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
     return work
+
+
+def _is_over_gloo(group: Any) -> bool:
+    """Whether gloo carries the messages of a group, for all that is known: a class in Python may say so."""
+    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
 
 
 def _added(note: Note, make: Callable[[], Any]) -> Any:
@@ -291,6 +303,8 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
     checker = LOG.checker
     if not is_compared:
         return checker.in_turn(note.group, make)
+    if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
+        return make()  # gloo refuses a message to oneself
     work = checker.call(note, private.limit_of(group, note.options).total_seconds(), make)
     if note.group in LOG.shared_with_cpp and private.in_backward():
         return _posted(work)  # DDP's own collectives follow at once
@@ -298,8 +312,11 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
 
 
 def _posted(work: Any) -> Any:
-    """torch's own Work in the place of one that checked mode posts later."""
-    return work.posted() if hasattr(work, "posted") else work
+    """torch's own Work in the place of one that checked mode posts later, which this waits for."""
+    if not hasattr(work, "posted"):
+        return work
+    with waits(work.note):
+        return work.posted()
 
 
 def _is_compared(caller: FrameType) -> bool:
@@ -386,17 +403,12 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 def _ends_without_connections(note: Note) -> str:
     """What to free a wait with that closing the connections does not make gloo end; "" if it does.
 
-    It waits for a message or a collective behind a message of the same rank whose Work was dropped. Where that is a
-    send, a recv from that rank still ends with the connection.
+    It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
     """
-    for is_send, group, peer, _ in list(LOG.dropped):  # a Work may go meanwhile
-        if group != note.group:
-            continue
-        if note.kind == COLLECTIVE:
-            return DROPPED_BEFORE
-        if peer in (note.peer, ANY_SOURCE) and (note.method == "send" or not is_send):
-            return DROPPED_BEFORE
-    return ""
+    # a Work may go meanwhile
+    blocked = {peer for is_send, group, peer, _ in list(LOG.dropped) if is_send and group == note.group}
+    waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
+    return DROPPED_BEFORE if waits_behind else ""
 
 
 def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ import traceback
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import index
 from types import FrameType
@@ -70,6 +70,9 @@ WAITED = re.compile(
     r"|Socket closed|client socket has timed out|Timed out after \d+ seconds waiting for clients|[Ww]ait timeout"
     r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
+
+# how messages of errors are known that no frame of torch.distributed has raised, as where a program waits for a Work
+OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pair closure")
 
 Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
 
@@ -157,6 +160,21 @@ class Note:
         )
 
 
+@dataclass
+class Passes:
+    """What a rank has begun of the training of its models in one cell.
+
+    Attributes:
+        forward: passes of DDP in training.
+        averaging: those of them that are outside of no_sync(), so that their backward pass averages gradients.
+        backward: passes of any model.
+    """
+
+    forward: int = 0
+    averaging: int = 0
+    backward: int = 0
+
+
 class Log:
     """All that one rank remembers of its calls; one object a process, `LOG`.
 
@@ -210,7 +228,7 @@ class Log:
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten
-        self._passes = 0  # forward passes of DDP in training, in the cell of this number
+        self._passes = Passes()  # in the cell of this number
         self._cell_of_passes = 0
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
@@ -303,22 +321,33 @@ class Log:
         """The calls that nobody can wait for any more."""
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
 
-    def count_pass(self) -> None:
-        """Note that a forward pass of DDP in training begins."""
+    def count_forward(self, averages: bool) -> None:
+        """Note that a forward pass of DDP in training begins, whose backward pass averages gradients or does not."""
+        self._begin_passes()
+        self._passes.forward += 1
+        if averages:
+            self._passes.averaging += 1
+
+    def count_backward(self) -> None:
+        """Note that a backward pass begins."""
+        self._begin_passes()
+        self._passes.backward += 1
+
+    def _begin_passes(self) -> None:
+        """Count from 0 where the passes that were counted are those of an earlier cell."""
         if self._cell_of_passes != self.cells:
             self._cell_of_passes = self.cells
-            self._passes = 0
-        self._passes += 1
+            self._passes = Passes()
 
     def keep_passes(self) -> None:
         """Note that the call that runs belongs to the cell before it, as what restores a rank afterwards does."""
         if self._cell_of_passes == self.cells - 1:
             self._cell_of_passes = self.cells
 
-    def passes(self, is_idle: bool) -> int:
-        """The forward passes of DDP in the cell that runs; on a rank that is idle, in the one that ended last."""
+    def passes(self, is_idle: bool) -> Passes:
+        """The passes of the cell that runs; on a rank that is idle, of the one that ended last."""
         cell = self.cells - 1 if is_idle else self.cells
-        return self._passes if self._cell_of_passes == cell else 0
+        return self._passes if self._cell_of_passes == cell else Passes()
 
     def end_cell(self) -> None:
         """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for any more."""
@@ -405,12 +434,27 @@ def describe_failure(error: BaseException) -> Failure:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
     in_torch = isinstance(error, dist.DistNetworkError) or any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = in_torch or bool(re.search("gloo|^Freed while it waited|^Timed out waiting", message))
+    communicated = in_torch or bool(OF_COMMUNICATION.search(message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     note = getattr(error, "distlab_note", None)
     call = note.record() if note is not None else None
-    return Failure(LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call)
+    handled = _handled(error) if communicated else None
+    return Failure(LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled)
+
+
+def _handled(error: BaseException) -> Failure | None:
+    """The first error of the learner's own code that was being handled when this one was raised; None without one.
+
+    One that a library has handled has none of the learner's lines.
+    """
+    found = None
+    while error.__context__ is not None and not error.__suppress_context__:
+        error = error.__context__
+        described = describe_failure(error)
+        if described.lines and not described.communicated:
+            found = replace(described, traceback="")
+    return found
 
 
 def is_at_fault(error: BaseException) -> bool:

@@ -81,6 +81,7 @@ def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any
     bytes_now = Traffic() if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
     serving = _serving()
+    passes = LOG.passes(is_idle=not begun)
     still = rounds is not None and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
         rank=LOG.rank,
@@ -94,7 +95,9 @@ def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any
         importing=imports,
         groups=dist.get_pg_count(),
         made=tuple(LOG.new_groups),
-        passes=LOG.passes(is_idle=not begun),
+        passes=passes.forward,
+        averaging_passes=passes.averaging,
+        backward_passes=passes.backward,
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
         more_traffic=len(LOG.traffic) > MOST_KINDS,

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any
 
+from distlab.compat import torch as private
 from distlab.rank.log import LOG, Note, waits, whole
 from distlab.text import refuse
 from distlab.wire.messages import WAITING
 
+ANY_SOURCE = -1  # in the place of the peer of a message
 ELSEWHERE = "distlab-wait"  # the name of a thread that waits in C++ in the place of another one
 SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
 
@@ -82,6 +84,22 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
     threading.Thread(target=work, name=ELSEWHERE, daemon=True).start()
     wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
     return outcome.result()
+
+
+def close_blocked_groups() -> None:
+    """Close the connections of groups in which this rank has dropped an irecv: gloo may have stopped reading from them.
+
+    Then it does not see that they are shut down, and a wait in the group would not end.
+
+    Runs on: a rank, any thread, where the group is to be left.
+    """
+    dropped = [(name, peer) for is_send, name, peer, _ in list(LOG.dropped) if not is_send]
+    for group, name in list(private.GROUP_NAMES.items()):
+        peers = {peer for its_name, peer in dropped if its_name == name}
+        if ANY_SOURCE in peers:
+            peers = set(range(group.size())) - {group.rank()}
+        for peer in sorted(peers):
+            private.close_connections(group, peer)
 
 
 def is_left_behind() -> bool:

@@ -41,6 +41,7 @@ from distlab.rank import around_cells, status
 from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
 from distlab.rank.status import Traffic
+from distlab.rank.waits import close_blocked_groups
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.codec import from_json, to_json
@@ -315,6 +316,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
         return
     LOG.free()
     connections.shut(socket.SHUT_RD)
+    close_blocked_groups()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (waits := _position(thread) == before) and time.monotonic() < deadline:
         time.sleep(0.005)

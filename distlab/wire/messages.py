@@ -69,6 +69,7 @@ class Failure:
         consequence: whether it waited for another rank, which may be the culprit.
         communicated: whether a torch.distributed call raised it, so that its group may be damaged.
         call: the one that raised it, if it is known.
+        handled: the error of its own that the rank was handling when this one was raised in communication.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class Failure:
     consequence: bool = False
     communicated: bool = False
     call: CallRecord | None = field(default=None, repr=False, compare=False)
+    handled: Failure | None = field(default=None, repr=False)
 
 
 # --- what a rank does ---
@@ -184,6 +186,8 @@ class RankStatus:
         groups: how many groups were made that every rank makes, the world among them.
         made: the newest groups that new_group has begun to make, those that only members make among them.
         passes: how many forward passes DDP has begun in training, in the cell that runs or ended last.
+        averaging_passes: how many of them were outside of DDP's no_sync().
+        backward_passes: how many backward passes the rank has begun, in that cell.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
@@ -213,6 +217,8 @@ class RankStatus:
     groups: int = 0
     made: tuple[NewGroup, ...] = ()
     passes: int = 0
+    averaging_passes: int = 0
+    backward_passes: int = 0
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[MessageCount, ...] = ()
     more_traffic: bool = False

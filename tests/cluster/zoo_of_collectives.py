@@ -188,6 +188,59 @@ def a_micro_batch_fewer_on_one_rank(rank, n):
     steps(5 if rank == 1 else 6, accumulate=3)
 
 
+def training(rank, bad, skip):
+    """Three steps of DDP; in one of them the loss of a rank is nan, and ranks that see `skip(loss)` skip a pass."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    for step in range(3):
+        is_bad = rank == 1 and step == bad
+        loss = model(torch.full((2, 2), float("nan") if is_bad else 1.0)).sum()
+        if not skip(loss):
+            loss.backward()
+    return model.module.weight.grad
+
+
+@breaks(2)
+def a_bad_loss_that_one_rank_skips(rank, n):
+    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same ones, so let them"""
+    training(rank, bad=1, skip=lambda loss: loss.isnan())
+
+
+@breaks(2, check=True)
+def checked_bad_loss_that_one_rank_skips(rank, n):
+    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same ones, so let them"""
+    training(rank, bad=2, skip=lambda loss: loss.isnan())
+
+
+@breaks(3)
+def other_steps_outside_of_no_sync(rank, n):
+    """Rank 2 has made 1 forward pass outside of no_sync(), and this one is number 2: every rank must enter no_sync()"""
+    steps(4, accumulate=3 if rank == 2 else 2)
+
+
+@breaks(2)
+def a_hook_that_calls_nothing_on_one_rank(rank, n):
+    """for gradients of rank 1, which has finished: all_reduce(),"""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+    def hook(_, bucket):
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        if rank == 0:
+            future = dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+        return future
+
+    model.register_comm_hook(None, hook)
+    model(torch.ones(1, 2)).sum().backward()
+
+
+@breaks(2, check=True)
+def checked_uneven_inputs_on_one_rank_alone(rank, n):
+    """2 of 2 ranks wait for each other: rank 0 in all_reduce for rank 1, rank 1 in backward for rank 0."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    with model.join() if rank == 0 else contextlib.nullcontext():
+        model(torch.ones(1, 2)).sum().backward()
+
+
 @breaks(2)
 def a_batch_fewer_with_buffers(rank, n):
     """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made 2 forward passes"""
@@ -239,3 +292,29 @@ def two_threads_in_one_group(rank, n):
     thread.start()
     first()
     thread.join()
+
+
+# --- right ones ---
+
+
+def a_bad_loss_that_all_ranks_skip(rank, n):
+    def any_is_nan(loss):
+        bad = loss.isnan().float()
+        dist.all_reduce(bad)
+        return bad > 0
+
+    return training(rank, bad=1, skip=any_is_nan).tolist() == [[4.0, 4.0]] * 2
+
+
+def gradients_that_are_averaged_in_every_third_step(rank, n):
+    steps(6, accumulate=3)
+    return True
+
+
+def another_model_on_one_rank(rank, n):
+    """Backward passes that DDP has no part in."""
+    own = torch.ones(1, requires_grad=True)
+    for _ in range(rank):
+        (2 * own).backward()
+    steps(3)
+    return own.grad is None if rank == 0 else own.grad.item() == 2 * rank

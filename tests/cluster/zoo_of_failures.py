@@ -31,7 +31,7 @@ def a_wait_where_signals_are_handled(rank, n):
     dist.recv(ones(), src=1 - rank)
 
 
-@breaks(2, error="RankTimeout", timeout=0.5)
+@breaks(2, error="RankTimeout", timeout=2)
 def a_sleep_where_signals_are_ignored(rank, n):
     """Variables are kept"""
     replace_handlers(signal.SIG_IGN)
@@ -46,6 +46,31 @@ def one_raises_and_the_others_wait(rank, n):
     """rank 1 raised ValueError: bad batch"""
     if rank == 1:
         raise ValueError("bad batch")
+    dist.barrier()
+
+
+@breaks(2)
+def an_error_whose_cleaning_up_waits_for_the_others(rank, n):
+    """rank 0 had raised ValueError: no data before, and was handling it|  rank 0   zoo"""
+    try:
+        if rank == 0:
+            raise ValueError("no data")
+        dist.all_reduce(ones())
+    finally:
+        dist.barrier()
+
+
+@breaks(2, error="RankError", check=True)
+def checked_cleaning_up_after_an_error(rank, n):
+    """rank 0 had raised ValueError: no data before, and was handling it|  rank 0   zoo"""
+    an_error_whose_cleaning_up_waits_for_the_others(rank, n)
+
+
+@breaks(2, error="RankError")
+def a_message_of_a_million_letters(rank, n):
+    """rank 1 raised ValueError: ///////"""
+    if rank == 1:
+        raise ValueError("/" * 1_000_000)
     dist.barrier()
 
 
@@ -66,6 +91,34 @@ def an_exception_that_cannot_be_pickled(rank, n):
             raise TypeError("never")
 
     raise Odd("no way")
+
+
+def backwards(rank):
+    """The backward passes of two models, in another order on each rank."""
+    models = [DDP(nn.Linear(2, 1)), DDP(nn.Linear(2, 2))]
+    losses = [model(torch.ones(1, 2)).sum() for model in models]
+    for loss in losses if rank == 0 else reversed(losses):
+        loss.backward()
+
+
+@breaks(2, error="RankDied")
+def two_models_in_another_order(rank, n):
+    """names the one that does not match.|What torch begins in C++ is not compared: functional collectives"""
+    backwards(rank)
+
+
+@breaks(2, error="RankDied", check=True)
+def checked_models_in_another_order(rank, n):
+    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
+    backwards(rank)
+
+
+@breaks(2, error="RankDied")
+def one_ends_by_a_signal_that_asks_for_it(rank, n):
+    """rank 1 was killed by SIGTERM."""
+    if rank == 1:
+        signal.raise_signal(signal.SIGTERM)
+    dist.barrier()
 
 
 @breaks(3, error="RankDied")
@@ -228,27 +281,30 @@ def checked_one_memory_for_two_ranks(rank, n):
 @breaks(2, error="RankError")
 def a_rank_that_comes_too_late(rank, n):
     """At that time rank 0 was sleeping, zoo_of_failures.py:"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
-        time.sleep(4)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
+        time.sleep(5)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
     dist.barrier(group=group)
 
 
 @breaks(2, error="RankError", check=True)
 def checked_timeout_of_a_group(rank, n):
-    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    """rank 1 raised RuntimeError: Timed out waiting 2000ms for recv operation to complete"""
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=2))
     if rank == 0:
-        time.sleep(1)
+        time.sleep(4)
     dist.barrier(group=group)
 
 
 @breaks(2, error="RankError", check=True)
 def checked_timeout_of_a_future(rank, n):
-    """rank 1 raised RuntimeError: Timed out waiting 300ms for recv operation to complete"""
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    """rank 1 raised RuntimeError: Timed out waiting 2000ms for recv operation to complete"""
+    dist.barrier()  # the group's limit is that of its building, too
+    group = dist.new_group(timeout=timedelta(seconds=2))
     if rank == 0:
-        time.sleep(1)
+        time.sleep(4)
     dist.all_reduce(ones(), group=group, async_op=True).get_future().wait()
 
 

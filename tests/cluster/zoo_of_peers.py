@@ -99,6 +99,22 @@ def a_recv_from_oneself(rank, n):
     dist.recv(ones(), src=rank)
 
 
+@breaks(2, error="RankError", check=True)
+def checked_recv_from_oneself(rank, n):
+    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    dist.recv(ones(), src=rank)
+
+
+@breaks(3, error="RankError", check=True)
+def checked_recv_from_oneself_by_the_number_in_the_group(rank, n):
+    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    pair = dist.new_group([1, 2])
+    if rank == 2:
+        dist.recv(ones(), group=pair, group_src=1)
+    elif rank == 1:
+        dist.send(ones(), group=pair, group_dst=1)
+
+
 @breaks(2, error="RankError")
 def an_isend_to_oneself(rank, n):
     """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""

@@ -109,26 +109,26 @@ def an_item_of_a_queue_in_memory(rank, n):
 # --- nobody raises ---
 
 
-@breaks(2, on=[0], error="RankTimeout", timeout=0.5)
+@breaks(2, on=[0], error="RankTimeout", timeout=2)
 def a_client_that_nobody_serves(rank, n):
     """rank 0  TCPStore('127.0.0.1',"""
     open_tcp(n, is_master=False)
 
 
-@breaks(2, error="RankTimeout", timeout=0.5)
+@breaks(2, error="RankTimeout", timeout=2)
 def a_group_for_more_ranks_than_there_are(rank, n):
     """ranks 0-1  init_process_group()"""
     build(rank, n + 1, f"tcp://127.0.0.1:{port()}", is_missing=False)
 
 
-@breaks(2, error="RankTimeout", timeout=0.5)
+@breaks(2, error="RankTimeout", timeout=2)
 def a_group_over_a_file_for_more_ranks(rank, n):
     """ranks 0-1  init_process_group()"""
     written_by(0, path("more"))
     build(rank, n + 1, f"file://{path('more')}", is_missing=False)
 
 
-@breaks(2, on=[0], error="RankTimeout", timeout=0.5)
+@breaks(2, on=[0], error="RankTimeout", timeout=2)
 def a_key_that_nobody_writes_in_a_file(rank, n):
     """rank 0  store.multi_get(['a', 'b'])"""
     dist.FileStore(path("nobody"), n).multi_get(["a", "b"])

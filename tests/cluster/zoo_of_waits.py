@@ -142,7 +142,7 @@ def run_code(rank, n):
     dist.recv(ones(), src=1 - rank)
 
 
-@breaks(2, error="RankTimeout", timeout=0.5)
+@breaks(2, error="RankTimeout", timeout=2)
 def do_apply(rank, n):
     """ranks 0-1  computing"""
     while True:

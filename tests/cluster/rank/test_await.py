@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import distlab
-from tests.cluster.conftest import px, sum_of_ranks
+from tests.cluster.conftest import pid_on_rank, px, sum_of_ranks
 from tests.processes import until
 from tests.refused import raised
 
@@ -84,6 +84,36 @@ def test_what_a_coroutine_raises(defined, code):
     """Its lines, from the cell's on."""
     error = raised(distlab.RankError, px, defined, code)
     assert str(error).startswith(f"ranks 0-1 raised ValueError: no data\n{FAILING[code]}")
+
+
+EXITS = "import sys\nasync def leave():\n    await asyncio.sleep(0)\n    if rank == 1:\n        sys.exit(3)\n"
+
+
+@pytest.mark.parametrize(
+    "awaits",
+    [
+        "await leave()",
+        "await asyncio.gather(leave(), asyncio.sleep(0.01))",
+        "leaving = asyncio.create_task(leave())\nawait leaving",
+    ],
+)
+def test_sys_exit_in_a_coroutine_is_reported_as_in_a_cell(defined, awaits):
+    """Also in a task, where asyncio lets it end the event loop: the rank lives, and so do its variables."""
+    pids = defined.run(pid_on_rank)
+    error = raised(distlab.RankError, px, defined, EXITS + awaits)
+    assert str(error).startswith("rank 1 raised SystemExit: 3\n")
+    assert "line 6 in leave" in str(error)
+    px(defined, "await asyncio.sleep(0)")
+    assert defined.run(pid_on_rank) == pids
+
+
+def test_sys_exit_in_a_task_that_nobody_awaits(defined):
+    """The cell goes on, and so does the rank."""
+    pids = defined.run(pid_on_rank)
+    px(defined, EXITS + "leaving = asyncio.create_task(leave())\nawait asyncio.sleep(0.05)\nassert leaving.done()")
+    px(defined, "kind = type(leaving.exception()).__name__")
+    assert defined.pull("kind") == ["NoneType", "SystemExit"]
+    assert defined.run(pid_on_rank) == pids
 
 
 def test_asyncio_run_is_told_to_be_await(defined):

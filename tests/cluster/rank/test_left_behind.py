@@ -1,5 +1,6 @@
 """What a cell begins and nobody waits for: reported at its end, and the next cell begins in a clean group."""
 
+import pathlib
 import sys
 
 import pytest
@@ -184,6 +185,33 @@ def a_dropped_isend_whose_recv_was_there(rank, world_size):
 def test_a_dropped_send_that_was_sent_is_no_reason(usable):
     """Its Work is gone, but so is the message: the ranks wait for each other again, and nothing is proven."""
     assert usable.run(a_dropped_isend_whose_recv_was_there) == [True] * 3
+
+
+def blocked_by_a_dropped_irecv(rank, world_size):
+    """A program that waits for its own Work: no function of torch.distributed is on the stack then."""
+    if rank == 0:
+        dist.irecv(ones(), src=1)
+    dist.barrier()
+    if rank == 1:
+        dist.send(ones(), dst=0)
+    work = dist.all_reduce(ones(), async_op=True)
+    work.wait()
+
+
+def threads_of_gloo(rank, world_size):
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    return sorted(name for task in tasks if "gloo" in (name := (task / "comm").read_text()))
+
+
+def test_nothing_is_left_of_a_group_that_a_dropped_irecv_has_blocked(usable):
+    """gloo's thread, which would look for the message's memory for ever, ends with the group; no rank is to blame."""
+    usable.heal()  # a group with a dropped isend is kept for a while
+    before = usable.run(threads_of_gloo)
+    report = str(raised(distlab.DeadlockError, usable.run, blocked_by_a_dropped_irecv))
+    assert report.startswith("Rank 0 dropped the Work of its irecv (test_left_behind.py:")
+    assert "raised" not in report
+    assert "Variables are kept" in report
+    assert usable.run(threads_of_gloo) == before
 
 
 def destroyed_before_it_begins(rank, n):

@@ -10,6 +10,8 @@ from distlab.diagnosis.failures import (
     DIED,
     END_SOME_PROCESSES,
     exit_words,
+    failure,
+    handled_words,
     is_mismatch,
     lines_of_dead,
     not_built,
@@ -165,12 +167,46 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
         ("timeout, keys: //group-2764159972126/0//t4/ready/1", "timeout, keys: t4/ready/1"),
         ("no key '/tmp/distlab-x_1/group-27/0//a b'", "no key 'a b'"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
+        (
+            "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            '  File "/usr/lib/site-packages/torch/fetch.py", line 57, in fetch\n    return self.collate(data)\n'
+            "           ^^^^^^^^^^^^^^^^^^\n"
+            '  File "/home/me/data.py", line 2, in collate\n    raise ValueError(\n    ^^^^^^^^\n'
+            '  File "/usr/lib/site-packages/torch/last.py", line 5, in last\nValueError: no\n  item',
+            "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            '  File "/home/me/data.py", line 2, in collate\n    raise ValueError(\n    ^^^^^^^^\n'
+            "ValueError: no\n  item",
+        ),
         ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
     ],
 )
 def test_messages_are_made_readable(raw, message):
-    """Paths of gloo's sources, byte-swapped ports, addresses and C++ stacks are left out."""
+    """Paths of gloo's sources, byte-swapped ports, addresses, C++ stacks and lines of libraries are left out."""
     assert readable(raw) == message
+
+
+PARTS = ("y", "[", " ", "a/", "\n", ", ", "(", '"/__w/pytorch/', "127.0.0.1:", "Group <", "/group-1", "[a.cc:", "File ")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_message_of_a_million_characters_is_readable(part):
+    """No pattern begins at each character and looks far: that would take minutes, or hours."""
+    long = failure(Failure(0, "ValueError", part * (1_000_000 // len(part))))
+    assert str(rank_error([long], [0], False, "")).startswith("rank 0 raised ValueError")
+
+
+def test_errors_that_were_being_handled_are_shown():
+    """Those of ranks that handled the same one in one line, and below all that was raised."""
+    own = Failure(0, "ValueError", "no data", (Line(3, "raise ValueError", file="/me/train.py"),))
+    closed = Failure(
+        0, "RuntimeError", "Connection closed", (Line(5, "dist.barrier()"),), consequence=True, handled=own
+    )
+    raised = [closed, replace(closed, rank=1), Failure(2, "KeyError", "x", (Line(7, "table[x]"),))]
+    assert str(rank_error(raised, [0, 1, 2], False, "")).splitlines()[-2:] == [
+        "ranks 0-1 had raised ValueError: no data before, and were handling it",
+        "  ranks 0-1   train.py:3   raise ValueError",
+    ]
+    assert list(handled_words(raised[2:])) == []
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,27 @@ def test_passes_of_ddp_are_counted():
     assert first("DistributedDataParallel", 3, 3, 3) == waits
 
 
+def test_backward_passes_and_those_that_average_are_compared():
+    """Where all have made as many forward passes; fewer of them explain more."""
+    waits = "Rank 0 waits in backward() for gradients of rank 1, which has finished"
+    states = Paper("2 ranks; 0 backward").states()
+    states[0] = replace(states[0], passes=4, averaging_passes=2, backward_passes=4)
+
+    def first(forward, averaging, backward):
+        other = replace(states[1], passes=forward, averaging_passes=averaging, backward_passes=backward)
+        words = report.headline({0: Need((1,))}, {0: states[0], 1: other})
+        assert words.startswith(waits)
+        return words.removeprefix(waits)
+
+    agree = "all ranks must skip the same ones, so let them agree with an all_reduce."
+    assert first(4, 2, 3) == f". Rank 1 has made 3 backward passes, and this one is number 4: {agree}"
+    outside = "Rank 1 has made 1 forward pass outside of no_sync(), and this one is number 2"
+    assert first(4, 1, 4) == f". {outside}: every rank must enter no_sync() in the same steps."
+    assert first(4, 1, 3).startswith(". Rank 1 has made 3 backward passes")
+    assert first(3, 1, 3).startswith(". Rank 1 has made 3 forward passes, and this one is number 4: with fewer batches")
+    assert first(4, 2, 4) == ": does the loss of every rank use every parameter?"
+
+
 def test_finished_ranks_that_made_different_numbers_of_passes():
     """Each is named that made fewer than the rank that waits."""
     states = Paper("4 ranks; 0 backward").states()

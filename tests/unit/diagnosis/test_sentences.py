@@ -206,8 +206,10 @@ def _failure(rng, states):
     raised = made(Failure, rng)
     failures.failure(raised)
     is_a_sentence(failures.readable(raised.message))
-    for words in failures.raised_words([raised]):
+    for words in (*failures.raised_words([raised]), *failures.handled_words([raised])):
         is_a_table(words)
+    for words in failures.about_checks(rng.random() < 0.5, rng.random() < 0.5):
+        is_a_sentence(words)
 
 
 def _not_built(rng, states):
@@ -247,7 +249,7 @@ CHECKS = {
     "outcome late not_freed loss gone_with_group": _outcome,
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
-    "failure readable raised_words": _failure,
+    "failure readable raised_words handled_words about_checks": _failure,
     "on_limit_of_processes": lambda rng, states: is_a_sentence(
         failures.on_limit_of_processes("RuntimeError: can't start new thread")
     ),

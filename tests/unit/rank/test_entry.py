@@ -43,3 +43,21 @@ def test_another_error_of_torch_is_none():
 
 def test_a_closed_connection_of_the_learners_own_is_none():
     assert not describe_failure(ConnectionResetError("Connection reset by peer")).consequence
+
+
+def test_an_error_that_was_being_handled_is_described():
+    """The first of the learner's own; not what `from None` hides, and nothing beside an error that is the learner's."""
+    closed = "Connection closed by peer"
+    try:
+        raise ValueError("no data")
+    except ValueError:
+        handled = described(RuntimeError(closed)).handled
+        hidden = RuntimeError(closed)
+        hidden.__suppress_context__ = True
+        assert described(hidden).handled is None
+        own = KeyError("x")
+        own.__context__ = ValueError("no data")
+        assert describe_failure(own).handled is None
+    assert (handled.kind, handled.message, handled.traceback) == ("ValueError", "no data", "")
+    assert [line.place for line in handled.lines] == ["test_an_error_that_was_being_handled_is_described"]
+    assert described(RuntimeError(closed)).handled is None

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import hooks, log, status
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, Passes
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
 
 
@@ -195,24 +195,25 @@ def test_a_rank_that_is_freed_begins_no_more_calls(four):
     dist.all_reduce(ones(2))
 
 
-def test_forward_passes_are_counted_in_each_cell(four):
+def test_passes_are_counted_in_each_cell(four):
     """A rank that is idle has ended its cell; one that makes none in a cell has made none."""
-    assert LOG.passes(is_idle=False) == 0
-    LOG.count_pass()
-    LOG.count_pass()
-    assert LOG.passes(is_idle=False) == 2
+    assert LOG.passes(is_idle=False) == Passes()
+    LOG.count_forward(averages=False)
+    LOG.count_backward()
+    LOG.count_forward(averages=True)
+    assert LOG.passes(is_idle=False) == Passes(forward=2, averaging=1, backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == 2
-    assert LOG.passes(is_idle=False) == 0
-    LOG.count_pass()
-    assert LOG.passes(is_idle=False) == 1
+    assert LOG.passes(is_idle=True) == Passes(forward=2, averaging=1, backward=1)
+    assert LOG.passes(is_idle=False) == Passes()
+    LOG.count_backward()
+    assert LOG.passes(is_idle=False) == Passes(backward=1)
     LOG.end_cell()
     LOG.keep_passes()
-    assert LOG.passes(is_idle=False) == 1
+    assert LOG.passes(is_idle=False) == Passes(backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == 1
+    assert LOG.passes(is_idle=True) == Passes(backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == 0
+    assert LOG.passes(is_idle=True) == Passes()
 
 
 # --- the end of a group ---
