@@ -54,6 +54,10 @@ def changed() -> str:
         for attribute, value in before.items():
             if now.get(attribute) is not value:
                 return f"{name}.{attribute}"
+        for base in table.__mro__[1:] if isinstance(table, type) else ():
+            for attribute, value in now.items():
+                if attribute in vars(base) and attribute not in before and callable(value):
+                    return f"{name}.{attribute}"
     return ""
 
 

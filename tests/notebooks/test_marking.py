@@ -96,10 +96,12 @@ def result_of(program, given, environment):
 def cheats():
     """Names of exercises with the cheats that answer them, and the cells of a notebook with all of them.
 
-    Each has names of its own: in a notebook, what an earlier cell replaces is replaced for the later ones, too.
+    In a notebook, what an earlier cell replaces is replaced for the later ones, too: so each has names of its own, and
+    those that are not run come last.
     """
     names, cells, counts = {}, [], {}
-    for title, (kind, source) in CHEATS.items():
+    for title in sorted(CHEATS, key=lambda title: bool(left_to_a_person(title))):
+        kind, source = CHEATS[title]
         number = counts[kind] = counts.get(kind, -1) + 1
         name = f"{kind}_{number}"
         names[name] = title
