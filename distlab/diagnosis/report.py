@@ -169,16 +169,18 @@ def _why_by_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, 
 
 def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
     """The end of a sentence about a backward pass of DDP: why ranks that have finished send no gradients."""
+    advice = ": does the loss of every rank use every parameter?"
+    if any(states[rank].passes != state.passes for rank in gone):
+        return _why_by_passes(state, gone, states, advice)
+    backward = {rank: states[rank].backward_passes for rank in gone}
+    if fewer := _fewer(backward, state.backward_passes, "backward pass{es}"):
+        return f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
+    averaging = {rank: states[rank].averaging_passes for rank in gone}
+    if fewer := _fewer(averaging, state.averaging_passes, "forward pass{es} outside of no_sync()"):
+        return f". {fewer}: every rank must enter no_sync() in the same steps."
     if why := _call_of_a_hook(state, states):
         return f": {why}."
-    backward = {rank: states[rank].backward_passes for rank in gone}
-    averaging = {rank: states[rank].averaging_passes for rank in gone}
-    if all(states[rank].passes == state.passes for rank in gone):
-        if fewer := _fewer(backward, state.backward_passes, "backward pass{es}"):
-            return f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
-        if fewer := _fewer(averaging, state.averaging_passes, "forward pass{es} outside of no_sync()"):
-            return f". {fewer}: every rank must enter no_sync() in the same steps."
-    return _why_by_passes(state, gone, states, ": does the loss of every rank use every parameter?")
+    return advice
 
 
 def _call_of_a_hook(state: RankStatus, states: Mapping[int, RankStatus]) -> str:

@@ -178,7 +178,7 @@ def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
             dist.recv(part)
             total += part
         if dist.get_rank():
-            dist.send(tensor, dst=0)
+            return dist.send(tensor, dst=0)
         return total
 
     assert distlab.check("sum_to_rank_0", answer).passed
