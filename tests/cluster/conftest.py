@@ -19,6 +19,7 @@ from jupyter_client.manager import start_new_kernel
 import distlab
 from distlab.client import waiting
 from distlab.client.cell import Cell, Options
+from distlab.client.magics import with_first_line
 from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
 
@@ -262,5 +263,6 @@ def px(cluster, code, **options):
     """Run a %%px cell, without a notebook around it."""
     ranks = list(range(cluster.n))
     options = Options(source=f"%%px\n{code}", **options)
+    compiled = with_first_line("%%px", code)
     with waiting.held():
-        Cell(cluster.ranks, ranks, lambda view: view.execute(code, silent=False, block=False), options).finish()
+        Cell(cluster.ranks, ranks, lambda view: view.execute(compiled, silent=False, block=False), options).finish()

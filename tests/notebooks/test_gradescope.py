@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -54,7 +55,7 @@ def results_of(home, written):
 def run(home):
     """Run what Gradescope runs, with this Python; returns the results."""
     program = (home / "source" / "run_autograder").read_text()
-    program = program.replace("/autograder/python/bin/python", sys.executable).replace("/autograder", str(home))
+    program = program.replace("/autograder/python/bin/python", shlex.quote(sys.executable)).replace("/autograder", str(home))
     variables = {**os.environ, "DISTLAB_TEST_MARK": home.name}
     done = subprocess.run(["bash", "-c", program], env=variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

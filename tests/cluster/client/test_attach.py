@@ -65,7 +65,7 @@ def test_a_cell_awaits_on_stock_engines(engines, capsys):
     with distlab.Cluster.attach(timeout=20) as cluster:
         px(cluster, "import asyncio\nawait asyncio.sleep(0)\ndist.barrier()\nprint('awaited')")
         error = raised(distlab.RankTimeout, px, cluster, "await asyncio.sleep(1000)", timeout=0.5)
-        assert "\n  ranks 0-1  awaiting  line 1  await asyncio.sleep(1000)\n" in str(error)
+        assert "\n  ranks 0-1  awaiting  line 2  await asyncio.sleep(1000)\n" in str(error)
         raised(distlab.RankError, px, cluster, "await asyncio.sleep(0)\n1 / 0")
         px(cluster, "print('awaited')")
     assert capsys.readouterr().out == 2 * "ranks 0-1: awaited\n"

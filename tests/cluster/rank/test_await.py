@@ -72,9 +72,9 @@ def test_a_cell_awaits(defined, code, capsys):
 
 
 FAILING = {
-    "await fail()": "  ranks 0-1   line 2   await fail()\n              line 14 in fail",
+    "await fail()": "  ranks 0-1   line 2   await fail()\n              line 15 in fail",
     "await asyncio.gather(fail(), asyncio.sleep(0.01))": (
-        "  ranks 0-1   line 2   await asyncio.gather(fail(), asyncio.sleep(0.01))\n              line 14 in fail"
+        "  ranks 0-1   line 2   await asyncio.gather(fail(), asyncio.sleep(0.01))\n              line 15 in fail"
     ),
 }
 
