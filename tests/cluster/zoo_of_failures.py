@@ -159,8 +159,8 @@ def a_collective_longer_than_that_of_another_rank(rank, n):
 
 @breaks(3, error="RankDied")
 def two_collectives_longer_than_that_of_one_rank(rank, n):
-    """The ranks' all_reduce calls do not match: rank 0 has float32[1000], rank 1 has float32[2]."""
-    dist.all_reduce(ones(1000 if rank == 0 else rank * 2))
+    """The ranks' all_reduce calls do not match: rank 0 has float32[1000], rank 1 has float32[4]."""
+    dist.all_reduce(ones([1000, 4, 2][rank]))  # each rank's chunks go to the one before: only the last gets too much
 
 
 @breaks(2, error="RankDied")
