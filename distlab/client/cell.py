@@ -16,7 +16,7 @@ from distlab.client import display, turns, waiting
 from distlab.client.ranks import Ranks
 from distlab.client.waiting import Replies
 from distlab.compat.ipython import somebody_watches
-from distlab.diagnosis import failures, proof, report
+from distlab.diagnosis import failures, meanwhile, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.rank import entry
 from distlab.simulated import begin_cell
@@ -240,19 +240,19 @@ class Cell:
         """What the other ranks of the cell did when these died, in words, and what to do to learn more."""
         words = [*failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])]
         others = [rank for rank in self._targets if rank not in self._ranks.lost]
-        states = report.at_that_time(others, self._then, raised)
+        states = meanwhile.at_that_time(others, self._then, raised)
         is_mismatch = any(map(failures.is_mismatch, died.values()))
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
             asked = self._ranks.states(finished, patient=True) if finished else {}
             ops = {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}
             for op in ops:
-                states |= report.last_calls(op, asked)
+                states |= meanwhile.last_calls(op, asked)
         if any(state.doing != IDLE for state in states.values()):
             words += [f"What the other rank{'s' if len(states) > 1 else ''} did last:", report.table(states)]
         if is_mismatch:
             known = {rank: state for rank, state in self._watch.states.items() if rank in died}
-            if clash := report.clash_of(states | known):
+            if clash := meanwhile.clash_of(states | known):
                 words.append(clash)
             else:
                 words += failures.about_checks(bool(ops), self._options.check)
@@ -272,7 +272,7 @@ class Cell:
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         rebuilt, gone, cause = False, "", ""
         if all(failure.consequence for failure in raised):
-            cause = failures.destroyed(self._ranks.states(range(n))) or report.were_late(self._then)
+            cause = failures.destroyed(self._ranks.states(range(n))) or meanwhile.were_late(self._then)
         made = self._groups_that_differ(raised)
         if n > 1 and (not alike or any(f.communicated for f in raised)):
             # a message that one rank sent and no rank received would be taken by the next cell's recv

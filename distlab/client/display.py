@@ -22,6 +22,7 @@ from distlab.client.plan import Plan, check_launcher
 from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis import report
+from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.diagnosis.proof import need
 from distlab.text import rank_list
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
@@ -293,9 +294,9 @@ def show_source(states: Mapping[int, Any], cell: str) -> None:
         states: RankStatus by rank.
         cell: the text of a %%px cell; "" for a function.
     """
-    if notebook_shell() is not None and (marked := report.marked_source(states, cell)):
-        as_html = report.source_html(marked, lambda ranks: chips(tuple(ranks)))
-        publish({"text/plain": report.source_text(marked), "text/html": as_html})
+    if notebook_shell() is not None and (marked := marked_source(states, cell)):
+        as_html = source_html(marked, lambda ranks: chips(tuple(ranks)))
+        publish({"text/plain": source_text(marked), "text/html": as_html})
 
 
 def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:

@@ -24,6 +24,7 @@ from distlab.client import waiting
 from distlab.client.plan import ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
+from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, Servers
@@ -97,7 +98,7 @@ class Processes:
             if isinstance(error, HostError) or not isinstance(error, Exception):
                 raise
             words = f"The ranks did not start: {error}"
-            if advice := failures.on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
+            if advice := on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
                 raise kind(f"{words.rstrip('.')}. {advice}") from error  # what was refused, logs say in other words
             raise kind("\n".join(filter(None, [words, logs]))) from error
 
@@ -348,7 +349,7 @@ class Processes:
             again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts new ranks."
             raise HostError(f"{error} {advice} {again}") from error
         except ClusterError as error:
-            advice = failures.on_limit_of_processes(str(error))
+            advice = on_limit_of_processes(str(error))
             again = "Then call cluster.restart()." if advice else "Call cluster.restart()."
             words = filter(None, [f"New processes did not start: {error}", advice, again])
             raise ClusterError(" ".join(words)) from error

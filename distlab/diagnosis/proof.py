@@ -1,7 +1,6 @@
 """Who waits for whom, and whether the wait can end: pure functions over the statuses of the ranks.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py and report.py; on ranks by groups.py, and in checked mode by
-checks.py.
+Runs on the notebook's kernel, called by cell.py, ranks.py and report.py; on ranks by groups.py.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
 of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
@@ -10,11 +9,11 @@ can, no rank will begin anything any more: that is a deadlock. cell.py calls it 
 a while.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from distlab.diagnosis.matching import by_value, disagreement
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, NewGroup, RankStatus
@@ -134,7 +133,7 @@ def _other_name(state: RankStatus, others: Sequence[RankStatus]) -> str:
     within = {group.rank: group.within for group in (own, *theirs) if group is not None}
     if len(set(within.values())) < 2:
         return ""
-    counts = _by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
+    counts = by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
     start = f"The members of the group of {rank_list(call.members)} cannot find each other"
     option = "use_local_synchronization=True"
     rule = f"torch names a group with {option} by its members and by how many groups a rank is in"
@@ -327,80 +326,3 @@ def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus])
     if call.kind == MESSAGE:
         return "was never received" if call.is_send else "nothing was sent for it"
     return f"was not called by {rank_list(missing.ranks)}"
-
-
-# --- whether the calls of one collective, or the two ends of a message, match ---
-
-
-def disagreement(calls: Mapping[int, CallRecord]) -> str:
-    """How the calls that several ranks make to the same collective differ, in a sentence; "" if they match.
-
-    Args:
-        calls: by rank.
-    """
-    if len({call.collective for call in calls.values()}) > 1:
-        differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
-        names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
-        return f"The ranks do not call the same collective: {_by_value(names, ('calls', 'call'))}."
-    aspects: list[Callable[[CallRecord], str]] = [
-        lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
-        lambda call: f"the root {call.root}" if call.root is not None else "",
-    ]
-    if not _is_one_broadcast(calls):
-        aspects.append(lambda call: tensor_words(call, shapes=call.sends is None))
-    for aspect in aspects:
-        values = {rank: aspect(call) for rank, call in calls.items()}
-        if len(set(values.values())) > 1:
-            op = next(iter(calls.values())).op
-            return f"The ranks' {op} calls do not match: {_by_value(values, ('has', 'have'))}."
-    return _splits_disagree(calls)
-
-
-def _is_one_broadcast(calls: Mapping[int, CallRecord]) -> bool:
-    """Whether it is a broadcast of tensors alike, whose shapes may differ: torch asks for as many elements."""
-    if any(call.collective != "broadcast" for call in calls.values()):
-        return False
-    return len({_contents(call) for call in calls.values()}) == 1
-
-
-def _by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
-    """ "rank 2 has op=MAX, ranks 0 and 1 have op=SUM": the fewest ranks first."""
-    groups = grouped((value, rank) for rank, value in sorted(values.items()))
-    ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
-    return ", ".join(f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered)
-
-
-def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
-    for rank, call in calls.items():
-        if rank not in call.members:  # ranks that have made other groups under one name
-            continue
-        own = call.members.index(rank)
-        for other, sent in zip(call.members, call.sends or (), strict=False):
-            expected = (calls[other].receives or ())[own : own + 1] if other in calls else ()
-            if expected and expected[0] != sent:
-                ends = f"rank {rank} sends {sent} elements to rank {other}, which expects {expected[0]} elements"
-                return f"The ranks' {call.op} calls do not match: {ends}."
-    return ""
-
-
-def misfit(sent: CallRecord, received: CallRecord) -> str:
-    """How the tensors of a send and its recv differ in type or number of elements, in words; "" if they match.
-
-    The shapes may differ: a message is just a row of numbers.
-    """
-    if _contents(sent) == _contents(received):
-        return ""
-    return f"{tensor_words(sent)} is sent, {tensor_words(received)} is expected"
-
-
-def _contents(call: CallRecord) -> tuple[tuple[str, int], ...]:
-    """Type and number of elements of each of a call's tensors."""
-    return tuple((dtype, math.prod(shape)) for dtype, shape in call.tensors)
-
-
-def tensor_words(call: CallRecord, shapes: bool = True) -> str:
-    """ "float32[2, 3]" of a call's tensors; only the types without `shapes`; "" for a call without tensors."""
-    words = [f"{dtype}{list(shape)}" if shapes else dtype for dtype, shape in call.tensors]
-    if not shapes:
-        words = sorted(set(words))
-    return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")

@@ -1,21 +1,18 @@
-"""Who waits for whom, in words, and what ranks are doing, as a table and beside the lines of the cell: pure functions.
+"""Who waits for whom, in words, and what ranks are doing, as a table: pure functions.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py and display.py.
+Runs on the notebook's kernel, called by cell.py, ranks.py, display.py, meanwhile.py and marks.py.
 """
 
-import html
-import linecache
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from distlab.diagnosis.failures import with_text
-from distlab.diagnosis.proof import Need, disagreement, need, tensor_words, why_unmatched
+from distlab.diagnosis.matching import tensor_words
+from distlab.diagnosis.proof import Need, need, why_unmatched
 from distlab.text import grouped, rank_list
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Failure, Line, RankStatus
+from distlab.wire.messages import CallRecord, Line, RankStatus
 
-CONTEXT_LINES = 2  # of source around a line where a rank is
 WITHOUT_CALL = {  # what a rank does outside of calls
     messages.IDLE: "finished",
     messages.COMPUTING: "computing",
@@ -23,15 +20,6 @@ WITHOUT_CALL = {  # what a rank does outside of calls
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
-
-
-@dataclass(frozen=True)
-class MarkedLine:
-    """A line of source: its number (0 for a gap), its text, and what the ranks do there as (ranks, words)."""
-
-    number: int
-    text: str
-    notes: list[tuple[list[int], str]]
 
 
 def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None = None) -> str:
@@ -318,69 +306,6 @@ def brief(states: Mapping[int, RankStatus]) -> str:
     return ", ".join(f"{words} ({line.position})" if line else words for words, line in some)
 
 
-# --- what ranks did when another one failed ---
-
-
-def at_that_time(
-    ranks: Sequence[int], seen: Mapping[int, RankStatus], raised: Sequence[Failure]
-) -> dict[int, RankStatus]:
-    """What ranks did when another one failed or died.
-
-    Args:
-        ranks: those that are asked for; all of them ran the cell.
-        seen: what they did, as they answered then; a rank that failed or finished at once was not asked.
-        raised: what they have raised.
-    """
-    failures = {failed.rank: failed for failed in raised}
-    found = {rank: _then(rank, seen.get(rank), failures.get(rank)) for rank in ranks}
-    return {rank: state for rank, state in found.items() if state is not None}
-
-
-def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankStatus | None:
-    """What a rank did at a time, from how it was seen and from what it has raised; None if that is not known."""
-    if seen is not None and seen.doing == messages.COMMUNICATING:
-        return seen
-    waited = failed is not None and failed.consequence
-    if seen is not None and seen.doing == messages.COMPUTING and not (waited and failed.lines == seen.lines):
-        return seen
-    if waited:
-        return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
-    return RankStatus(rank, messages.IDLE) if failed is None else None
-
-
-def were_late(seen: Mapping[int, RankStatus]) -> str:
-    """A sentence about ranks that computed while others waited for them; "" for none.
-
-    Args:
-        seen: what ranks did when the first one failed.
-    """
-    doing = [(activity(state), rank) for rank, state in seen.items() if state.doing == messages.COMPUTING]
-    was = [f"{rank_list(ranks)} {'were' if len(ranks) > 1 else 'was'} {what}" for what, ranks in grouped(doing).items()]
-    return f"At that time {', '.join(was)}." if was else ""
-
-
-def clash_of(states: Mapping[int, RankStatus]) -> str:
-    """How the calls of these ranks to one collective differ, a sentence; "" where nothing is known to differ."""
-    calls = [(rank, state.call) for rank, state in states.items() if state.call is not None]
-    collectives = [(rank, call) for rank, call in calls if call.kind == messages.COLLECTIVE and call.members]
-    alike = grouped(((call.group, call.sequence), (rank, call)) for rank, call in collectives)
-    return next(filter(None, (disagreement(dict(those)) for those in alike.values())), "")
-
-
-def last_calls(op: str, states: Mapping[int, RankStatus]) -> dict[int, RankStatus]:
-    """As what they did last, the call of ranks that have finished, where their newest collective was this function.
-
-    Whether a rank has finished such a call before another one dies of it is a matter of time: both read the same.
-    """
-    found = {}
-    for rank, state in states.items():
-        newest = {call.group: call for call in state.history}  # in each group they are in their order
-        alike = [call for call in newest.values() if call.op == op and call.tensors]
-        if alike:
-            found[rank] = RankStatus(rank, messages.COMMUNICATING, alike[0], alike[0].lines)
-    return found
-
-
 # --- operations that were begun and not waited for ---
 
 
@@ -418,71 +343,3 @@ def _what(rank: int, call: CallRecord) -> str:
 
 def _with_line(call: CallRecord) -> str:
     return call_words(call) + (f", {call.lines[-1].position}" if call.lines else "")
-
-
-# --- the source with marks ---
-
-
-def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:
-    """The source lines where the ranks are, with some around them; a gap is a line without a number.
-
-    Args:
-        cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
-    """
-    marked: list[MarkedLine] = []
-    for file, there in sorted(grouped((s.lines[-1].file, s) for s in states.values() if s.lines).items()):
-        source = linecache.getlines(file) if file else cell.splitlines()
-        places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), s) for s in there)
-        places.pop(0, None)
-        activities = {at: rows({s.rank: s for s in those}) for at, those in places.items()}
-        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in found] for at, found in activities.items()}
-        near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
-        shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
-        for number in sorted(shown):
-            if marked and number - 1 not in shown:
-                marked.append(MarkedLine(0, "...", []))
-            marked.append(MarkedLine(number, source[number - 1].rstrip(), notes.get(number, [])))
-    return marked
-
-
-def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
-    """The number of the innermost line that is in this source; 0 for none: a function may be from another cell."""
-    shown = [*map(with_text, lines)]
-    found = [s.number for s in shown if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text]
-    return found[-1] if found else 0
-
-
-def source_text(marked: Sequence[MarkedLine]) -> str:
-    """`marked_source` as text: an arrow and the ranks at the lines where they are."""
-    width = max(len(line.text) for line in marked)
-    texts = []
-    for line in marked:
-        notes = "; ".join(f"{rank_list(ranks)}: {what}" for ranks, what in line.notes)
-        head = f"{'>' if notes else ' '} {line.number or '':>3}  "
-        texts.append(f"{head}{line.text:<{width}}   {notes}".rstrip())
-    return "\n".join(texts)
-
-
-def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], str]) -> str:
-    """`marked_source` as HTML: a coloured edge and the ranks at the lines where they are.
-
-    Args:
-        marked: the lines.
-        chips: gives the ranks' colours as HTML.
-    """
-    body = []
-    for line in marked:
-        notes = "; ".join(_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes)
-        color = "#d55e00;background:rgba(213,94,0,0.12)" if notes else "transparent"
-        text = f"{line.number or '':>4}  {html.escape(line.text)}   {notes}".rstrip()
-        body.append(f'<div style="border-left:3px solid {color};{HANG}">{text}</div>')
-    look = "margin:4px 0;background:transparent;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
-    return f'<pre style="{look}">{"".join(body)}</pre>'
-
-
-HANG = "padding-left:6ch;text-indent:-6ch"  # the rest of a line of source stands right of the numbers
-
-
-def _note_html(chips: str, who: str, what: str) -> str:
-    """What ranks do at a line; where a narrow pane breaks it, their colours stay with their names."""
-    return f'<span style="white-space:nowrap">{chips}{html.escape(who)}:</span> {html.escape(what)}'

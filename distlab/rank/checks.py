@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.diagnosis.proof import disagreement, misfit
+from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits

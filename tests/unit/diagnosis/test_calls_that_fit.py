@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.diagnosis.proof import disagreement, misfit, tensor_words
+from distlab.diagnosis.matching import disagreement, misfit, tensor_words
 from distlab.wire.messages import COLLECTIVE, CallRecord
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
 from distlab.diagnosis.failures import (
-    ADVICE,
     DIED,
-    END_SOME_PROCESSES,
     exit_words,
     failure,
     handled_words,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis import report
+from distlab.diagnosis import marks, meanwhile, report
 from distlab.diagnosis.proof import Need
 from distlab.errors import RankError
 from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, Line, RankStatus
@@ -76,7 +76,7 @@ def test_what_ranks_did_when_another_one_died():
     closed = {"consequence": True, "call": call, "lines": (reduces,)}
     raised = [Failure(rank, "RuntimeError", "Connection closed", **closed) for rank in (1, 2, 3)]
     raised.append(Failure(4, "ValueError", "no"))
-    states = report.at_that_time([0, 1, 2, 3, 4, 5, 6], seen, raised)
+    states = meanwhile.at_that_time([0, 1, 2, 3, 4, 5, 6], seen, raised)
     assert states == {
         0: seen[0],
         1: seen[1],  # it slept, and has called since
@@ -170,18 +170,18 @@ def test_who_was_late():
     """Those that computed or slept when the first one failed; not those that waited, or had finished."""
     states = at_lines("4 ranks; 0 computes; 1-2 all_reduce", Line(15, "time.sleep(5)"))
     states[0] = replace(states[0], sleeping=True)
-    assert report.were_late(states) == "At that time rank 0 was sleeping, line 15."
-    assert report.were_late({1: states[1], 3: states[3]}) == ""
+    assert meanwhile.were_late(states) == "At that time rank 0 was sleeping, line 15."
+    assert meanwhile.were_late({1: states[1], 3: states[3]}) == ""
 
 
 def test_calls_that_are_known_to_differ():
     """Those of one collective are compared; a message, another collective and a rank without a call are not."""
     clash = "The ranks' reduce calls do not match: rank 0 has op=MAX, rank 1 has op=SUM."
     reduces = "3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
-    assert report.clash_of(at_lines(f"{reduces}; 2 computes")) == clash
-    assert report.clash_of(at_lines("3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=MAX; 2 recv 1")) == ""
+    assert meanwhile.clash_of(at_lines(f"{reduces}; 2 computes")) == clash
+    assert meanwhile.clash_of(at_lines("3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=MAX; 2 recv 1")) == ""
     another = "2 ranks; 0 barrier; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
-    assert report.clash_of(at_lines(another)) == ""
+    assert meanwhile.clash_of(at_lines(another)) == ""
 
 
 # --- the source with marks ---
@@ -190,8 +190,8 @@ def test_calls_that_are_known_to_differ():
 def test_the_cell_with_marks_at_its_ranks():
     """The lines where ranks are, with what they do there; a gap has dots, and no number."""
     states = at_lines("3 ranks; 0 recv 1 tag=1; 1 recv 0; 2 computes", *[Line(2, "run()")] * 2, Line(23, "last()"))
-    marked = report.marked_source(states, "%%px\nrun()\n" + "pass\n" * 20 + "last()\n")
-    assert report.source_text(marked).splitlines() == [
+    marked = marks.marked_source(states, "%%px\nrun()\n" + "pass\n" * 20 + "last()\n")
+    assert marks.source_text(marked).splitlines() == [
         "    1  %%px",
         ">   2  run()    rank 0: recv(src=1, tag=1) float32[1]; rank 1: recv(src=0) float32[1]",
         "    3  pass",
@@ -212,7 +212,7 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
         0: RankStatus(0, COMPUTING, lines=(Line(2, "wait()"),)),
         1: RankStatus(1, COMPUTING, lines=(Line(3, "swap(t)"), swap)),
     }
-    assert report.source_text(report.marked_source(states, "%%px\nwait()\nswap(t)")).splitlines() == [
+    assert marks.source_text(marks.marked_source(states, "%%px\nwait()\nswap(t)")).splitlines() == [
         "    1  %%px",
         ">   2  wait()                    rank 0: computing",
         "    3  swap(t)",
@@ -226,7 +226,7 @@ def test_ranks_without_a_line_are_not_in_the_source():
     """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not have."""
     gone = RankStatus(0, COMPUTING, lines=(Line(3, "f()", file="/nowhere/gone.py"),))
     for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
-        assert report.marked_source(states, "%%px\nf()\n") == []
+        assert marks.marked_source(states, "%%px\nf()\n") == []
 
 
 @pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0), ("computes", 0)])

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from distlab.diagnosis import failures, proof, report
+from distlab.diagnosis import advice, failures, marks, matching, meanwhile, proof, report
 from distlab.wire import messages
 from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, Line, NewGroup, RankStatus
 
@@ -135,10 +135,10 @@ def _rank_died(rng, states):
 
 
 def _marked_source(rng, states):
-    marked = report.marked_source(states, "%%px\nf()\n\nf()")
+    marked = marks.marked_source(states, "%%px\nf()\n\nf()")
     if marked:
-        is_a_table(report.source_text(marked))
-        is_a_table(report.source_html(marked, lambda ranks: "" if ranks else "no ranks"))
+        is_a_table(marks.source_text(marked))
+        is_a_table(marks.source_html(marked, lambda ranks: "" if ranks else "no ranks"))
 
 
 def _calls(rng, states):
@@ -146,17 +146,17 @@ def _calls(rng, states):
         for call in (one.call, *one.left, *one.kept, *one.history):
             if call is not None:
                 is_a_sentence(report.call_words(call))
-                is_a_sentence(proof.tensor_words(call), may_be_empty=True)
+                is_a_sentence(matching.tensor_words(call), may_be_empty=True)
 
 
 def _disagreement(rng, states):
     calls = {rank: replace(made(CallRecord, rng), members=(*RANKS,)) for rank in RANKS}
-    is_a_sentence(proof.disagreement(calls), may_be_empty=True)
+    is_a_sentence(matching.disagreement(calls), may_be_empty=True)
 
 
 def _misfit(rng, states):
     ends = [replace(made(CallRecord, rng), kind=MESSAGE, tensors=(("float32", (rng.randint(0, 2),)),)) for _ in "ab"]
-    is_a_sentence(proof.misfit(*ends), may_be_empty=True)
+    is_a_sentence(matching.misfit(*ends), may_be_empty=True)
 
 
 def _left(rng, states):
@@ -166,11 +166,11 @@ def _left(rng, states):
 
 
 def _at_that_time(rng, states):
-    then = report.at_that_time([*RANKS], states, made(tuple[Failure, ...], rng))
+    then = meanwhile.at_that_time([*RANKS], states, made(tuple[Failure, ...], rng))
     is_a_table(report.table(then) if then else "-")
-    is_a_sentence(report.clash_of(states), may_be_empty=True)
-    is_a_sentence(report.were_late(states), may_be_empty=True)
-    last = report.last_calls("all_reduce", states)
+    is_a_sentence(meanwhile.clash_of(states), may_be_empty=True)
+    is_a_sentence(meanwhile.were_late(states), may_be_empty=True)
+    last = meanwhile.last_calls("all_reduce", states)
     is_a_table(report.table(last) if last else "-")
 
 
@@ -228,6 +228,14 @@ def _groups_error(rng, states):
         is_a_sentence(proof.words_of_groups(differing))
 
 
+def _advice(rng, states):
+    refused = made(Failure, rng)
+    is_a_sentence(advice.advice_for(replace(refused, message="can't start new thread")))
+    is_a_sentence(advice.advice_for(refused), may_be_empty=True)
+    is_a_sentence(advice.on_limit_of_processes("RuntimeError: can't start new thread"))
+    is_a_sentence(matching.by_value({rank: rng.choice(("2 steps", "")) for rank in RANKS}, ("has", "have")))
+
+
 CHECKS = {
     "headline": _headline,
     "table": lambda rng, states: is_a_table(report.table(states)),
@@ -250,9 +258,7 @@ CHECKS = {
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
     "failure readable raised_words handled_words about_checks": _failure,
-    "on_limit_of_processes": lambda rng, states: is_a_sentence(
-        failures.on_limit_of_processes("RuntimeError: can't start new thread")
-    ),
+    "advice_for on_limit_of_processes by_value": _advice,
 }
 
 
@@ -269,7 +275,7 @@ def test_words_for_whatever_a_rank_may_report(names):
 def test_every_function_that_makes_words_is_tried():
     """A new one has to be added above."""
     tried = {name for names in CHECKS for name in names.split()}
-    for module in (report, failures, proof):
+    for module in (report, failures, proof, matching, meanwhile, marks, advice):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ != module.__name__ or name.startswith("_"):
                 continue
