@@ -6,6 +6,7 @@ of `marking.py`, and writes `results/results.json`. https://gradescope-autograde
 """
 
 import json
+import shlex
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ def build(folder: Path, lab: Path) -> Iterator[str]:
     path = folder / "gradescope" / f"{lab.stem}.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add_program(archive, "setup.sh", SETUP.format(requirements=" ".join(map(_quoted, _requirements()))))
+        _add_program(archive, "setup.sh", SETUP.format(requirements=" ".join(map(shlex.quote, _requirements()))))
         _add_program(archive, "run_autograder", RUN)
         archive.writestr(ASSIGNMENT, json.dumps({"lab": lab.stem, "points": points}))
         for package in (Path(distlab.__file__).parent, PACKAGE):
@@ -128,10 +129,6 @@ def _requirements() -> list[str]:
         if for_course and not requirement.startswith("torch"):
             found.append(requirement.strip())
     return found
-
-
-def _quoted(requirement: str) -> str:
-    return f"'{requirement}'"
 
 
 def _add_program(archive: zipfile.ZipFile, name: str, text: str) -> None:

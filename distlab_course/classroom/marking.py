@@ -37,11 +37,6 @@ NO_VERDICT = "{}: the process that checks it ended, or gave no verdict for {:.0f
 NO_REFERENCE = "{}: the reference could not be called where it is marked ({}), so a person has to mark it."
 
 
-def cores() -> int:
-    """How many notebooks are marked at once by default: the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Marking:
     """Judges, as many as notebooks are marked at once, and what the references did.
 
@@ -147,7 +142,9 @@ class Marking:
                     self._references[name] = calls
                 except (AnswerFailed, RunnerLost, KeyError) as error:
                     self._failed[name] = str(error)
-                    runner = runner and runner.end()
+                    if runner is not None:  # the next reference gets another one
+                        runner.end()
+                        runner = None
             if runner is not None:
                 runner.end()
 
@@ -245,8 +242,9 @@ def copy_files(files: Path, folder: Path) -> None:
 
 
 def write_files(sources: Sequence[str], folder: Path) -> None:
-    """Write what the %%writefile cells of a notebook write."""
+    """Write what the %%writefile cells of a notebook write; not what cannot be written in the notebook either."""
     for source in sources:
         match = WRITTEN.fullmatch(source)
         if match:
-            (folder / match[1]).write_text(match[2])
+            with contextlib.suppress(OSError, UnicodeEncodeError):
+                (folder / match[1]).write_text(match[2])

@@ -63,6 +63,16 @@ def run(home):
     return json.loads((home / "results" / "results.json").read_text())
 
 
+def test_the_image_is_built_by_a_program_that_a_shell_reads(uploaded):
+    """Not run here: it installs packages of the system."""
+    program = (uploaded / "source" / "setup.sh").read_text()
+    assert subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True).stderr == ""
+    (install,) = [line for line in program.splitlines() if "pip install" in line]
+    wanted = shlex.split(install)
+    assert any(one.startswith("torch==2.") for one in wanted)
+    assert any(one.startswith("matplotlib>=") for one in wanted)
+
+
 @pytest.mark.timeout(700)
 def test_a_submission_has_a_test_for_each_exercise(uploaded):
     """With points, words, and who has to be looked at; the program is that of the zip, and not this clone's."""
