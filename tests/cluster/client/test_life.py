@@ -14,7 +14,7 @@ import pytest
 import distlab
 from distlab import machine
 from distlab.client.cell import Cell, Options
-from distlab.diagnosis.failures import END_SOME_PROCESSES
+from distlab.diagnosis.advice import END_SOME_PROCESSES
 from distlab.launch import local, reaper
 from tests.cluster import refuses_forks
 from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, pid_on_rank, sum_of_ranks
