@@ -81,10 +81,10 @@ PYTEST := $(ENV_PYTHON) -m pytest --color=no
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache \
   && $(PYTEST) -q --collect-only tests | tail -n 1
 part-unit = $(PYTEST) tests/unit
-part-cluster-client = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/client
+part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook
 part-cluster-predicted = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/predicted
 part-testing = $(PYTEST) --durations=10 tests/testing
-part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/client \
+part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/notebook \
   --ignore=tests/cluster/predicted
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
@@ -101,9 +101,9 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-ORDER := browser cluster-client nbval-second nbval-first nbval-answers testing unit network cluster-others notebooks \
+ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing unit network cluster-others notebooks \
   cluster-predicted lint
-SPLIT := $(patsubst cluster,cluster-client cluster-predicted cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+SPLIT := $(patsubst cluster,cluster-notebook cluster-predicted cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))
 UNKNOWN := $(filter-out $(ORDER),$(CHOSEN))

@@ -16,7 +16,7 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
     from IPython.core.interactiveshell import InteractiveShell
 
     import distlab
-    from distlab.client.magics import PxMagics
+    from distlab.notebook.magics import PxMagics
 
     shell = InteractiveShell.instance()
     with distlab.Cluster(n) as cluster, contextlib.redirect_stdout(io.StringIO()):

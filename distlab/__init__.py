@@ -8,7 +8,7 @@ Names are loaded when they are first used: `import distlab` alone costs nothing.
 
 Which process runs what:
 
-    the notebook's kernel   client, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
+    the notebook's kernel   notebook, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
     every rank              rank; devices, and the backend in simulated
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
@@ -25,9 +25,9 @@ __version__ = "0.1.0"
 
 # module -> the public names in it
 PUBLIC = {
-    "client.cluster": ["Cluster", "attach", "export", "run", "trace"],
+    "notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
     "checking": ["exercise", "question"],
-    "client.check": ["check", "exercises", "hint", "progress"],
+    "notebook.check": ["check", "exercises", "hint", "progress"],
     "devices": ["device_for"],
     "errors": errors.NAMES,
     "measure.sweep": ["Sweep", "sweep"],
@@ -54,9 +54,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
-    from distlab.client import ahead
-    from distlab.client.cluster import Cluster
-    from distlab.client.magics import install
+    from distlab.notebook import ahead
+    from distlab.notebook.cluster import Cluster
+    from distlab.notebook.magics import install
 
     install(shell)
     _look_at_errors(shell)
@@ -83,7 +83,7 @@ def _look_at_errors(shell: Any) -> None:
     """Have IPython ask, about an error of a cell, whether the cell was meant for the ranks."""
 
     def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None) -> None:
-        from distlab.client import magics  # when there is an error: `import distlab` alone costs nothing
+        from distlab.notebook import magics  # when there is an error: `import distlab` alone costs nothing
 
         magics.explain(shell, kind, error, traceback, tb_offset)
 
@@ -94,7 +94,7 @@ def _look_at_errors(shell: Any) -> None:
 
 def _show_error(error: BaseException, lines: list[str]) -> list[str]:
     """See display.show_error, which is imported when there is an error to show."""
-    from distlab.client.display import show_error
+    from distlab.notebook.display import show_error
 
     return show_error(error, lines)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import distlab
 from distlab import machine
-from distlab.client.recording import clock_offsets
 from distlab.errors import ClusterError
 from distlab.launch import local, reaper
+from distlab.notebook.recording import clock_offsets
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
 RANKS = 4  # of the lessons

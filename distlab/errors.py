@@ -20,7 +20,7 @@
     └── Interrupted                         a person interrupted a cell
 
 A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and the ranks are
-distlab's own and explain nothing. A person who watches sees it as wide as the pane is: see client/display.py.
+distlab's own and explain nothing. A person who watches sees it as wide as the pane is: see notebook/display.py.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ RANKS = [
     for rank, (x, y) in enumerate(CORNERS)
 ]
 KERNEL_LINES = (
-    "client/  Cluster, %%px, waiting, display",
+    "notebook/  Cluster, %%px, waiting, display",
     "diagnosis/  who waits for whom",
     "measure/, traces/  times and timelines",
     "plotting/  every figure",

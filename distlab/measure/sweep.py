@@ -27,7 +27,7 @@ from distlab.wire.payload import lend_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from distlab.client.cluster import Cluster
+    from distlab.notebook.cluster import Cluster
     from distlab.plotting.axes import Line
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'

@@ -1,6 +1,6 @@
 """Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every wait.
 
-Runs on a rank, called through entry.py by client/recording.py. It costs nothing while no trace is recorded.
+Runs on a rank, called through entry.py by notebook/recording.py. It costs nothing while no trace is recorded.
 
 The profiler times all that torch does, but it does not know the group of a call, nor who sent what a rank received from
 any source, nor when the main thread waits. So each call that Python makes is noted here with its times, and so is each

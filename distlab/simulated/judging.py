@@ -1,6 +1,6 @@
 """Whether an answer is right, and the words of its verdict, from what its calls did on the ranks.
 
-Runs on the process that judges: the notebook's kernel, called by client/check.py, or a marking process, where another
+Runs on the process that judges: the notebook's kernel, called by notebook/check.py, or a marking process, where another
 process calls the answer. Both give a `World`, which makes the calls.
 """
 

@@ -1,6 +1,6 @@
 """One call of a learner's function on some ranks, or of the reference, with notes of what it sent.
 
-Runs on every rank, called by client/check.py. `enter` makes the first n ranks a world of their own, on the
+Runs on every rank, called by notebook/check.py. `enter` makes the first n ranks a world of their own, on the
 simulated backend: a program there sees n ranks, and what it sends is noted and can be counted. Nothing is compared
 here: what a call did goes back as bytes (observed.py), and judging.py compares.
 """

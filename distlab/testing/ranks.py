@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from distlab.client.cluster import Cluster
 from distlab.compat.pytest import base_folder
 from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
+from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 from distlab.text import one_of, whole_number
 

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 import distlab
-from distlab.client import waiting
-from distlab.client.cell import Cell, Options
-from distlab.client.magics import with_first_line
 from distlab.launch import reaper
+from distlab.notebook import waiting
+from distlab.notebook.cell import Cell, Options
+from distlab.notebook.magics import with_first_line
 from tests.processes import marked, wait_until_gone
 
 FOUR = {"n": 4, "timeout": 60}

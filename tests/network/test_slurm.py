@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import distlab
-from distlab.client import export
+from distlab.notebook import export
 from tests.cluster.conftest import sum_of_ranks
 from tests.network.programs import place
 from tests.processes import python, until, wait_until_gone

@@ -105,7 +105,7 @@ CARRIED = {
     "![ring](ring.svg)": f"![ring]({PNG})",
     '<img alt="r" src="ring.png" width="400">': f'<img alt="r" src="{PNG}" width="400">',
     "see [lesson 3](03_ring.ipynb) next": "see lesson 3 next",
-    "[`distlab`](../distlab/client/cluster.py)": "`distlab`",
+    "[`distlab`](../distlab/notebook/cluster.py)": "`distlab`",
     "[paper](https://arxiv.org/abs/1) [below](#summary)": "[paper](https://arxiv.org/abs/1) [below](#summary)",
     "`x[0](1)` and\n```\ny[0](2)\n```": "`x[0](1)` and\n```\ny[0](2)\n```",
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cluster.client.test_zoo import ROWS
+from tests.cluster.notebook.test_zoo import ROWS
 from tests.testing.inner import ROOT, Inner
 
 

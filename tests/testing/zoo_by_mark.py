@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cluster.client.test_zoo import ROWS
+from tests.cluster.notebook.test_zoo import ROWS
 
 TESTS = [
     pytest.param(program, marks=pytest.mark.ranks(n, **options), id=f"{program.__name__}-{n}")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from distlab import machine
-from distlab.client.plan import make_plan
+from distlab.notebook.plan import make_plan
 from tests.refused import refused
 
 GIB = 2**30

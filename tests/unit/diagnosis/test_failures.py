@@ -1,4 +1,4 @@
-"""From what ranks report to one paragraph, without any process; tests/cluster/client/test_faults.py has whole ones."""
+"""From what ranks report to one paragraph, without any process; test_faults.py has whole ones."""
 
 import linecache
 from dataclasses import replace
@@ -228,7 +228,7 @@ def test_advice_fits_its_message(message, advice):
 
 
 def test_what_was_done_about_ranks():
-    """What is left of their variables, and what to do now; tests/cluster/client has ranks that were freed."""
+    """What is left of their variables, and what to do now; tests/cluster/notebook has ranks that were freed."""
     assert outcome(9.0, [1, 2], {}, "") == "Ranks 1-2 could not be freed: call cluster.restart()."
     assert outcome(2.0, [], {1: "and its variables are lost: x"}, "") == (
         "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, and its variables are lost: x. "

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client.ranks import Ranks
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import proof
+from distlab.notebook.ranks import Ranks
 from distlab.rank.log import REMEMBERED
 from tests.unit.paper import Paper
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from distlab.client.magics import with_first_line
+from distlab.notebook.magics import with_first_line
 
 CELL = """def step(x):
     y = x + 1

@@ -1,4 +1,4 @@
-"""Objects taken apart and put together again, in one process; tests/cluster/client/test_run.py sends tensors around."""
+"""Objects taken apart and put together again, in one process; test_run.py sends tensors around."""
 
 import threading
 import types

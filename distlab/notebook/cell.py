@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distlab import text
-from distlab.client import display, turns, waiting
-from distlab.client.ranks import Ranks
-from distlab.client.waiting import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.diagnosis import failures, meanwhile, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
+from distlab.notebook import display, turns, waiting
+from distlab.notebook.ranks import Ranks
+from distlab.notebook.waiting import Replies
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds

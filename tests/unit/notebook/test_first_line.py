@@ -3,7 +3,7 @@
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from distlab.client.magics import with_first_line
+from distlab.notebook.magics import with_first_line
 
 FIRST = "%%px --timeout 60"
 CELLS = {  # below the first line; `here` stands on the line that is looked for

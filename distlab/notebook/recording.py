@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from distlab import simulated
-from distlab.client import waiting
-from distlab.client.ranks import Ranks
 from distlab.errors import ClusterError
+from distlab.notebook import waiting
+from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.traces import read, virtual
 from distlab.traces.events import Offset

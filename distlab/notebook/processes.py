@@ -20,14 +20,14 @@ from typing import Any
 
 import psutil
 
-from distlab.client import waiting
-from distlab.client.plan import ControllerEndedError, Plan
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, hosts, local, mpiexec, reaper
 from distlab.launch.connection import Connection, Servers
+from distlab.notebook import waiting
+from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.text import grouped, rank_list
 from distlab.wire import faults, seconds
 from distlab.wire.channel import ControlChannel

@@ -15,7 +15,7 @@ import torch
 
 import distlab
 from distlab.checking import Question, all_exercises, question
-from distlab.client import check
+from distlab.notebook import check
 from tests.refused import refused
 from tests.tool import ROOT
 

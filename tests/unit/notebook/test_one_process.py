@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from distlab.client import one_process
 from distlab.errors import ClusterError
+from distlab.notebook import one_process
 from tests.refused import raised
 
 HERE = os.getpid()

@@ -7,8 +7,8 @@ import ipyparallel
 import pytest
 
 import distlab
-from distlab.client import magics
 from distlab.launch import local
+from distlab.notebook import magics
 from tests.cluster.conftest import pid_on_rank, px, stuck, sum_of_ranks, until_told
 from tests.processes import until
 from tests.refused import raised

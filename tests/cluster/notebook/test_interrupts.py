@@ -43,7 +43,7 @@ def at_first(nothing_left):
 
 
 # functions on the way of a start; after each of them somebody has to know what it made
-STARTS = ["client.processes.Processes._start_server", "client.processes.ControlChannel", "client.cluster.Ranks"]
+STARTS = ["notebook.processes.Processes._start_server", "notebook.processes.ControlChannel", "notebook.cluster.Ranks"]
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -62,7 +62,7 @@ def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted,
 def test_an_interrupted_restart_names_the_next_call(interrupted):
     """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
     cluster = distlab.Cluster(1)
-    interrupted("client.ranks.Ranks.end", cluster.restart)
+    interrupted("notebook.ranks.Ranks.end", cluster.restart)
     if distlab.Cluster.current is None:
         error = raised(distlab.ClusterError, cluster.run, sum_of_ranks)
         assert str(error) == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
@@ -79,17 +79,17 @@ def two(shared):
 
 
 @pytest.mark.parametrize(
-    "name", ["client.cell.Replies", "client.waiting.Replies.unfinished", "client.ranks.Ranks.bring_back"]
+    "name", ["notebook.cell.Replies", "notebook.waiting.Replies.unfinished", "notebook.ranks.Ranks.bring_back"]
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
     """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
-    if name != "client.cell.Replies":
+    if name != "notebook.cell.Replies":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted(name, two.run, spin)
     assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["client.ranks.Ranks.note_death", "client.processes.Processes.replace"])
+@pytest.mark.parametrize("name", ["notebook.ranks.Ranks.note_death", "notebook.processes.Processes.replace"])
 def test_an_interrupted_heal_can_be_repeated(two, interrupted, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})

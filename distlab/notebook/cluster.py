@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlab import simulated, text
-from distlab.client import ahead, display, waiting
-from distlab.client.cell import Cell, Options, lines_of, may_pause
-from distlab.client.export import Export, Step, write
-from distlab.client.plan import TIMEOUT, Engines, check_network, connect, make_plan
-from distlab.client.processes import Processes
-from distlab.client.ranks import Ranks
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
+from distlab.notebook import ahead, display, waiting
+from distlab.notebook.cell import Cell, Options, lines_of, may_pause
+from distlab.notebook.export import Export, Step, write
+from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make_plan
+from distlab.notebook.processes import Processes
+from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.text import refuse
 from distlab.wire import payload
@@ -257,7 +257,7 @@ class Cluster:
         torch's profiler records what runs in the with block on every rank, or on `ranks`, even if the block raises; on
         a simulated cluster the trace holds what happened in virtual time.
         """
-        from distlab.client.recording import recorded  # only now: figures of a trace take time to import
+        from distlab.notebook.recording import recorded  # only now: figures of a trace take time to import
 
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError("This cluster is already being traced. End that trace first: leave its with block.")

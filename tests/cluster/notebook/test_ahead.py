@@ -6,7 +6,7 @@ from tests.cluster.conftest import Notebook, processes_of
 
 pytestmark = pytest.mark.new_python
 
-LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.client import ahead\n"
+LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.notebook import ahead\n"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ PARENTS = "%px os.getppid() if 'os' in globals() else __import__('os').getppid()
 @pytest.mark.parametrize("stop", ["cluster.stop()", "with cluster:\n    pass"])
 def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
     """Its ranks are forked by the same process; nothing is left of the ranks before, and of what they had started."""
-    kernel.run("import distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)")
+    kernel.run("import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)")
     (server,) = servers(kernel)
     own = len(processes_of(f"{kernel.pid}-"))
     kernel.run("%px import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
@@ -67,7 +67,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
     """What was kept has other surroundings or is dead: it ends, and the cluster is as any other."""
-    kernel.run("import distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    kernel.run("import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
     (server,) = servers(kernel)
     assert kernel.text(change.format(server=server)) == "2 ranks are ready (gloo)."
     assert kernel.text("cluster.run(lambda rank, world_size: world_size)") == "[2, 2]"
@@ -79,7 +79,7 @@ def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
 def test_kept_processes_end_when_nobody_comes(kernel):
     """After the same idle time as those that were started ahead."""
     kernel.run(
-        "import distlab\nfrom distlab.client import ahead\nahead.IDLE_SECONDS = 0.0\ncluster = distlab.Cluster(2)"
+        "import distlab\nfrom distlab.notebook import ahead\nahead.IDLE_SECONDS = 0.0\ncluster = distlab.Cluster(2)"
     )
     kernel.run("cluster.stop()\nahead.BEGUN[0]._thread.join()")
     assert processes_of(f"{kernel.pid}-") == []
@@ -88,7 +88,7 @@ def test_kept_processes_end_when_nobody_comes(kernel):
 
 def test_a_forked_process_leaves_them_to_the_notebook(kernel):
     """They belong to the process that started them: a cluster in another one starts its own."""
-    kernel.run("import os, distlab\nfrom distlab.client import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    kernel.run("import os, distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
     (server,) = servers(kernel)
     forks = "child = os.fork()\nif not child:\n    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
     assert kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip() == "7"
@@ -116,7 +116,7 @@ def test_a_cluster_of_another_kind_ends_them(kernel):
 
 def test_they_end_when_nobody_comes(kernel):
     """After some idle time; a cluster then starts as always."""
-    kernel.run("from distlab.client import ahead; ahead.IDLE_SECONDS = 1.0")
+    kernel.run("from distlab.notebook import ahead; ahead.IDLE_SECONDS = 1.0")
     kernel.run(LOADED)
     kernel.run("ahead.BEGUN[0]._thread.join()")  # which ends them
     assert processes_of(f"{kernel.pid}-") == []

@@ -3,7 +3,7 @@
 import pytest
 
 import distlab
-from distlab.client import plan
+from distlab.notebook import plan
 from distlab.text import rank_list
 from tests.refused import refused
 

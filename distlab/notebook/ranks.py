@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from distlab import simulated
-from distlab.client import display, waiting
-from distlab.client.ahead import started, take
-from distlab.client.plan import Plan
-from distlab.client.processes import Processes
-from distlab.client.waiting import Patience, Replies
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.launch import mpiexec
+from distlab.notebook import display, waiting
+from distlab.notebook.ahead import started, take
+from distlab.notebook.plan import Plan
+from distlab.notebook.processes import Processes
+from distlab.notebook.waiting import Patience, Replies
 from distlab.rank import entry
 from distlab.text import rank_list
 from distlab.wire import messages, payload, seconds

@@ -3,8 +3,8 @@
 import pytest
 
 import distlab
-from distlab.client import magics
-from distlab.client.cell import Cell, Options
+from distlab.notebook import magics
+from distlab.notebook.cell import Cell, Options
 from tests.cluster.conftest import px, sum_of_ranks, until_told
 from tests.processes import until
 from tests.refused import raised

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distlab.client.plan import Plan, check_launcher
 from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis import report
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.diagnosis.proof import need
+from distlab.notebook.plan import Plan, check_launcher
 from distlab.text import rank_list
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 

@@ -17,11 +17,11 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display as ipython_display
 
 from distlab import text
-from distlab.client import display, one_process, waiting
-from distlab.client.cell import Cell, Options, may_pause
-from distlab.client.cluster import PACKED, Cluster, current_cluster
-from distlab.client.export import Step
 from distlab.errors import DistlabError
+from distlab.notebook import display, one_process, waiting
+from distlab.notebook.cell import Cell, Options, may_pause
+from distlab.notebook.cluster import PACKED, Cluster, current_cluster
+from distlab.notebook.export import Step
 from distlab.rank import entry
 from distlab.wire import payload
 

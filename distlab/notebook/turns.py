@@ -6,7 +6,7 @@ rank/debugger.py is the other side.
 import re
 import time
 
-from distlab.client import waiting
+from distlab.notebook import waiting
 from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import COMPUTING

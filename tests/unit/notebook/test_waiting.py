@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client import waiting
-from distlab.client.waiting import Patience, allowed, held
+from distlab.notebook import waiting
+from distlab.notebook.waiting import Patience, allowed, held
 from distlab.wire import messages
 from distlab.wire.messages import Answer, RankStatus
 from distlab.wire.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client import cell
-from distlab.client.cell import DeadlockWatch, MemoryWatch
 from distlab.diagnosis.proof import Need
+from distlab.notebook import cell
+from distlab.notebook.cell import DeadlockWatch, MemoryWatch
 from distlab.wire.messages import IDLE
 from distlab.wire.seconds import TICK, UNMOVED
 from tests.unit.paper import Paper

@@ -2,9 +2,9 @@
 
 import pytest
 
-from distlab.client import ahead
-from distlab.client.plan import FORK, Plan
 from distlab.errors import ClusterError
+from distlab.notebook import ahead
+from distlab.notebook.plan import FORK, Plan
 
 PLAN = Plan(2, "gloo", "tcp", FORK, timeout=60.0, threads=1)
 

@@ -10,10 +10,10 @@ import threading
 
 import psutil
 
-from distlab.client.plan import FORK, ControllerEndedError, Plan, check_launcher
-from distlab.client.processes import Processes
 from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
+from distlab.notebook.plan import FORK, ControllerEndedError, Plan, check_launcher
+from distlab.notebook.processes import Processes
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 BEGUN: list["Ahead"] = []  # one at most

@@ -13,9 +13,9 @@ import pytest
 
 import distlab
 from distlab import machine
-from distlab.client.cell import Cell, Options
 from distlab.diagnosis.advice import END_SOME_PROCESSES
 from distlab.launch import local, reaper
+from distlab.notebook.cell import Cell, Options
 from tests.cluster import refuses_forks
 from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, pid_on_rank, sum_of_ranks
 from tests.processes import controller_of, python_that_goes_on, wait_until_gone
@@ -128,7 +128,7 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
     """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side; nothing is left."""
     seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
-    folders = tuple(f"distlab.{folder}" for folder in ("client", "measure", "plotting"))
+    folders = tuple(f"distlab.{folder}" for folder in ("notebook", "measure", "plotting"))
     names = ("matplotlib", "sklearn", "pandas", "pooch", "ipyparallel.cluster", *folders)
     again = "distlab.Cluster(1, init_method='file').heal()"
     process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")

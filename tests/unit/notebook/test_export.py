@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.client import export
 from distlab.launch.hosts import Job
+from distlab.notebook import export
 from tests.refused import refused
 from tests.tool import ROOT
 

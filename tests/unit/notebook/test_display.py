@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from distlab.client import display
-from distlab.client.display import Item, Live
+from distlab.notebook import display
+from distlab.notebook.display import Item, Live
 from distlab.plotting.style import contrast
 from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, Line, RankStatus
 

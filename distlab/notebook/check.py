@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from distlab.checking import Exercise, Question, all_exercises, title_of_lab
-from distlab.client import display
-from distlab.client.cluster import Cluster
 from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
+from distlab.notebook import display
+from distlab.notebook.cluster import Cluster
 from distlab.plotting.units import Link, Table, format_seconds
 from distlab.simulated import judging, trial
 from distlab.simulated.judging import LAN as LAN
