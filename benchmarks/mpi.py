@@ -55,7 +55,7 @@ def print_as_script() -> None:
 def measure(n: int, repeat: int) -> dict[str, Found]:
     """Two tables: the contestants on `n` ranks, in a script and in a cluster."""
     import distlab
-    from distlab.launch import mpiexec
+    from distlab.notebook import mpiexec
 
     numel = MEGABYTES * 250_000
     script = [sys.executable, "-m", "benchmarks.mpi", str(numel), str(repeat)]

@@ -9,7 +9,7 @@ Names are loaded when they are first used: `import distlab` alone costs nothing.
 Which process runs what:
 
     the notebook's kernel   notebook, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
-    every rank              rank; devices, and the backend in simulated
+    every rank              rank; devices, and the backend in simulated; debugger, whose other half is on the kernel
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
     both sides              wire between them; checking, errors, machine, text, compat

@@ -17,7 +17,7 @@ from typing import Any
 import distlab
 from distlab import machine
 from distlab.errors import ClusterError
-from distlab.launch import local, reaper
+from distlab.launch import reaper, this_host
 from distlab.notebook.recording import clock_offsets
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
@@ -101,7 +101,7 @@ def check_machine() -> None:
     show("cores", f"{cores}; up to {cores} ranks compute at full speed, more than that take turns")
     show(
         "memory",
-        f"{machine.memory() / 1e9:.1f} GB free; a rank takes about {local.MEGABYTES_FORKED} MB, and what it loads",
+        f"{machine.memory() / 1e9:.1f} GB free; a rank takes about {this_host.MEGABYTES_FORKED} MB, and what it loads",
     )
     here, temporary = (shutil.disk_usage(folder).free / 1e9 for folder in (".", tempfile.gettempdir()))
     show("disk", f"{here:.1f} GB free in this folder, {temporary:.1f} GB for temporary files")

@@ -1,8 +1,9 @@
 """What this machine lets a process have: cores, memory, open files, processes and threads.
 
 Runs on the notebook's kernel, called by plan.py, sweep.py, predict's recorder and the doctor; and in the fork server of
-each host, called by local.py. A machine may be larger than what a process gets of it: Slurm and taskset allow some of
-the cores, and a container, as those of JupyterHub, Binder and Docker are, has a share of their time, and of the memory.
+each host, called by this_host.py. A machine may be larger than what a process gets of it: Slurm and taskset allow
+some of the cores, and a container, as those of JupyterHub, Binder and Docker are, has a share of their time, and of
+the memory.
 """
 
 import contextlib

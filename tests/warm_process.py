@@ -24,7 +24,8 @@ import pytest
 from jupyter_client.provisioning import local_provisioner
 from nbval import kernel
 
-from distlab.launch import fork_server, local, reaper
+from distlab.launch import fork_server, reaper
+from distlab.notebook import settings
 from distlab.wire.rendezvous import INTERFACES
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -39,7 +40,7 @@ ROOM = "_" * len(reaper.TAG), "_" * 40
 def pytest_configure() -> None:
     """Start the warm process, and have it fork."""
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as ipykernel sets it, before matplotlib
-    given = {name: local.environment("", alone=True)[name] for name in READ_ONCE}
+    given = {name: settings.environment("", alone=True)[name] for name in READ_ONCE}
     with mock.patch.dict(os.environ, {**given, ROOM[0]: ROOM[1]}):
         FORKS.set_forkserver_preload([*LIBRARIES, __name__])
         forkserver.ensure_running()

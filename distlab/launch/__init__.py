@@ -1,5 +1,4 @@
-"""Starting and ending processes: connections to hosts on the kernel; servers, engines and the guard as processes.
+"""Programs that run by themselves: the fork server, an engine, the controller, and the guard in reaper.py.
 
-connection.py, hosts.py and mpiexec.py run on the notebook's kernel; fork_server.py, engine.py and reaper.py (the guard)
-are programs; local.py runs on both sides.
+this_host.py is what the fork server of a host says of it; the notebook's kernel asks it about its own machine, too.
 """

@@ -327,7 +327,7 @@ def _serve(plan: orders.ServerPlan) -> None:
     os.dup2(2, 1)
     server, address = Server(source, sink), "127.0.0.1"
     if plan.hosts:
-        from distlab.launch.local import report_of_host
+        from distlab.launch.this_host import report_of_host
 
         hello = report_of_host(plan.hosts)
         server.host, address = hello.host, hello.address

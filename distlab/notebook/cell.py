@@ -13,9 +13,10 @@ from typing import Any
 
 from distlab import text
 from distlab.compat.ipython import somebody_watches
+from distlab.debugger import turns
 from distlab.diagnosis import failures, meanwhile, proof, report
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
-from distlab.notebook import display, turns, waiting
+from distlab.notebook import display, waiting
 from distlab.notebook.ranks import Ranks
 from distlab.notebook.waiting import Replies
 from distlab.rank import entry

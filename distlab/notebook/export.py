@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.launch.hosts import Job
+from distlab.notebook.hosts import Job
 from distlab.text import rank_list, refuse
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'

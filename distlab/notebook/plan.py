@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from distlab import machine, text
 from distlab.errors import ClusterError
-from distlab.launch import hosts as machines
-from distlab.launch import local, mpiexec
-from distlab.launch.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
+from distlab.launch import this_host
+from distlab.notebook import hosts as machines
+from distlab.notebook import mpiexec
+from distlab.notebook.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
 from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
 
@@ -129,7 +130,7 @@ def make_plan(
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         refuse("preload", "a list of modules that are installed here", preload, 'Call Cluster(4, preload=["numpy"]).')
     if not hosts and not found:
-        local.check(n, engines)
+        this_host.check(n, engines)
     return Plan(n, backend, init_method, engines, timeout, threads, network, hosts, found, tuple(preload))
 
 

@@ -24,9 +24,9 @@ from distlab.compat import ipyparallel as compat
 from distlab.diagnosis import failures
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, hosts, local, mpiexec, reaper
-from distlab.launch.connection import Connection, Servers
-from distlab.notebook import waiting
+from distlab.launch import fork_server, reaper, this_host
+from distlab.notebook import hosts, mpiexec, settings, waiting
+from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.text import grouped, rank_list
 from distlab.wire import faults, seconds
@@ -110,8 +110,8 @@ class Processes:
             # first what any Python understands: a function travels as code, which another one would not survive
             looked = engines.apply_async(eval, WHERE_AND_PYTHON).get(timeout=ATTACH_SECONDS)
             names = [name for name, _ in looked]
-            self._check_versions(names, [local.installed() | {local.PYTHON: python} for _, python in looked])
-            self._check_versions(names, engines.apply_async(local.installed).get(timeout=ATTACH_SECONDS))
+            self._check_versions(names, [this_host.installed() | {this_host.PYTHON: python} for _, python in looked])
+            self._check_versions(names, engines.apply_async(this_host.installed).get(timeout=ATTACH_SECONDS))
         except HostError:
             raise
         except Exception as error:  # whatever an engine raises, for example because distlab is not installed there
@@ -123,7 +123,7 @@ class Processes:
 
     def _check_versions(self, names: Sequence[str], versions: Sequence[Mapping[str, str]]) -> None:
         """HostError if some engines, on hosts of these names, have other versions than this notebook."""
-        troubles = [local.differences(theirs) for theirs in versions]
+        troubles = [hosts.differences(theirs) for theirs in versions]
         if not any(troubles):
             return
         alike = grouped((trouble, rank) for rank, trouble in enumerate(troubles) if trouble)
@@ -137,10 +137,10 @@ class Processes:
     def _start(self) -> str:
         """Start all processes; returns the address of this machine for the engines."""
         wanted = self._plan.hosts
-        environment = local.environment(self.tag, wanted is None)
+        environment = settings.environment(self.tag, wanted is None)
         environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": self.folder}
         address, only_here = "127.0.0.1", wanted is None and self._plan.forks
-        forked = local.controller_arguments(address, self.folder) if only_here else ()
+        forked = settings.controller_arguments(address, self.folder) if only_here else ()
         self._server_plan = ServerPlan(environment, self._plan.preload, forked)
         if only_here:  # before all else that takes time: importing torch takes longest
             self._start_server(fork_server.command(), self._server_plan)
@@ -148,12 +148,12 @@ class Processes:
         self._start_program(command, {}, "guard")
         if wanted is not None:  # for mpiexec, too, which does not say what is wrong with a host
             address = self._reach_all(wanted)
-            local.encrypt(self.folder)
+            settings.encrypt(self.folder)
         if not self._plan.forks:
             for connection in self.servers.connections:
                 connection.process.kill()
         if not only_here:
-            command = fork_server.command(CONTROLLER_MODULE) + list(local.controller_arguments(address, self.folder))
+            command = fork_server.command(CONTROLLER_MODULE) + list(settings.controller_arguments(address, self.folder))
             self._controller = self._start_program(command, environment, "controller")
         self._start_engines(self._connections(), address, environment)
         return address
@@ -197,7 +197,7 @@ class Processes:
             found: how an engine and a client reach the controller.
         """
         self._connection = {"IPP_CONNECTION_INFO": json.dumps(found["engine"])}
-        environment = environment | self._connection | local.thread_variables(self.threads)
+        environment = environment | self._connection | settings.thread_variables(self.threads)
         n, wanted = self._plan.n, self._plan.hosts
         if self._plan.forks:
             self._fork(range(n), self.threads)
@@ -230,7 +230,7 @@ class Processes:
             return self._wait(read)
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
-        self.servers.order(ForkOrder, engines, environment=self._connection | local.thread_variables(threads))
+        self.servers.order(ForkOrder, engines, environment=self._connection | settings.thread_variables(threads))
 
     def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts with these numbers, and wait for their reports.

@@ -18,8 +18,7 @@ from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.launch import mpiexec
-from distlab.notebook import display, waiting
+from distlab.notebook import display, mpiexec, waiting
 from distlab.notebook.ahead import started, take
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes

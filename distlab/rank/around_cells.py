@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import Any
 
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
-from distlab.rank import debugger
-from distlab.rank.debugger import PERSON
+from distlab.debugger import console
+from distlab.debugger.console import PERSON
 from distlab.wire.messages import line_of
 from distlab.wire.rendezvous import INTERFACES
 
@@ -72,7 +72,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
         restore_builtins()
         if PERSON.was_here:
             PERSON.leave()
-        sys.breakpointhook = pdb.set_trace = debugger.pause
+        sys.breakpointhook = pdb.set_trace = console.pause
         for prompt in PROMPTS:
             vars(sys).pop(prompt, None)
         for name, stream in streams.items():
@@ -149,7 +149,7 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
         if os.getpid() != rank:
             _end(failed=True)
         if PERSON.after_failure:
-            debugger.post_mortem(sys.last_value)
+            console.post_mortem(sys.last_value)
 
     let_cells_await(kernel)
     shell = kernel.shell

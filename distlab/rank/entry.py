@@ -67,7 +67,7 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
         lines: of files that only the notebook has.
     """
     from distlab.compat.torch import set_timeouts
-    from distlab.rank.debugger import PERSON
+    from distlab.debugger.console import PERSON
     from distlab.rank.log import LOG
 
     LOG.keep_passes()

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
+from distlab.debugger.console import PERSON
 from distlab.rank import around_cells
-from distlab.rank.debugger import PERSON
 from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages

@@ -37,8 +37,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from distlab.debugger.console import PERSON
 from distlab.rank import around_cells, status
-from distlab.rank.debugger import PERSON
 from distlab.rank.log import LOG
 from distlab.rank.status import Traffic
 from distlab.rank.waits import close_blocked_groups

@@ -18,8 +18,8 @@ import pytest
 
 from distlab import simulated
 from distlab.compat.pytest import run_only, started
+from distlab.debugger import console
 from distlab.errors import DistlabError
-from distlab.rank import debugger
 from distlab.wire import payload
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
@@ -122,7 +122,7 @@ class RankPytest:
 
     def pytest_exception_interact(self, call: Any) -> None:
         if self._plan.options.get("usepdb"):
-            debugger.post_mortem(call.excinfo.value)
+            console.post_mortem(call.excinfo.value)
 
     # --- a test ---
 

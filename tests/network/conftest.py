@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distlab.launch import mpiexec
+from distlab.notebook import mpiexec
 from distlab_course import practice
 from tests.network import daemons
 from tests.processes import wait_until_gone

@@ -12,7 +12,8 @@ import zmq
 
 import distlab
 from distlab import machine
-from distlab.launch import hosts, reaper
+from distlab.launch import reaper
+from distlab.notebook import hosts
 from tests.cluster.conftest import pid_on_rank, stop_what_runs, stuck, sum_of_ranks
 from tests.network.programs import place
 from tests.processes import controller_of, marked, python, python_that_goes_on, until, wait_until_gone

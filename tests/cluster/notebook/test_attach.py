@@ -7,7 +7,7 @@ import ipyparallel
 import pytest
 
 import distlab
-from distlab.launch import local
+from distlab.launch import this_host
 from distlab.notebook import magics
 from tests.cluster.conftest import pid_on_rank, px, stuck, sum_of_ranks, until_told
 from tests.processes import until
@@ -115,8 +115,8 @@ def test_an_engine_with_another_version_is_refused(engines, break_it, mend_it, w
 
 def test_engines_of_another_python_are_refused_before_code_is_sent(engines, monkeypatch):
     """Code of one Python may crash another one."""
-    versions = {**local.installed(), "Python": "3.99"}
-    monkeypatch.setattr(local, "installed", lambda: versions)
+    versions = {**this_host.installed(), "Python": "3.99"}
+    monkeypatch.setattr(this_host, "installed", lambda: versions)
     words = str(raised(distlab.HostError, distlab.Cluster.attach, timeout=20))
     found = f"has Python {sys.version_info[0]}.{sys.version_info[1]}; this machine has Python 3.99."
     assert words.startswith(f"These engines cannot be used. The Python of ranks 0-1 on {os.uname().nodename} {found}")

@@ -14,7 +14,8 @@ import pytest
 import distlab
 from distlab import machine
 from distlab.diagnosis.advice import END_SOME_PROCESSES
-from distlab.launch import local, reaper
+from distlab.launch import reaper
+from distlab.notebook import settings
 from distlab.notebook.cell import Cell, Options
 from tests.cluster import refuses_forks
 from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, pid_on_rank, sum_of_ranks
@@ -172,7 +173,7 @@ def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
 
 def test_a_port_that_another_program_takes_first(monkeypatch):
     """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
-    original, attempts = local.controller_arguments, []
+    original, attempts = settings.controller_arguments, []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -184,7 +185,7 @@ def test_a_port_that_another_program_takes_first(monkeypatch):
             free = re.search(r"(?<=ports=)\d+", " ".join(attempts[0]))[0]
             return tuple(word.replace(free, str(taken.getsockname()[1])) for word in attempts[0])
 
-        monkeypatch.setattr(local, "controller_arguments", first_with_a_taken_port)
+        monkeypatch.setattr(settings, "controller_arguments", first_with_a_taken_port)
         with distlab.Cluster(1) as cluster:
             assert cluster.run(sum_of_ranks) == [0.0]
     assert len(attempts) == 2

@@ -60,7 +60,7 @@ def test_there_is_nobody_to_ask():
 
 
 def modes(rank, world_size):
-    from distlab.rank.debugger import PERSON
+    from distlab.debugger.console import PERSON
     from distlab.rank.log import LOG
 
     return LOG.checker is None, PERSON.after_failure

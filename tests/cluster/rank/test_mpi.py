@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.diagnosis import failures
-from distlab.launch import mpiexec
+from distlab.notebook import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, kill, stuck, sum_of_ranks, wait_until_gone
 from tests.cluster.programs import correct_programs

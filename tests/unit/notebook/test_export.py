@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.launch.hosts import Job
 from distlab.notebook import export
+from distlab.notebook.hosts import Job
 from tests.refused import refused
 from tests.tool import ROOT
 

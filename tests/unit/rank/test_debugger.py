@@ -18,14 +18,14 @@ print(step(rank))
 RANK = """
 import ast, linecache, os, sys
 os.environ["RANK"] = "1"
-from distlab.rank import debugger
+from distlab.debugger import console
 cell, *lines = sys.argv[1:]
 def send(answer):
     line = lines.pop(0)
     print(answer.asks + line)
-    debugger.PERSON.type(line + "\\n")
-debugger.PERSON.send, debugger.PERSON.is_open = send, True
-sys.breakpointhook = debugger.pause
+    console.PERSON.type(line + "\\n")
+console.PERSON.send, console.PERSON.is_open = send, True
+sys.breakpointhook = console.pause
 file = f"/tmp/a folder/ipykernel_{os.getpid()}/123.py"
 linecache.cache[file] = len(cell), None, cell.splitlines(True), file
 names = {"rank": 1, "__name__": "__main__"}

@@ -3,7 +3,7 @@
 import pytest
 
 import distlab
-from distlab.launch import mpiexec
+from distlab.notebook import mpiexec
 from tests.refused import refused
 
 LOG = """\

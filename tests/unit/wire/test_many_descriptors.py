@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import distlab
-from distlab.launch.connection import Connection, Servers
+from distlab.notebook.connection import Connection, Servers
 from distlab.rank import watchdog
 from distlab.wire.channel import ControlChannel, hello
 from distlab.wire.codec import from_json, to_json

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distlab.errors import HostError
-from distlab.launch import fork_server, local
-from distlab.launch.connection import Servers
+from distlab.launch import fork_server, this_host
+from distlab.notebook.connection import Servers
 from distlab.text import refuse
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
@@ -198,11 +198,26 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
 
 def _what_differs(hello: Hello) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
-    if different := local.differences(hello.versions):
+    if different := differences(hello.versions):
         return f"it {different}. They must be the same: install them there, or give python=."
     if not any(hello.notebook in some for some in rendezvous.addresses().values()):
         return f"it sees this machine as {hello.notebook}, which is not its address: the ranks could not connect."
     return ""
+
+
+def differences(theirs: Mapping[str, str]) -> str:
+    """What is not as it is here, in words; "" if all is.     Args:
+    theirs: what is installed there.
+    """
+    ours = this_host.installed()
+    different = [name for name in ours if theirs.get(name) != ours[name]]
+    if len(different) > 1 and this_host.PROTOCOL in different:
+        different.remove(this_host.PROTOCOL)  # the other differences say why
+    if not different:
+        return ""
+    found = ", ".join(f"{name} {theirs.get(name, 'not installed')}" for name in different)
+    wanted = ", ".join(f"{name} {ours[name]}" for name in different)
+    return f"has {found}; this machine has {wanted}"
 
 
 def _all_troubles(wanted: Hosts, troubles: Mapping[int, str]) -> str:

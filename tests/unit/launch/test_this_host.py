@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from distlab import machine
-from distlab.launch import local, reaper
+from distlab.launch import reaper, this_host
 from distlab.launch.controller import SoonCalmMonitor
 from tests.processes import python
 from tests.refused import refused
@@ -32,9 +32,9 @@ def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
     limits = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2}
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     if words:
-        assert str(refused(local.check, n, engines)) == f"n must be {words}"
+        assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
     else:
-        local.check(n, engines)
+        this_host.check(n, engines)
 
 
 ULIMIT_U = "End some, or for more run `ulimit -u 4096` in the shell that starts Python or Jupyter."
@@ -69,9 +69,9 @@ def test_a_machine_that_allows_few_processes(monkeypatch, limit, n, engines, own
     monkeypatch.setattr(machine, "tasks", lambda: limit)
     monkeypatch.setattr(reaper, "of_notebook", lambda pid: [SimpleNamespace(num_threads=lambda: own)])
     if words:
-        assert str(refused(local.check, n, engines)) == f"n must be {words}"
+        assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
     else:
-        local.check(n, engines)
+        this_host.check(n, engines)
 
 
 def test_a_real_machine_that_lacks_something():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.errors import HostError
-from distlab.launch.connection import Connection, Servers
-from distlab.launch.hosts import Host, Hosts, answers
+from distlab.notebook.connection import Connection, Servers
+from distlab.notebook.hosts import Host, Hosts, answers
 from distlab.wire.codec import to_json
 from distlab.wire.orders import Alive, EngineProcess
 from tests.refused import raised

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.errors import HostError
-from distlab.launch import fork_server, hosts, local, mpiexec
-from distlab.launch.hosts import Host, Hosts
+from distlab.launch import fork_server, this_host
+from distlab.notebook import hosts, mpiexec
+from distlab.notebook.hosts import Host, Hosts
 from distlab.wire.orders import Hello, HostPlan
 from tests.refused import raised, refused
 
 ONE = Hosts((Host("nodeA", 2),), python="/opt/python")
-OURS = local.installed()
+OURS = this_host.installed()
 HELLO = Hello(0, "nodeA", 4, OURS, "127.0.0.1", "127.0.0.2")
 
 
@@ -30,8 +31,8 @@ def answers(folder, **differs):
         ({"versions": OURS | {"torch": "1.0.0"}}, "it has torch 1.0.0; this machine has torch "),
         ({"versions": {}}, "it has Python not installed, distlab not installed"),
         (
-            {"versions": OURS | {local.PROTOCOL: "0"}},
-            f"it has distlab's messages 0; this machine has {local.PROTOCOL} ",
+            {"versions": OURS | {this_host.PROTOCOL: "0"}},
+            f"it has distlab's messages 0; this machine has {this_host.PROTOCOL} ",
         ),
         ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is not its address: the ranks"),
     ],
@@ -50,14 +51,14 @@ def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 5 10.1.1.2 22")
     plan = HostPlan(3, 1, "/nowhere")
-    hello = local.report_of_host([plan])
+    hello = this_host.report_of_host([plan])
     assert (hello.host, hello.address, hello.notebook) == (3, "127.0.0.1", "127.0.0.1")
     monkeypatch.setenv("SLURM_NODEID", "1")
-    hello = local.report_of_host([plan, replace(plan, host=4, notebook="127.0.0.3", address="127.0.0.2")])
+    hello = this_host.report_of_host([plan, replace(plan, host=4, notebook="127.0.0.3", address="127.0.0.2")])
     assert (hello.host, hello.address, hello.notebook) == (4, "127.0.0.2", "127.0.0.3")
     with pytest.raises(OSError, match="it has no interface 'eth77' with an IPv4 address, but "):
-        local.report_of_host([replace(plan, interface="eth77")])
-    assert str(refused(local.report_of_host, [replace(plan, ranks=10**6)])).startswith("n must be at most ")
+        this_host.report_of_host([replace(plan, interface="eth77")])
+    assert str(refused(this_host.report_of_host, [replace(plan, ranks=10**6)])).startswith("n must be at most ")
 
 
 def test_a_python_in_a_folder_with_a_space(tmp_path):

@@ -1,6 +1,6 @@
 """A person types to the debuggers of ranks that are at breakpoints, one rank at a time. Runs on the notebook's kernel.
 
-rank/debugger.py is the other side.
+debugger/console.py is the other side.
 """
 
 import re

@@ -1,7 +1,7 @@
 """`breakpoint()` on a rank: Python's debugger, whose lines a person types into the notebook, or into pytest's terminal.
 
 Runs on every rank, on its main thread, in the frames of the learner's code. What the debugger writes goes through the
-watchdog's channel to notebook/turns.py, which asks the person; the watchdog's thread brings the answer.
+watchdog's channel to debugger/turns.py, which asks the person; the watchdog's thread brings the answer.
 """
 
 import code
@@ -137,7 +137,7 @@ class Debugger(pdb.Pdb):
         Go to the debugger of another rank that has also stopped.
         Without a number it is the variable rank, as in rank == 0.
         """
-        self.default(f"rank {arg}".rstrip())  # notebook/turns.py takes the line with a number
+        self.default(f"rank {arg}".rstrip())  # debugger/turns.py takes the line with a number
 
     def do_interact(self, arg: str) -> None:
         """Type Python with the names of this frame; exit() comes back to the debugger."""

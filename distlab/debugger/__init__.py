@@ -1,0 +1,1 @@
+"""`breakpoint()` on ranks: console.py is the debugger on a rank, turns.py the person who types, on the kernel."""
