@@ -12,7 +12,7 @@ Which process runs what:
     every rank              rank; devices, and the backend in simulated; debugger, whose other half is on the kernel
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
-    both sides              wire between them; checking, errors, machine, text, compat
+    both sides              wire between them; checking, arguments, words, tables, errors, machine, compat
 """
 
 import importlib

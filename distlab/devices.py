@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from distlab.text import whole_number
+from distlab.arguments import whole_number
 
 
 def device_for(rank: int) -> torch.device:

@@ -25,14 +25,12 @@ distlab's own and explain nothing. A person who watches sees it as wide as the p
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
+
+from distlab.words import fitted
 
 if TYPE_CHECKING:
     from distlab.wire.messages import Failure
-
-
-COLUMNS = 80  # of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
 
 
 class DistlabError(Exception):
@@ -121,20 +119,6 @@ class Interrupted(KeyboardInterrupt):
     """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt, no Exception."""
 
     _render_traceback_ = DistlabError._render_traceback_
-
-
-def fitted(text: str) -> list[str]:
-    """The lines of a text, each broken between words where it is too long; a row of a table before its last column."""
-    lines = []
-    for line in text.splitlines():
-        indent = len(line) - len(line.lstrip())
-        following = " " * min(indent + 8, COLUMNS // 2) if indent else ""
-        row, _, code = line.rpartition("  ")
-        parts = [row.rstrip(), following + code] if len(line) > COLUMNS and indent and row.strip() else [line]
-        for part in parts:
-            options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": following}
-            lines += textwrap.wrap(part, COLUMNS, **options) or [""]
-    return lines
 
 
 NAMES = [name for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, DistlabError)]

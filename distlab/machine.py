@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.text import refuse
+from distlab.arguments import refuse
 
 CORES = "DISTLAB_CORES"  # of the environment: how many cores to count with, whatever the machine says
 # Linux's control groups, version 1 or 2: which of them this process is in, and their limits

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Subset, random_split
 
+from distlab.arguments import one_of, whole_number
 from distlab.errors import DataError
-from distlab.text import one_of, whole_number
 
 SEED = 0  # of the order of the digits
 DIGITS_FOR_TEST = 360  # of 1797

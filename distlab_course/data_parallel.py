@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.text import refuse
+from distlab.arguments import refuse
 
 BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
 FIRST_BUCKET_BYTES = 1 << 20

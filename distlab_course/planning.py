@@ -6,7 +6,7 @@ A plan is predicted at two depths, and continued to 80 blocks. Runs on the noteb
 from dataclasses import dataclass, replace
 from functools import partial
 
-from distlab.text import one_of
+from distlab.arguments import one_of
 from distlab_course.llama import SIZES
 
 DEVICES, LENGTH, TOKENS = 512, 8192, 1.4e12

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
+from distlab.arguments import BYTES_PER_SECOND, SECONDS, mapping, one_of, quantity, refuse, whole_number
 from distlab.errors import ClusterError
-from distlab.text import BYTES_PER_SECOND, SECONDS, mapping, one_of, quantity, refuse, whole_number
 
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
 NETWORKS = Path("/run/distlab")  # a folder for each network, its number, with /etc/hosts of its hosts

@@ -7,9 +7,9 @@ import re
 import time
 
 from distlab.notebook import waiting
-from distlab.text import rank_list
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import COMPUTING
+from distlab.words import rank_list
 
 WAIT = 5.0  # seconds for the next question of a rank that computes, before another one has its turn
 LOOK = 0.1  # seconds between two looks at what it does

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.report import rows
-from distlab.text import grouped, rank_list
 from distlab.wire.messages import Line, RankStatus
+from distlab.words import grouped, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 HANG = "padding-left:6ch;text-indent:-6ch"  # the rest of a line of source stands right of the numbers

@@ -6,8 +6,8 @@ Runs on the notebook's kernel, called by proof.py, report.py and meanwhile.py; i
 import math
 from collections.abc import Callable, Mapping
 
-from distlab.text import grouped, rank_list
 from distlab.wire.messages import CallRecord
+from distlab.words import grouped, rank_list
 
 
 def disagreement(calls: Mapping[int, CallRecord]) -> str:

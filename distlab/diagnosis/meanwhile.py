@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.report import activity
-from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import Failure, RankStatus
+from distlab.words import grouped, rank_list
 
 
 def at_that_time(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from distlab.diagnosis.matching import by_value, disagreement
-from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, NewGroup, RankStatus
+from distlab.words import grouped, rank_list
 
 RULE_OF_GROUPS = "every rank must call new_group, even for a group that it is not in, and in the same order"
 DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begin

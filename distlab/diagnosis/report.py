@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import Need, need, why_unmatched
-from distlab.text import grouped, rank_list
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Line, RankStatus
+from distlab.words import grouped, rank_list
 
 WITHOUT_CALL = {  # what a rank does outside of calls
     messages.IDLE: "finished",

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from distlab import machine
+from distlab.arguments import refuse
 from distlab.launch import reaper
-from distlab.text import refuse
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan
 

@@ -17,12 +17,13 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from distlab import machine
+from distlab.arguments import mapping, refuse, whole_number
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
-from distlab.plotting.units import ShownAsTable, Table, count, format_bandwidth, format_bytes, format_seconds
-from distlab.text import grouped, mapping, refuse, whole_number
+from distlab.tables import ShownAsTable, Table, count, format_bandwidth, format_bytes, format_seconds
 from distlab.wire.payload import lend_names
+from distlab.words import grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

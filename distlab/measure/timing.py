@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from distlab.plotting.units import format_bandwidth, format_seconds
-from distlab.text import one_of, refuse, whole_number
+from distlab.arguments import one_of, refuse, whole_number
+from distlab.tables import format_bandwidth, format_seconds
 
 # busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts
 BUS_FACTORS: dict[str, Callable[[int], float]] = {

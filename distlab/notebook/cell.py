@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlab import text
+from distlab import arguments
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import failures, meanwhile, proof, report
@@ -76,7 +76,7 @@ class Cell:
     """
 
     def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
-        self._timeout = None if options.timeout is None else text.seconds("timeout", options.timeout)
+        self._timeout = None if options.timeout is None else arguments.seconds("timeout", options.timeout)
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
         self._lost_before = set(ranks.lost)

@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distlab.arguments import refuse, whole_number
 from distlab.checking import Exercise, Question, all_exercises, title_of_lab
 from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
 from distlab.notebook import display
 from distlab.notebook.cluster import Cluster
-from distlab.plotting.units import Link, Table, format_seconds
 from distlab.simulated import judging, trial
 from distlab.simulated.judging import LAN as LAN
 from distlab.simulated.observed import from_bytes
-from distlab.text import grouped, refuse, whole_number
+from distlab.tables import Link, Table, format_seconds
 from distlab.traces.trace import Trace
 from distlab.wire.payload import bring_own_module
+from distlab.words import grouped
 
 BAR = 10  # characters of a lab's bar in `progress`
 LABEL = 9  # columns of what stands before the values of a rank: "rank 0   "

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from distlab import simulated, text
+from distlab import arguments, simulated
+from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
@@ -22,7 +23,6 @@ from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.text import refuse
 from distlab.wire import payload
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Cluster:
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
-        text.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
+        arguments.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
         targets, described = self.check_ranks(ranks), ", ".join(names)
         self._ask(targets, Options(), entry.push, *payload.pack(names, f"A value of {described}"))
         self.steps.append(Step("pushed", tuple(targets), described))
@@ -310,7 +310,11 @@ class Cluster:
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
         everyone = list(range(self.ranks.plan.n))
-        return everyone if ranks is None else text.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
+        return (
+            everyone
+            if ranks is None
+            else arguments.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
+        )
 
     def __reduce__(self) -> NoReturn:
         """Refuse to travel: a function for the ranks that uses the notebook's cluster is told so."""

@@ -24,8 +24,8 @@ from distlab.diagnosis import report
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.diagnosis.proof import need
 from distlab.notebook.plan import Plan, check_launcher
-from distlab.text import rank_list
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
+from distlab.words import rank_list
 
 LABELLED = {"text/html", "text/markdown"}  # rich output that has a place for the names of its ranks
 KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown

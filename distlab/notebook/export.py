@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distlab.arguments import refuse
 from distlab.notebook.hosts import Job
-from distlab.text import rank_list, refuse
+from distlab.words import rank_list
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"

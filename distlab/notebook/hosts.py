@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distlab.arguments import refuse
 from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
 from distlab.notebook.connection import Servers
-from distlab.text import refuse
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 

@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display as ipython_display
 
-from distlab import text
+from distlab import arguments
 from distlab.errors import DistlabError
 from distlab.notebook import display, one_process, waiting
 from distlab.notebook.cell import Cell, Options, may_pause
@@ -122,7 +122,7 @@ def _chosen(words: str, n: int) -> list[int]:
         return [int(word) for word in words.split(",")]
     except (ValueError, TypeError):
         advice = "For example: --targets 0,2 or --targets ::2."
-        text.refuse("--targets", "a rank, a list of ranks or a slice", words, advice)
+        arguments.refuse("--targets", "a rank, a list of ranks or a slice", words, advice)
 
 
 # --- completion, Shift-Tab, and what an error means in a cell without %%px ---

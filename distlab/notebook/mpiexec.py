@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
+from distlab.arguments import refuse
 from distlab.compat.ipyparallel import NANNY
-from distlab.text import refuse
 
 NAME = "mpi"
 INSTALL = "pip install mpich mpi4py"

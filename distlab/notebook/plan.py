@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab import machine, text
+from distlab import arguments, machine
+from distlab.arguments import refuse
 from distlab.errors import ClusterError
 from distlab.launch import this_host
 from distlab.notebook import hosts as machines
 from distlab.notebook import mpiexec
 from distlab.notebook.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
-from distlab.text import refuse
 from distlab.wire.rendezvous import INIT_METHODS
 
 if TYPE_CHECKING:
@@ -116,16 +116,16 @@ def make_plan(
     else:
         engines = check_launcher(SSH_NAME if engines is None and where["hosts"] is not None else engines)
         hosts = _hosts(n, engines, **where)
-    n = text.whole_number("n", len(hosts.host_of_rank) if hosts else n, 1, advice="Call Cluster(4).")
+    n = arguments.whole_number("n", len(hosts.host_of_rank) if hosts else n, 1, advice="Call Cluster(4).")
     init_method = init_method.removesuffix("://") if isinstance(init_method, str) else init_method  # as torch writes it
-    text.one_of("init_method", init_method, INIT_METHODS, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
+    arguments.one_of("init_method", init_method, INIT_METHODS, 'Call Cluster(n) or Cluster(n, init_method="tcp").')
     if (hosts or found) and init_method == "file":
         refuse("init_method", '"tcp" or "env" for several hosts, which share no file', init_method, "Leave it out.")
     if threads is not None:
-        threads = text.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
+        threads = arguments.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
     elif not hosts and not found:
         threads = max(1, machine.cores() // n)
-    backend, timeout = check_backend(backend, n), text.seconds("timeout", timeout)
+    backend, timeout = check_backend(backend, n), arguments.seconds("timeout", timeout)
     network = check_network(network, n, backend)
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         refuse("preload", "a list of modules that are installed here", preload, 'Call Cluster(4, preload=["numpy"]).')
@@ -138,10 +138,10 @@ def _hosts(n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job:
     """Where the ranks of a launcher run: None for this machine."""
     extra = {"python": python or sys.executable, "interface": interface}
     if engines == SLURM_NAME:
-        text.left_out("hosts", hosts, "left out with Slurm, which chooses them", "Give nodes= and partition=.")
+        arguments.left_out("hosts", hosts, "left out with Slurm, which chooses them", "Give nodes= and partition=.")
         return _job(n, extra, **job)
     for name, value in job.items():
-        text.left_out(name, value, f'given with engines="{SLURM_NAME}" alone', "Leave it out.")
+        arguments.left_out(name, value, f'given with engines="{SLURM_NAME}" alone', "Leave it out.")
     if hosts is None:
         if engines == SSH_NAME or python or interface:
             refuse("hosts", "given for ssh, python= and interface=", hosts, EXAMPLE)
@@ -159,7 +159,7 @@ def check_launcher(engines: str | None) -> str:
     if engines is None:
         return FORK if sys.platform == "linux" else STOCK
     name = engines.lower() if isinstance(engines, str) else engines
-    text.one_of("engines", name, LAUNCHERS, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
+    arguments.one_of("engines", name, LAUNCHERS, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").')
     if name == mpiexec.NAME:
         mpiexec.check()
     return name
@@ -167,8 +167,8 @@ def check_launcher(engines: str | None) -> str:
 
 def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
     """Hosts by name with their numbers of ranks."""
-    for name, count in text.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
-        text.whole_number(f"the number of ranks of {name}", count, 1, advice=f"{EXAMPLE} Leave out others.")
+    for name, count in arguments.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
+        arguments.whole_number(f"the number of ranks of {name}", count, 1, advice=f"{EXAMPLE} Leave out others.")
     if hasattr(hosts, "reach"):  # practice hosts know by themselves what leads to each
         found = [Host(name, hosts[name], (*hosts.reach(name), *SHELL), hosts.address(name)) for name in hosts]
         return Hosts(tuple(found), **extra, here=hosts.here)
@@ -179,13 +179,13 @@ def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
 def _job(n: Any, extra: Any, nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any) -> Hosts:
     """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on some."""
     machines.check_slurm()
-    n = text.whole_number("n", n, 1, advice="Call Cluster(4).")
+    n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
     nodes = (machines.nodes_of_allocation() or 1) if nodes is None else nodes
-    text.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
+    arguments.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
     if isinstance(options, str):
         refuse("options", "a list of words for srun", options, 'For example: options=["--account=me"].', True)
     counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
-    limit = 60.0 if queue_timeout is None else text.seconds("queue_timeout", queue_timeout)
+    limit = 60.0 if queue_timeout is None else arguments.seconds("queue_timeout", queue_timeout)
     job = machines.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
     command = (*machines.srun(job), *SHELL)
     return Hosts(tuple(Host(f"node {number}", count, command) for number, count in enumerate(counts)), job=job, **extra)
@@ -197,7 +197,7 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
         return None
     from distlab.simulated.network import Network  # others start sooner without it
 
-    text.instance("network", network, Network, 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).')
+    arguments.instance("network", network, Network, 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).')
     if backend != "gloo":
         refuse("backend", "gloo on simulated machines", backend, "Leave backend out.")
     network.check_size(n)

@@ -28,11 +28,11 @@ from distlab.launch import fork_server, reaper, this_host
 from distlab.notebook import hosts, mpiexec, settings, waiting
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.plan import ControllerEndedError, Plan
-from distlab.text import grouped, rank_list
 from distlab.wire import faults, seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, KillOrder, ServerPlan
 from distlab.wire.rendezvous import Meeting, address_towards, listen, serve
+from distlab.words import grouped, rank_list
 
 START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended

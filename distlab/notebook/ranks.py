@@ -24,12 +24,12 @@ from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.waiting import Patience, Replies
 from distlab.rank import entry
-from distlab.text import rank_list
 from distlab.wire import messages, payload, seconds
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, RankStatus
 from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
+from distlab.words import rank_list
 
 
 class Ranks:

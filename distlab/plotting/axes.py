@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from distlab.plotting.style import new_figure, style
-from distlab.plotting.units import format_bytes
+from distlab.tables import format_bytes
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch, Rectangle
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
 from distlab.plotting.cells import text_width
 from distlab.plotting.style import CURVES, FAINT, HAZE, INK, MIXED, curve_color, rank_color, text_color
-from distlab.text import grouped
 from distlab.traces.events import pack
+from distlab.words import grouped
 
 ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
 MARGIN = 0.05  # above and below a bar, in rows

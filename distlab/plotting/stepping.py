@@ -25,8 +25,8 @@ from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import line_color, rank_color, style
-from distlab.plotting.units import count
 from distlab.simulated.schedules import Message
+from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points

@@ -16,7 +16,7 @@ from dataclasses import replace
 from multiprocessing.connection import Pipe
 from typing import Any
 
-from distlab import text
+from distlab import arguments
 from distlab.diagnosis.failures import failure, rank_error
 from distlab.errors import ArgumentError, ClusterError, RankError
 from distlab.launch import fork_server
@@ -71,7 +71,7 @@ def predict(
     """
     _check(program, ranks, network, device, roles)
     if tokens is not None:
-        text.whole_number("tokens", tokens, 1)
+        arguments.whole_number("tokens", tokens, 1)
     run = _run_of(program, ranks, roles)
     return _prediction(run, _outcomes([run])[0], network, device, tokens)
 
@@ -104,9 +104,9 @@ def sweep(
     """
     for name, values in {"ranks": ranks, **choices}.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            text.refuse(name, "a list of values", values, SWEEP, wrong_type=True)
+            arguments.refuse(name, "a list of values", values, SWEEP, wrong_type=True)
     if tokens is not None and not callable(tokens):
-        text.refuse("tokens", "a function of the number of ranks and the choice", tokens, SWEEP, wrong_type=True)
+        arguments.refuse("tokens", "a function of the number of ranks and the choice", tokens, SWEEP, wrong_type=True)
     networks = {number: network(number) if callable(network) else network for number in ranks}
     for number in ranks:
         _check(program, number, networks[number], device, roles)
@@ -128,13 +128,13 @@ predict.sweep = sweep
 
 def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
     if not callable(program):
-        text.refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
-    text.whole_number("ranks", ranks, 1)
+        arguments.refuse("program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True)
+    arguments.whole_number("ranks", ranks, 1)
     for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        text.instance(name, value, kind, EXAMPLE)
+        arguments.instance(name, value, kind, EXAMPLE)
     network.check_size(ranks)
     if roles is not None:
-        text.ranks("roles", roles, ranks, "For example: roles=[0, 8].")
+        arguments.ranks("roles", roles, ranks, "For example: roles=[0, 8].")
 
 
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:

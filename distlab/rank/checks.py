@@ -42,9 +42,9 @@ from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.memory import places_that_share
-from distlab.text import rank_list
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
+from distlab.words import rank_list
 
 WAITING_SENDS = ("send", "send_object_list")  # functions that wait for their message
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said

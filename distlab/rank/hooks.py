@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
+from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import groups, stores
 from distlab.rank import rpc_calls as remote
@@ -41,7 +42,6 @@ from distlab.rank.log import (
     whole,
 )
 from distlab.rank.waits import wait_elsewhere, wait_until
-from distlab.text import refuse
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
 
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then

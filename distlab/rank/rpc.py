@@ -18,11 +18,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import rpc
 
+from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.waits import wait_until
-from distlab.text import grouped, rank_list, refuse, whole_number
 from distlab.wire.messages import OTHER
+from distlab.words import grouped, rank_list
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
 FREED = "Freed while it waited for other workers."

@@ -20,15 +20,16 @@ from typing import Any
 import cloudpickle
 from torch.distributed import autograd, rpc
 
+from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
 from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
-from distlab.text import rank_list, refuse
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import REMOTE, SERVED, Answer, line_of
 from distlab.wire.payload import lend_names, namespace_of_cells
+from distlab.words import rank_list
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
 MOST_PRINTED = 100_000  # characters of what a served function has printed

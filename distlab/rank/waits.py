@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any
 
+from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank.log import LOG, Note, waits, whole
-from distlab.text import refuse
 from distlab.wire.messages import WAITING
 
 ANY_SOURCE = -1  # in the place of the peer of a message

@@ -15,15 +15,15 @@ from typing import Any
 
 from distlab.checking import Exercise, Limits, numbers
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
-from distlab.plotting.units import Table, count, format_bytes, format_seconds
 from distlab.simulated.comparing import Outcome, compared
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
 from distlab.simulated.observed import Observed
 from distlab.simulated.simulation import simulate
-from distlab.text import grouped, rank_list
+from distlab.tables import Table, count, format_bytes, format_seconds
 from distlab.traces import virtual
 from distlab.traces.trace import Trace
+from distlab.words import grouped, rank_list
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts", "Run it again")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed

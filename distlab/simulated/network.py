@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from distlab.text import BYTES_PER_SECOND, PREFIXES, SECONDS, instance, one_of, quantity, refuse, whole_number
+from distlab.arguments import BYTES_PER_SECOND, PREFIXES, SECONDS, instance, one_of, quantity, refuse, whole_number
 
 MOST_LISTED = 3  # hosts
 ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")

@@ -7,7 +7,7 @@ the schedules with the messages that are really sent, and the costs with the sch
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distlab.text import one_of, whole_number
+from distlab.arguments import one_of, whole_number
 
 SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 Steps = list[list["Message"]]

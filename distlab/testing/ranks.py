@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from distlab.arguments import one_of, whole_number
 from distlab.compat.pytest import base_folder
 from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
-from distlab.text import one_of, whole_number
 
 KEYWORDS = list(dict.fromkeys(["timeout", "check", "fresh", *list(signature(Cluster).parameters)[1:]]))
 EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."

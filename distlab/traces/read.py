@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from math import inf
 
-from distlab.text import grouped
 from distlab.traces.events import Collective, Contents, Event, Message, Offset
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
+from distlab.words import grouped
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distlab.arguments import refuse
 from distlab.errors import ClusterError
-from distlab.plotting.units import Table, count, format_seconds
-from distlab.text import grouped, rank_list, refuse
+from distlab.tables import Table, count, format_seconds
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, moments, pack
 from distlab.wire.payload import TorchRow
+from distlab.words import grouped, rank_list
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

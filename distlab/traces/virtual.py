@@ -10,9 +10,9 @@ from math import inf
 
 from distlab.simulated.events import Callback, Collective, PointToPoint
 from distlab.simulated.simulation import Operation, Result, Transfer
-from distlab.text import grouped
 from distlab.traces.events import Contents, Event, Message
 from distlab.traces.read import meet
+from distlab.words import grouped
 
 
 def read(result: Result, ranks: Sequence[int]) -> Contents:

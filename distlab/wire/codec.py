@@ -15,7 +15,7 @@ import typing
 import zlib
 from typing import Any
 
-from distlab.text import refuse
+from distlab.arguments import refuse
 from distlab.wire import messages, orders
 
 KINDS = {

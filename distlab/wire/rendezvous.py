@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from distlab.text import grouped
+from distlab.words import grouped
 
 INIT_METHODS = ("tcp", "env", "file")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from

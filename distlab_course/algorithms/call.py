@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.text import refuse
+from distlab.arguments import refuse
 
 Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], Any], None]  # the last is the group
 

@@ -15,7 +15,7 @@ from distlab.plotting.axes import SMALL, even_ticks, new_axes, new_panels
 from distlab.plotting.cells import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.lanes import LOOKS
 from distlab.plotting.style import HAZE, INK, line_color, rank_color, style
-from distlab.plotting.units import format_seconds
+from distlab.tables import format_seconds
 
 LABEL = 11  # font size of the names of lanes, in points
 # of the handshake: width of a call; heights of a rank's lane, between lanes, of a key, of the times below; font size

@@ -15,7 +15,7 @@ from distlab.plotting.axes import SMALL, End, Line, even_ticks, label_ends, log_
 from distlab.plotting.cells import TEXT, canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.curves import Curve, draw_curves
 from distlab.plotting.style import FAINT, HAZE, INK, curve_color, rank_color, style
-from distlab.plotting.units import count, format_bytes
+from distlab.tables import count, format_bytes
 
 Floats = Sequence[float]
 MOST_EVEN = 16  # times as many ranks at the right as at the left; beyond that the axis is logarithmic

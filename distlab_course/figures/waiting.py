@@ -8,9 +8,9 @@ import re
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from distlab.arguments import refuse
 from distlab.plotting.cells import canvas, draw_box, draw_text
 from distlab.plotting.style import line_color, rank_color, style
-from distlab.text import refuse
 
 WIDTH, HEIGHT, APART = 0.86, 0.36, 1.5  # of a rank's box; from one to the next
 ASIDE, BOW = 0.18, 0.24  # from the middle of a box to an arrow; how far it bends, as a share of its length

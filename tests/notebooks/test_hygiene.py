@@ -88,7 +88,7 @@ def test_saved_reports_are_what_a_notebook_shows(path):
     outputs = [output for cell in code_cells(path) for output in cell.outputs if output.output_type == "error"]
     for output in outputs:
         if output.ename in errors.NAMES:
-            assert output.traceback == errors.fitted(f"{output.ename}: {output.evalue}")
+            assert output.traceback == words.fitted(f"{output.ename}: {output.evalue}")
 
 
 @each_notebook

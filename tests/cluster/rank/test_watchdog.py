@@ -65,7 +65,7 @@ def health(rank, world_size):
 
 RAISED = f"ZeroDivisionError: of a test, in two lines (test_watchdog.py, line {fails.__code__.co_firstlineno + 1})"
 UNSEEN = "distlab cannot see what rank 1 is doing, so it finds no deadlocks"
-NOT_PLAIN = f"ArgumentTypeError: RankStatus.rank must be a value of type int, got {np.int64(1)!r}. (text.py, line "
+NOT_PLAIN = f"ArgumentTypeError: RankStatus.rank must be a value of type int, got {np.int64(1)!r}. (arguments.py, line "
 
 
 @pytest.mark.parametrize(

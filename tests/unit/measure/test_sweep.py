@@ -10,7 +10,7 @@ import pytest
 import distlab
 from distlab.measure.sweep import Sweep
 from distlab.measure.timing import Timing
-from distlab.plotting.units import Table
+from distlab.tables import Table
 from tests.refused import refused
 from tests.unit.plotting.conftest import assert_tidy, headless  # noqa: F401 - headless applies by itself
 

@@ -4,7 +4,7 @@ import pytest
 
 import distlab
 from distlab.notebook import plan
-from distlab.text import rank_list
+from distlab.words import rank_list
 from tests.refused import refused
 
 WHOLE = "n must be a whole number of 1 or more, got"

@@ -1,4 +1,4 @@
-"""Words for arguments, ranks and quantities: the error for a bad argument, lists of ranks, "25 GB/s". Runs anywhere."""
+"""Rules for arguments: each raises an ArgumentError for a value that breaks it; "25 GB/s" as a number. Runs anywhere."""
 
 import math
 import re
@@ -104,29 +104,3 @@ def instance(name: str, value: Any, kind: type, advice: str) -> None:
     """An object of a class."""
     if not isinstance(value, kind):
         refuse(name, f"a {kind.__name__}", value, advice, wrong_type=True)
-
-
-# --- words ---
-
-
-def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
-    """Name ranks in words, runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"; "no ranks"."""
-    if not ranks:
-        return "no ranks"
-    ranks = sorted(set(ranks))
-    runs = grouped((rank - place, rank) for place, rank in enumerate(ranks))  # in a run both rise together
-    spans = list(runs.values())
-    words: list[str] = []
-    for span in spans:
-        fold = len(span) > 2 or (len(spans) == 1 and len(span) == 2)
-        words.extend([f"{span[0]}-{span[-1]}"] if fold else map(str, span))
-    joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-    return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
-
-
-def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """Group (key, value) pairs: key -> values, in order of first appearance."""
-    groups: dict[Any, list[Any]] = {}
-    for key, member in pairs:
-        groups.setdefault(key, []).append(member)
-    return groups
