@@ -18,7 +18,8 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
-from distlab.wire.messages import Answer, is_learners, line_of
+from distlab.wire.messages import Answer
+from distlab.wire.source import is_learners, line_of
 
 NOBODY = (
     "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, a script in a terminal, "

@@ -13,7 +13,8 @@ from dataclasses import replace
 from distlab.diagnosis.advice import NO_MORE_PROCESSES, advice_for, on_limit_of_processes
 from distlab.errors import MismatchError, RankDied, RankError
 from distlab.wire.faults import Fault
-from distlab.wire.messages import Failure, Line, NewGroup, RankStatus, is_learners
+from distlab.wire.messages import Failure, NewGroup, RankStatus
+from distlab.wire.source import Line, is_learners
 from distlab.words import grouped, rank_list
 
 MOST_LINES = 10  # of one rank's traceback

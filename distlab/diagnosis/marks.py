@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.report import rows
-from distlab.wire.messages import Line, RankStatus
+from distlab.wire.messages import RankStatus
+from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is

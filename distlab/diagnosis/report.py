@@ -10,7 +10,8 @@ from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import Need, need, why_unmatched
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, RankStatus
+from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
 WITHOUT_CALL = {  # what a rank does outside of calls

@@ -20,7 +20,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from distlab.compat.ipyparallel import use_kernel
 from distlab.compat.ipython import NeverBusy, StderrKept, modules_unread
-from distlab.wire.messages import is_learners
+from distlab.wire.source import is_learners
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):

@@ -22,7 +22,7 @@ from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
 from distlab.tables import ShownAsTable, Table, count, format_bandwidth, format_bytes, format_seconds
-from distlab.wire.payload import lend_names
+from distlab.wire.namespace import lend_names
 from distlab.words import grouped
 
 if TYPE_CHECKING:

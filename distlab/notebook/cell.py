@@ -22,7 +22,8 @@ from distlab.notebook.waiting import Replies
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, Line, NewGroup, RankStatus
+from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, NewGroup, RankStatus
+from distlab.wire.source import Line
 
 # what a rank that is interrupted raises, unless it fails in an except or finally
 ENDED = "KeyboardInterrupt", "CancelledError", "BdbQuit"

@@ -30,7 +30,7 @@ from distlab.simulated.judging import LAN as LAN
 from distlab.simulated.observed import from_bytes
 from distlab.tables import Link, Table, format_seconds
 from distlab.traces.trace import Trace
-from distlab.wire.payload import bring_own_module
+from distlab.wire.pickling import bring_own_module
 from distlab.words import grouped
 
 BAR = 10  # characters of a lab's bar in `progress`

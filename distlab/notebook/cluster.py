@@ -23,7 +23,7 @@ from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.wire import payload
+from distlab.wire import pickling
 
 if TYPE_CHECKING:
     from distlab.simulated.network import Network
@@ -211,30 +211,30 @@ class Cluster:
         """
         if not callable(fn):
             refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
-        targets, packed = self.check_ranks(ranks), payload.pack((fn, args, kwargs), PACKED)
+        targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, kwargs), PACKED)
         options = Options(timeout, check, pauses=may_pause(packed[0]), lines=lines_of(fn))
         replies = self._ask(targets, options, entry.call, *packed)
         self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))
-        return payload.unpack(replies)
+        return pickling.unpack(replies)
 
     def call(
         self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
     ) -> list[Any]:
         """Like `run`, for a tool that sends many calls: no live view, and no step in an export."""
-        targets, packed = self.check_ranks(ranks), payload.pack((fn, args, {}), PACKED)
-        return payload.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
+        targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, {}), PACKED)
+        return pickling.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
         arguments.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
         targets, described = self.check_ranks(ranks), ", ".join(names)
-        self._ask(targets, Options(), entry.push, *payload.pack(names, f"A value of {described}"))
+        self._ask(targets, Options(), entry.push, *pickling.pack(names, f"A value of {described}"))
         self.steps.append(Step("pushed", tuple(targets), described))
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
         listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
-        values = payload.unpack(self._ask(targets, Options(), entry.pull, list(names) if listed else [names]))
+        values = pickling.unpack(self._ask(targets, Options(), entry.pull, list(names) if listed else [names]))
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:

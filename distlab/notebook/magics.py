@@ -23,7 +23,7 @@ from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
 from distlab.notebook.export import Step
 from distlab.rank import entry
-from distlab.wire import payload
+from distlab.wire import pickling
 
 ON_RANKS = ("rank", "world_size", "dist")  # which every cluster defines
 PX = re.compile(r"\s*%%?px\b")
@@ -221,6 +221,6 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the function returns on rank 0; None if there is no cluster, or the rank is busy or does not answer."""
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
-            packed = payload.pack((function, arguments, {}), PACKED)
+            packed = pickling.pack((function, arguments, {}), PACKED)
             return Cluster.current.ranks.peek(0, packed, SECONDS)
     return None

@@ -24,7 +24,7 @@ from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.waiting import Patience, Replies
 from distlab.rank import entry
-from distlab.wire import messages, payload, seconds
+from distlab.wire import messages, pickling, seconds
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, RankStatus
 from distlab.wire.orders import KillOrder
@@ -275,7 +275,7 @@ class Ranks:
         reply = Replies(view.apply_async(entry.call, *packed), [rank]).within(limit).get(rank)
         if not isinstance(reply, list) or reply[0].failure is not None or reply[0].unsendable:
             return None
-        return payload.unpack([reply])[0]
+        return pickling.unpack([reply])[0]
 
     def memory(self, limit: float) -> dict[int, float]:
         """Megabytes of each rank that answers within `limit` seconds."""

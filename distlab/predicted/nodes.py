@@ -78,7 +78,7 @@ class Run:
     """What to record.
 
     Attributes:
-        header, buffers: of the program, for payload.loads.
+        header, buffers: of the program, for pickling.loads.
         ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
         most: how many are found so at most.
         environment, folder, path: where the program runs, and where it finds modules.

@@ -24,7 +24,7 @@ from distlab.predicted.nodes import Outcomes, Run
 from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
-from distlab.wire.payload import bring_own_module, pack
+from distlab.wire.pickling import bring_own_module, pack
 
 EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."

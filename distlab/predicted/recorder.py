@@ -30,7 +30,7 @@ from distlab.launch.fork_server import end_with_parent
 from distlab.predicted import group, memory, streams
 from distlab.predicted.nodes import Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
-from distlab.wire import payload
+from distlab.wire import pickling
 from distlab.wire.messages import Failure
 
 IDLE_SECONDS = 300.0
@@ -155,7 +155,7 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
     dist.init_process_group = lambda *_, **__: None  # a program that calls it finds it done
     shown = io.StringIO()
     try:
-        function = payload.loads(run.header, run.buffers)
+        function = pickling.loads(run.header, run.buffers)
         with contextlib.redirect_stdout(shown), fake.without_data(recorder):
             function(rank, run.world_size)
     except fake.NeedsData as error:

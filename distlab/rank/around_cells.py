@@ -26,8 +26,8 @@ from typing import Any
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.debugger import console
 from distlab.debugger.console import PERSON
-from distlab.wire.messages import line_of
 from distlab.wire.rendezvous import INTERFACES
+from distlab.wire.source import line_of
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
 # variables of sys that IPython defines, and code.interact. Libraries take a process that has them for a person's, where

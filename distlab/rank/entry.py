@@ -12,9 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 from distlab.compat.ipython import current_shell
-from distlab.wire import payload
+from distlab.wire import pickling
 from distlab.wire.messages import Failure
-from distlab.wire.payload import Recorded, Reply, lend_names, namespace_of_cells
+from distlab.wire.namespace import lend_names, namespace_of_cells
+from distlab.wire.pickling import Reply
+from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
 
 
@@ -105,7 +107,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
 
     failure = None
     try:
-        fn, args, kwargs = payload.loads(header, buffers)
+        fn, args, kwargs = pickling.loads(header, buffers)
         lend_names(fn)
         value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
     except BaseException as error:
@@ -120,7 +122,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
 
 def push(header: bytes, buffers: list[Any]) -> list[Any]:
     """Define the names of the payload, a dict, on this rank; [Reply]."""
-    namespace_of_cells().update(payload.loads(header, buffers))
+    namespace_of_cells().update(pickling.loads(header, buffers))
     return [Reply()]
 
 
@@ -136,7 +138,7 @@ def pull(names: list[str]) -> list[Any]:
 
 def _packed(value: Any, what: str) -> list[Any]:
     try:
-        header, buffers = payload.dumps(value)
+        header, buffers = pickling.dumps(value)
     except Exception as error:  # whatever the value's own pickling raises
         from distlab.rank.log import LOG
 

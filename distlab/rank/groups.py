@@ -24,7 +24,8 @@ from distlab.errors import MismatchError
 from distlab.rank.log import LOG, Note, is_short, waits
 from distlab.rank.waits import wait_until
 from distlab.wire.codec import from_json, to_json
-from distlab.wire.messages import NEW_GROUP, NewGroup, line_of
+from distlab.wire.messages import NEW_GROUP, NewGroup
+from distlab.wire.source import line_of
 
 KEYS = "distlab/new_group"  # in the store of the world
 FREED = "Freed while it waited for the other members of a new group."

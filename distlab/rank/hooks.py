@@ -42,7 +42,8 @@ from distlab.rank.log import (
     whole,
 )
 from distlab.rank.waits import wait_elsewhere, wait_until
-from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER, is_learners
+from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER
+from distlab.wire.source import is_learners
 
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."

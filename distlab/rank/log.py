@@ -24,7 +24,8 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, NewGroup, is_learners, line_of
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, NewGroup
+from distlab.wire.source import is_learners, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__

@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d as c10d
 from distlab.compat.torch import flight_record, profiling, sender_of
 from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
+from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
 

@@ -27,8 +27,9 @@ from distlab.rank.log import LOG, Note, describe_failure, waits
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.wire.codec import from_json, to_json
-from distlab.wire.messages import REMOTE, SERVED, Answer, line_of
-from distlab.wire.payload import lend_names, namespace_of_cells
+from distlab.wire.messages import REMOTE, SERVED, Answer
+from distlab.wire.namespace import lend_names, namespace_of_cells
+from distlab.wire.source import line_of
 from distlab.words import rank_list
 
 CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it

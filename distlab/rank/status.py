@@ -25,7 +25,8 @@ from distlab.rank import around_cells
 from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Line, MessageCount, RankStatus, is_learners, line_of
+from distlab.wire.messages import CallRecord, MessageCount, RankStatus
+from distlab.wire.source import Line, is_learners, line_of
 
 DDP, DDP_HELPERS = private.DDP_MODULE, "torch.distributed.utils"
 DDP_CONSTRUCTOR = "DistributedDataParallel"

@@ -46,7 +46,7 @@ from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import Answer, Query
-from distlab.wire.payload import namespace_of_cells
+from distlab.wire.namespace import namespace_of_cells
 from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: a signal that a learner's program does not use, if the system has one

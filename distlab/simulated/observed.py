@@ -22,7 +22,7 @@ from torch import Tensor
 from distlab.checking import Seen
 from distlab.simulated import events
 from distlab.simulated.events import Callback, Event
-from distlab.wire import payload
+from distlab.wire import pickling
 
 MOST_BYTES = 1 << 26  # of one value
 MOST_DEEP = 50  # lists in lists
@@ -113,7 +113,7 @@ def read_plain_only() -> None:
 
     Runs on: a process that has a student's code called, before it has ranks.
     """
-    payload.read_plain_only()
+    pickling.read_plain_only()
 
 
 # --- values ---

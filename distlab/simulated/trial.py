@@ -20,7 +20,7 @@ from distlab.rank.log import LOG
 from distlab.simulated import backend, notes, tables
 from distlab.simulated.events import Event
 from distlab.simulated.observed import Packed, packed, to_bytes
-from distlab.wire.payload import lend_names
+from distlab.wire.namespace import lend_names
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
 

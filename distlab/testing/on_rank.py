@@ -20,7 +20,7 @@ from distlab import simulated
 from distlab.compat.pytest import run_only, started
 from distlab.debugger import console
 from distlab.errors import DistlabError
-from distlab.wire import payload
+from distlab.wire.namespace import namespace_of_cells
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
 ELSEWHERE = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval", "distlab")
@@ -133,7 +133,7 @@ class RankPytest:
                 vars(module)["__tracebackhide__"] = True
             elif name.startswith("torch.distributed."):  # nor do torch's, on the way to an error that distlab raises
                 vars(module)["__tracebackhide__"] = _is_distlabs
-        with mock.patch.dict(os.environ), mock.patch.dict(payload.namespace_of_cells()):  # as before at the end
+        with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):  # as before at the end
             for item in run_only(self._session, plan.node):
                 sys.modules.pop(item.module.__name__, None)
         if self.error is not None:

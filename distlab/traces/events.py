@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from distlab.wire.payload import RecordedCall, TorchRow
+from distlab.wire.recorded import RecordedCall, TorchRow
 
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")

@@ -12,7 +12,7 @@ from math import inf
 
 from distlab.traces.events import Collective, Contents, Event, Message, Offset
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.payload import GroupKey, Recorded, RecordedCall, TorchRow
+from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 from distlab.words import grouped
 
 NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ

@@ -17,7 +17,7 @@ from distlab.arguments import refuse
 from distlab.errors import ClusterError
 from distlab.tables import Table, count, format_seconds
 from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, moments, pack
-from distlab.wire.payload import TorchRow
+from distlab.wire.recorded import TorchRow
 from distlab.words import grouped, rank_list
 
 if TYPE_CHECKING:

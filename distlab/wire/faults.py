@@ -12,7 +12,7 @@ import re
 import threading
 from dataclasses import dataclass
 
-from distlab.wire.messages import Line, is_learners
+from distlab.wire.source import Line, is_learners
 
 OWN = "DISTLAB_CLUSTER"  # in the environment of processes that distlab has started, which have a folder for the file
 FOLDER = "IPP_PROFILE_DIR"

@@ -1,4 +1,4 @@
-"""What ranks and notebook send each other, a dataclass for each message, and which lines are the learner's.
+"""What ranks and notebook send each other: a dataclass for each message.
 
 Runs on both sides, and in the diagnosis. Fields hold only plain values, no tensor and nothing from torch: codec.py
 writes and reads them by their annotations.
@@ -6,10 +6,9 @@ writes and reads them by their annotations.
 
 from __future__ import annotations
 
-import functools
-import linecache
-import os
 from dataclasses import dataclass, field
+
+from distlab.wire.source import Line
 
 # what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
 IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
@@ -21,39 +20,6 @@ WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.wait
 # what the notebook may want from a rank's watchdog: five questions and four orders
 STATUS, VARIABLES, NAMES, MEMORY, CLOCK = "status", "variables", "names", "memory", "clock"
 FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typed"
-PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
-NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)  # distlab_course has a name that begins with distlab's
-AT_A_PROMPT = ("<ipython-input", "<stdin>", "<console>")  # what code is named that a person types, and no file holds
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the learner's own code in a traceback.
-
-    Attributes:
-        number: counted from 1 as the notebook shows it, `%%px` line included.
-        text: the source, stripped; empty if it is not available.
-        place: the function's name, or "" at the top of a cell.
-        file: the source file; "" for a `%%px` cell.
-    """
-
-    number: int
-    text: str
-    place: str = ""
-    file: str = field(default="", compare=False, repr=False)
-
-    @property
-    def is_in_cell(self) -> bool:
-        """Whether it is of a cell, or was typed: then it has no file that a person knows."""
-        return not self.file or "ipykernel_" in self.file or self.file.startswith("<")
-
-    @property
-    def position(self) -> str:
-        """Where it is, as reports have it: "line 3" of a cell, "train.py:3" of a file."""
-        if self.is_in_cell:
-            return f"line {self.number}"
-        return f"{os.path.basename(self.file)}:{self.number}"
 
 
 @dataclass(frozen=True)
@@ -288,53 +254,3 @@ class Answer:
     unwaited: bool = False
     without_group: bool = False
     asks: str | None = None
-
-
-# --- the learner's lines: which files are the learner's, and which belong to Python or an installed package ---
-
-
-@functools.lru_cache(maxsize=4096)  # it is asked for the same few files again and again
-def is_learners(filename: str | None) -> bool:
-    """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
-
-    A program given with -c, like the one that starts a rank, is not, nor is code that a library has generated:
-    "<eval_with_key>.3" where torch traces a model, and the files of its cache where it compiles one.
-
-    Runs on: anywhere.
-    """
-    if not filename:
-        return False
-    if filename.startswith("<"):  # code that no file holds
-        return filename.startswith(AT_A_PROMPT)
-    path = os.path.realpath(filename)
-    folders = path.split(os.sep)
-    installed = {"site-packages", "dist-packages"} & set(folders)  # also of another environment
-    if installed or path.startswith(NOT_LEARNERS):
-        return False
-    return not _is_compiled(path, folders)
-
-
-def _is_compiled(path: str, folders: list[str]) -> bool:
-    """Whether torch.compile has written a file, into the cache that it has now, or into one with its default name."""
-    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it before it writes the first file
-    if cache and path.startswith(os.path.realpath(cache) + os.sep):
-        return True
-    return any(folder.startswith("torchinductor_") for folder in folders[:-1])
-
-
-def line_of(filename: str, number: int, function: str) -> Line:
-    """A line of source as the notebook shows it; without its text if only the notebook has that.
-
-    A rank compiles a cell with a comment in the place of its line with %%px (see magics.py), so Python also counts as
-    the notebook does. The file of a cell differs on each rank: it is left out.
-
-    Runs on: a rank.
-
-    Args:
-        function: its name; "<module>" and the like stand for none.
-    """
-    place = "" if function.startswith("<") else function
-    text = linecache.getline(filename, number).strip()
-    if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
-        return Line(number, text, place)
-    return Line(number, text, place, filename)

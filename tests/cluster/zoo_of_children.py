@@ -29,7 +29,7 @@ class Communicating(Dataset):
 
 @breaks(2, error="RankError")
 def a_dataset_that_communicates_in_a_worker(rank, n):
-    """RuntimeError: This process was forked from rank 0, by a DataLoader worker or multiprocessing, and has none of its connections: communicate on the rank itself."""  # noqa: E501
+    """RuntimeError: This process was forked from rank 0, by a DataLoader worker or multiprocessing, and has none of its connections: communicate on the rank itself."""
     for _ in DataLoader(Communicating(), num_workers=1, multiprocessing_context="fork"):
         pass
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from distlab.wire import messages
-from distlab.wire.messages import DDP_FORWARD, CallRecord, Line, MessageCount, NewGroup, RankStatus
+from distlab.wire.messages import DDP_FORWARD, CallRecord, MessageCount, NewGroup, RankStatus
+from distlab.wire.source import Line
 
 DOES = {
     "computes": messages.COMPUTING,

@@ -3,7 +3,7 @@
 from functools import partialmethod
 
 from distlab.wire.messages import REMOTE, SERVED
-from distlab.wire.payload import Recorded, RecordedCall, TorchRow
+from distlab.wire.recorded import Recorded, RecordedCall, TorchRow
 
 BEGIN = 1_700_000_000_000_000_000  # ns of a machine's clock
 MAIN, WORKER = 0, 2

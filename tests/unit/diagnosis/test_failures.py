@@ -20,7 +20,8 @@ from distlab.diagnosis.failures import (
     where,
 )
 from distlab.wire.faults import Fault
-from distlab.wire.messages import Failure, Line
+from distlab.wire.messages import Failure
+from distlab.wire.source import Line
 
 TIMED_OUT = "Timed out waiting 1500ms for recv operation to complete"
 

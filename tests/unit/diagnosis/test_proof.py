@@ -7,7 +7,8 @@ import pytest
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import proof, status_of, unmoved
 from distlab.wire import messages
-from distlab.wire.messages import Answer, Line, RankStatus
+from distlab.wire.messages import Answer, RankStatus
+from distlab.wire.source import Line
 from tests.unit.paper import Paper
 
 # --- what can go on ---

@@ -7,7 +7,8 @@ import pytest
 from distlab.diagnosis import marks, meanwhile, report
 from distlab.diagnosis.proof import Need
 from distlab.errors import RankError
-from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, Line, RankStatus
+from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, RankStatus
+from distlab.wire.source import Line
 from tests.unit.paper import Paper
 
 

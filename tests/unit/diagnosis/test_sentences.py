@@ -11,7 +11,8 @@ import pytest
 
 from distlab.diagnosis import advice, failures, marks, matching, meanwhile, proof, report
 from distlab.wire import messages
-from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, Line, NewGroup, RankStatus
+from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, NewGroup, RankStatus
+from distlab.wire.source import Line
 
 STATUSES = 300  # seeds
 RANKS = range(4)

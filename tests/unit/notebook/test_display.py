@@ -7,7 +7,8 @@ import pytest
 from distlab.notebook import display
 from distlab.notebook.display import Item, Live
 from distlab.plotting.style import contrast
-from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, Line, RankStatus
+from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, RankStatus
+from distlab.wire.source import Line
 
 REPORT = "rank 1 raised ValueError: a <b>\n\n  ranks 1-2   line 5 in forward   dist.all_reduce(x)\nVariables are kept."
 

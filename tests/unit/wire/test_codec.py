@@ -15,8 +15,9 @@ import torch
 from distlab.errors import ArgumentTypeError
 from distlab.wire import codec, messages, orders
 from distlab.wire.codec import KINDS, MessageError, from_json, protocol, to_json
-from distlab.wire.messages import Answer, CallRecord, Line, Query, RankStatus
+from distlab.wire.messages import Answer, CallRecord, Query, RankStatus
 from distlab.wire.orders import ServerPlan
+from distlab.wire.source import Line
 
 
 class Number(enum.IntEnum):

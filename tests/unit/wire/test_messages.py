@@ -2,7 +2,7 @@
 
 import torch
 
-from distlab.wire.messages import is_learners
+from distlab.wire.source import is_learners
 
 
 def test_a_cell_and_a_module_are_the_learners():

@@ -6,14 +6,14 @@ import types
 import torch
 
 from distlab.errors import SerializationError
-from distlab.wire import payload
+from distlab.wire import pickling
 from tests.refused import raised
 
 
 def test_a_large_tensor_is_not_copied_into_the_header():
     """The memory of a tensor travels beside the header, and shares it with the tensor."""
     tensor = torch.zeros(1_000_000)
-    header, (buffer,) = payload.dumps([tensor])
+    header, (buffer,) = pickling.dumps([tensor])
     assert len(header) < 1000
     assert buffer.nbytes == 4_000_000
     tensor[0] = 1
@@ -22,7 +22,7 @@ def test_a_large_tensor_is_not_copied_into_the_header():
 
 def test_a_view_brings_only_its_own_elements():
     """One row of a large matrix does not bring the matrix along."""
-    _, (buffer,) = payload.dumps(torch.zeros(1000, 1000)[5])
+    _, (buffer,) = pickling.dumps(torch.zeros(1000, 1000)[5])
     assert buffer.nbytes == 4000
 
 
@@ -32,7 +32,7 @@ def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
     exec("def fn(x):\n    return torch.tensor([x.classes, x.distributed.config, x.ops, x.backends])\n", namespace)
     here = types.SimpleNamespace(classes=10, config=2, ops=3, backends=4)
     here.distributed = here
-    fn, modules = payload.loads(*payload.dumps((namespace["fn"], [torch.classes, torch.ops])))
+    fn, modules = pickling.loads(*pickling.dumps((namespace["fn"], [torch.classes, torch.ops])))
     assert fn(here).tolist() == [10, 2, 3, 4]
     assert modules == [torch.classes, torch.ops]
 
@@ -50,10 +50,10 @@ def test_a_compiled_function_is_named():
     namespace = {"fast": fast, "__name__": "__main__"}
     exec("def uses_a_global(rank, n):\n    return fast(rank)\n", namespace)
     advice = "doubled is compiled: call torch.compile inside the function that runs on the ranks."
-    assert str(raised(SerializationError, payload.pack, (fast, (), {}), "It")).endswith(f" {advice}")
+    assert str(raised(SerializationError, pickling.pack, (fast, (), {}), "It")).endswith(f" {advice}")
     advice = advice.replace("doubled", "fast")
     for function in (uses_it, namespace["uses_a_global"]):
-        assert str(raised(SerializationError, payload.pack, (function, (), {}), "It")).endswith(f" {advice}")
+        assert str(raised(SerializationError, pickling.pack, (function, (), {}), "It")).endswith(f" {advice}")
     lock = threading.Lock()
-    failed = raised(SerializationError, payload.pack, (lambda rank, n: lock, (), {}), "It")
+    failed = raised(SerializationError, pickling.pack, (lambda rank, n: lock, (), {}), "It")
     assert "compiled" not in str(failed)

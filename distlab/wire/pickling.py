@@ -6,25 +6,30 @@ CPU tensor travels out of band (pickle protocol 5), so a large tensor is not cop
 those after the first MOST_BUFFERS, are.
 """
 
-import builtins
 import importlib
 import inspect
 import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
-from distlab.compat.ipython import is_ipythons
 from distlab.errors import SerializationError
-from distlab.wire.messages import Failure, is_learners
+from distlab.wire.messages import Failure
+from distlab.wire.source import is_learners
 
 MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
-PLAIN_MODULES = ("distlab.wire.messages", "distlab.wire.payload", "distlab.wire.rendezvous")
+PLAIN_MODULES = (
+    "distlab.wire.messages",
+    "distlab.wire.pickling",
+    "distlab.wire.recorded",
+    "distlab.wire.rendezvous",
+    "distlab.wire.source",
+)
 _READS_PLAIN_ONLY: list[bool] = []  # holds something after `read_plain_only`
 LEAST_BYTES = 1024  # copying less is faster than sending it as a part of its own
 
@@ -34,7 +39,7 @@ class Reply:
     """What a rank returns for a call of the notebook's; the buffers of its value travel beside it, in one list.
 
     Attributes:
-        header: of the value, for payload.loads.
+        header: of the value, for pickling.loads.
         failure: what the call raised; None when it returned.
         unsendable: why the value cannot travel, a sentence; "" if it can.
     """
@@ -215,100 +220,3 @@ def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_gr
     import torch
 
     return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)
-
-
-# --- what a rank has recorded for a trace: times are in ns of its machine's clock ---
-
-GroupKey = tuple[str, str, tuple[int, ...]]  # the same on every rank: name, generation of all groups, its ranks
-
-
-class TorchRow(NamedTuple):
-    """One row of torch's profiler.
-
-    Attributes:
-        name: what ran.
-        annotated: whether the program chose the name.
-        thread: the system's number of the thread; 0 for that of the cells.
-        start, end: times.
-        number: autograd's sequence number.
-    """
-
-    name: str
-    annotated: bool
-    thread: int
-    start: float
-    end: float
-    number: int
-
-
-@dataclass
-class RecordedCall:
-    """One call that communicates.
-
-    Attributes:
-        op: the function that the program called: "send", "all_gather_object".
-        method: of ProcessGroup; REMOTE or SERVED for a remote call, whose sequence is the caller's number for it.
-        group: its group.
-        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
-        peer: the other rank of a message, the root of a collective, in the world; None when there is none.
-        tag: of a message.
-        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 if unknown.
-        blocking: whether it is complete when it returns.
-        elsewhere: whether a thread other than that of the cells made it.
-        failed: whether it raised.
-        start: when it began.
-        posted: when it returned to its thread; 0 as long as it has not.
-        end: when this rank knew that it was complete; 0 if it never did.
-        waits: for a call that does not block, the waits for it as (start, end).
-    """
-
-    op: str
-    method: str
-    group: GroupKey
-    num_bytes: int
-    peer: int | None = None
-    tag: int | None = None
-    sequence: int = 0
-    blocking: bool = False
-    elsewhere: bool = False
-    failed: bool = False
-    start: float = 0
-    posted: float = 0
-    end: float = 0
-    waits: list[tuple[float, float]] = field(default_factory=list)
-
-
-@dataclass
-class Recorded:
-    """All that one rank recorded.
-
-    Attributes:
-        calls: its calls that communicate.
-        rows: what torch's profiler recorded.
-    """
-
-    calls: list[RecordedCall]
-    rows: list[TorchRow]
-
-
-# --- the names of a rank ---
-
-
-def namespace_of_cells() -> dict[str, Any]:
-    """Where %%px cells run: the rank's __main__."""
-    return sys.modules["__main__"].__dict__
-
-
-def lend_names(fn: Any, **names: Any) -> None:
-    """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
-    fn = getattr(fn, "func", fn)
-    own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
-    if own is None:  # an object that can be called
-        own = getattr(type(fn).__call__, "__globals__", {})
-    home = sys.modules.get(own.get("__name__", ""))
-    if home is None or vars(home) is not own:
-        for name, value in namespace_of_cells().items():
-            # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to 2
-            if not (hasattr(builtins, name) and is_ipythons(name, value)):
-                own.setdefault(name, value)
-        own.update(names)
