@@ -80,12 +80,12 @@ PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
 part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache \
   && $(PYTEST) -q --collect-only tests | tail -n 1
-part-unit = $(PYTEST) tests/unit
+part-unit = $(PYTEST) tests/unit --ignore=tests/unit/predict
 part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook
-part-cluster-predicted = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/predicted
+part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
 part-testing = $(PYTEST) --durations=10 tests/testing
 part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/notebook \
-  --ignore=tests/cluster/predicted
+  --ignore=tests/cluster/predict
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
 # parts, each on half of the cores.
@@ -102,8 +102,8 @@ part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
 ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing unit network cluster-others notebooks \
-  cluster-predicted lint
-SPLIT := $(patsubst cluster,cluster-notebook cluster-predicted cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+  predict lint
+SPLIT := $(patsubst cluster,cluster-notebook predict cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))
 UNKNOWN := $(filter-out $(ORDER),$(CHOSEN))

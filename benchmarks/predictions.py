@@ -26,9 +26,9 @@ from typing import Any
 
 import distlab
 from distlab import Device, Link, Network
-from distlab.predicted.prediction import Prediction
 from distlab_course.llama import SIZES, Size
 from distlab_course.pretraining import train
+from distlab_predict.prediction import Prediction
 
 GIB = 1 << 30
 # NCCL's kernels have some 16 of a GPU's 132 (108) multiprocessors

@@ -11,7 +11,7 @@ Which process runs what:
     the notebook's kernel   notebook, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
     every rank              rank; devices, and the backend in simulated; debugger, whose other half is on the kernel
     pytest's process        testing, and its other half on the ranks
-    their own processes     launch: the fork server, the engine, the controller, the guard; predicted: its recorder
+    their own processes     launch: the fork server, the engine, the controller, the guard; the recorder of distlab_predict
     both sides              wire between them; checking, arguments, words, tables, errors, machine, compat
 """
 
@@ -25,17 +25,17 @@ __version__ = "0.1.0"
 
 # module -> the public names in it
 PUBLIC = {
-    "notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
-    "checking": ["exercise", "question"],
-    "notebook.check": ["check", "exercises", "hint", "progress"],
-    "devices": ["device_for"],
-    "errors": errors.NAMES,
-    "measure.sweep": ["Sweep", "sweep"],
-    "traces.trace": ["Trace"],
-    "predicted.predict": ["predict"],
-    "rank.waits": ["waiting"],
-    "simulated.network": ["Device", "Link", "Network"],
-    "simulated.notes": ["compute"],
+    "distlab.notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
+    "distlab.checking": ["exercise", "question"],
+    "distlab.notebook.check": ["check", "exercises", "hint", "progress"],
+    "distlab.devices": ["device_for"],
+    "distlab.errors": errors.NAMES,
+    "distlab.measure.sweep": ["Sweep", "sweep"],
+    "distlab.traces.trace": ["Trace"],
+    "distlab_predict.predict": ["predict"],
+    "distlab.rank.waits": ["waiting"],
+    "distlab.simulated.network": ["Device", "Link", "Network"],
+    "distlab.simulated.notes": ["compute"],
 }
 
 __all__ = sorted(name for names in PUBLIC.values() for name in names)
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     module = next((module for module, names in PUBLIC.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
-    return getattr(importlib.import_module(f"distlab.{module}"), name)
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

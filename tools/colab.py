@@ -61,7 +61,7 @@ def build_wheel(root: Path, folder: Path) -> Path:
         copy = Path(temporary)
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(root / name, copy)
-        for package in ("distlab", "distlab_course"):
+        for package in ("distlab", "distlab_predict", "distlab_course"):
             shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         done = subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 X86 = platform.machine() in ("x86_64", "AMD64")
-COPIED = ("distlab", "distlab_course", "figs", "notebooks", "tests", "pyproject.toml")
+COPIED = ("distlab", "distlab_predict", "distlab_course", "figs", "notebooks", "tests", "pyproject.toml")
 PROGRAMS = {
     "lscpu": "Architecture:  riscv64\nCPU(s):        3\nModel name:    a disguise\nL1d cache:     7 KiB",
     "nvidia-smi": "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV7\t0-2\nGPU1\tNV7\t X \t0-2",

@@ -4,8 +4,8 @@ from tests.processes import python
 
 PROGRAM = """
 import os, sys
-from distlab.predicted import recorder
-from distlab.predicted.nodes import Run
+from distlab_predict import recorder
+from distlab_predict.nodes import Run
 
 def fails(*_):
     FAULT

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import distlab
-from tests.cluster.predicted.test_predict import FREE, NETWORK, calls, layers, reads, train
+from tests.cluster.predict.test_predict import FREE, NETWORK, calls, layers, reads, train
 from tests.refused import raised
 
 PARAMETERS = 3 * (64 * 64 + 64)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Call, Kernel
 from distlab.simulated.events import Collective, Wait
 from distlab.simulated.network import Device, Link, Network
 from distlab.simulated.simulation import simulate
+from distlab_predict.costs import Costs
+from distlab_predict.nodes import Call, Kernel
 
 FREE = Device("1 FLOP/s")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Call, Kernel, Recording
-from distlab.predicted.streams import Timeline
-from distlab.predicted.timeline import times_of
 from distlab.simulated.network import Device, Link, Network
+from distlab_predict.costs import Costs
+from distlab_predict.nodes import Call, Kernel, Recording
+from distlab_predict.streams import Timeline
+from distlab_predict.timeline import times_of
 
 COSTS = Costs(Network(0, "1 B/s"), Device("1 FLOP/s"))
 PAIR = (0, 1)

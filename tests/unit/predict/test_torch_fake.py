@@ -6,7 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distlab.compat import torch_fake as fake
+from distlab_predict import torch_fake as fake
 
 
 class Seen(TorchDispatchMode):

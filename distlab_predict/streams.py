@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from distlab.compat.torch_changed import replace_cpu_streams
-from distlab.predicted.nodes import Call, Kernel, Node, Stream
+from distlab_predict.nodes import Call, Kernel, Node, Stream
+from distlab_predict.torch_changed import replace_cpu_streams
 
 
 class Timeline:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.predicted.predict import RECORDER
+from distlab_predict.predict import RECORDER
 from tests.refused import refused
 
 NETWORK = distlab.Network("5 us", "50 GB/s")

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.predicted import predict as module
-from distlab.predicted.nodes import Run
 from distlab.wire.messages import Failure
+from distlab_predict import predict as module
+from distlab_predict.nodes import Run
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What of torch is changed for a program without data, so that it does what it would do on GPUs. Tried with torch 2.13.
 
-Runs in the process of predicted/recorder.py.
+Runs in the process of recorder.py.
 """
 
 import functools

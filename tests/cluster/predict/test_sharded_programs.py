@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import distlab
-from tests.cluster.predicted.test_predict import FREE, NETWORK, calls, layers, train
+from tests.cluster.predict.test_predict import FREE, NETWORK, calls, layers, train
 
 LAYER = 64 * 64 + 64
 

@@ -21,8 +21,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from distlab.errors import ArgumentError
-from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Kernel, Node, Recording
+from distlab_predict.costs import Costs
+from distlab_predict.nodes import Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
 

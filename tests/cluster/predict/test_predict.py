@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distlab
-from distlab.predicted.nodes import Call
+from distlab_predict.nodes import Call
 from tests.processes import until, wait_until_gone
 from tests.refused import raised
 
@@ -140,7 +140,7 @@ def ring(rank, world_size):
 
 def test_a_ring_of_many_ranks_needs_its_roles(monkeypatch):
     """Each rank of it sends a message to one more; where all do the same, one is enough."""
-    monkeypatch.setattr("distlab.predicted.predict.MOST_ROLES", 3)
+    monkeypatch.setattr("distlab_predict.predict.MOST_ROLES", 3)
     error = raised(distlab.ArgumentError, distlab.predict, ring, 100, NETWORK, FREE)
     assert "at most 3 ranks that send each other messages" in str(error)
     assert "roles=[0]" in str(error)

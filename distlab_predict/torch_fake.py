@@ -1,6 +1,6 @@
 """The private parts of torch that make tensors without data, and say what an operator does. Tried with torch 2.13.
 
-Runs in the process of predicted/recorder.py; what else is changed there is in torch_changed.py.
+Runs in the process of recorder.py; what else is changed there is in torch_changed.py.
 """
 
 import inspect

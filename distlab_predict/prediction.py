@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from distlab.errors import ArgumentError
-from distlab.predicted.costs import Costs
-from distlab.predicted.nodes import Kernel, Recording
-from distlab.predicted.timeline import Times, times_of
 from distlab.simulated.network import Device, Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, moments
 from distlab.words import grouped
+from distlab_predict.costs import Costs
+from distlab_predict.nodes import Kernel, Recording
+from distlab_predict.timeline import Times, times_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

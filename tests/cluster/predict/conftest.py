@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.predicted.predict import RECORDER
+from distlab_predict.predict import RECORDER
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,11 +20,11 @@ from distlab import arguments
 from distlab.diagnosis.failures import failure, rank_error
 from distlab.errors import ArgumentError, ClusterError, RankError
 from distlab.launch import fork_server
-from distlab.predicted.nodes import Outcomes, Run
-from distlab.predicted.prediction import Case, Prediction, Predictions
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import bring_own_module, pack
+from distlab_predict.nodes import Outcomes, Run
+from distlab_predict.prediction import Case, Prediction, Predictions
 
 EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
@@ -215,7 +215,7 @@ class Recorder:
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
         self._connection, its_end = Pipe()
-        command = [*fork_server.command("distlab.predicted.recorder"), str(its_end.fileno())]
+        command = [*fork_server.command("distlab_predict.recorder"), str(its_end.fileno())]
         ends = {"stdin": subprocess.DEVNULL, "stdout": self._errors, "stderr": self._errors}
         self._process = subprocess.Popen(command, pass_fds=[its_end.fileno()], **ends)
         its_end.close()

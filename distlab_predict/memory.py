@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from distlab.compat.torch import key_of
-from distlab.compat.torch_fake import part_of
-from distlab.predicted.nodes import Stream
-from distlab.predicted.streams import Timeline
+from distlab_predict.nodes import Stream
+from distlab_predict.streams import Timeline
+from distlab_predict.torch_fake import part_of
 
 ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS = "activations", "gradients", "optimizer", "parameters"
 UNSHARDED = "unsharded parameters"

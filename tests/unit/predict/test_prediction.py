@@ -2,10 +2,10 @@
 
 import pytest
 
-from distlab.predicted.nodes import Recording
-from distlab.predicted.prediction import Prediction
-from distlab.predicted.streams import Timeline
 from distlab.simulated.network import Device, Network
+from distlab_predict.nodes import Recording
+from distlab_predict.prediction import Prediction
+from distlab_predict.streams import Timeline
 
 
 def prediction(**options):

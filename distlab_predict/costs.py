@@ -12,10 +12,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from distlab.predicted.nodes import Call, Kernel, Node
 from distlab.simulated.collectives import algorithm
 from distlab.simulated.network import Device, Network
 from distlab.simulated.schedules import cost
+from distlab_predict.nodes import Call, Kernel, Node
 
 
 @dataclass

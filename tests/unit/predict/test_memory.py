@@ -2,8 +2,8 @@
 
 import torch
 
-from distlab.predicted import memory
-from distlab.predicted.streams import Timeline
+from distlab_predict import memory
+from distlab_predict.streams import Timeline
 
 
 def test_each_stream_has_a_pool_of_its_own():

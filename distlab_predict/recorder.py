@@ -24,14 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab import machine
 from distlab.compat import torch as private
-from distlab.compat import torch_changed as changed
-from distlab.compat import torch_fake as fake
 from distlab.launch.fork_server import end_with_parent
-from distlab.predicted import group, memory, streams
-from distlab.predicted.nodes import Outcomes, Recording, Run
 from distlab.rank.log import LOG, describe_failure
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
+from distlab_predict import group, memory, streams
+from distlab_predict import torch_changed as changed
+from distlab_predict import torch_fake as fake
+from distlab_predict.nodes import Outcomes, Recording, Run
 
 IDLE_SECONDS = 300.0
 # operators that write nothing

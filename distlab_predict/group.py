@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distlab.compat import torch as private
-from distlab.predicted.streams import Timeline
 from distlab.simulated import backend
+from distlab_predict.streams import Timeline
 
 NAME = "predicted"
 

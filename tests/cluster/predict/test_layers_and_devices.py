@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 import distlab
-from distlab.predicted.nodes import Kernel
-from tests.cluster.predicted.test_predict import FREE, NETWORK, calls, train
+from distlab_predict.nodes import Kernel
+from tests.cluster.predict.test_predict import FREE, NETWORK, calls, train
 from tests.refused import raised
 
 

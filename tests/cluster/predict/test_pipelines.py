@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import distlab
-from tests.cluster.predicted.test_predict import FREE, NETWORK, calls
+from tests.cluster.predict.test_predict import FREE, NETWORK, calls
 from tests.refused import raised
 
 NO_NETWORK, DEVICE = distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s")

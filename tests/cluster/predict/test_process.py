@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import distlab
-from distlab.predicted.predict import KEPT, RECORDER
+from distlab_predict.predict import KEPT, RECORDER
 from tests.refused import raised
 
 MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
@@ -92,7 +92,7 @@ def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
 
 
 def test_it_ends_when_nobody_asks():
-    code = "from distlab.predicted import recorder; recorder.IDLE_SECONDS = 0.1; recorder.main()"
+    code = "from distlab_predict import recorder; recorder.IDLE_SECONDS = 0.1; recorder.main()"
     here, there = Pipe()
     with here, there:
         command = [sys.executable, "-c", code, str(there.fileno())]
