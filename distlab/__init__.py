@@ -8,11 +8,12 @@ Names are loaded when they are first used: `import distlab` alone costs nothing.
 
 Which process runs what:
 
-    the notebook's kernel   notebook, diagnosis, measure, traces, plotting, check's questions; __main__ is the doctor
-    every rank              rank; devices, and the backend in simulated; debugger, whose other half is on the kernel
+    the notebook's kernel   notebook, diagnosis, measure, traces, plotting; __main__ is the doctor
+    every rank              rank; devices, and the backend in simulated
     pytest's process        testing, and its other half on the ranks
-    their own processes     launch: the fork server, the engine, the controller, the guard; the recorder of distlab_predict
-    both sides              wire between them; checking, arguments, words, tables, errors, machine, compat
+    their own processes     launch: the fork server, the engine, the controller, the guard
+    both sides              wire between them; debugger and checking have a half on each
+    anywhere                arguments, words, tables, errors, machine, compat
 """
 
 import importlib
@@ -27,7 +28,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "distlab.notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
     "distlab.checking": ["exercise", "question"],
-    "distlab.notebook.check": ["check", "exercises", "hint", "progress"],
+    "distlab.checking.check": ["check", "exercises", "hint", "progress"],
     "distlab.devices": ["device_for"],
     "distlab.errors": errors.NAMES,
     "distlab.measure.sweep": ["Sweep", "sweep"],

@@ -152,7 +152,7 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     if match := OPTION.fullmatch(before):
         fragment, words = match[1], sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__)))
     elif match := EXERCISE.search(before):
-        from distlab.checking import all_exercises  # which imports torch
+        from distlab.checking.exercises import all_exercises  # which imports torch
 
         fragment, words = match[1], list(all_exercises())
     elif PX.match(code) and (match := KEY.search(before)):

@@ -21,8 +21,8 @@ from typing import Any
 
 import distlab
 from distlab.checking import Question, all_exercises
-from distlab.simulated.judging import AnswerFailed, Elsewhere, Pair
-from distlab.simulated.observed import Observed, from_bytes
+from distlab.checking.judging import AnswerFailed, Elsewhere, Pair
+from distlab.checking.observed import Observed, from_bytes
 from distlab_course.classroom.runner import RACE, give_up_rights, hide
 from distlab_course.classroom.signing import signature
 from distlab_course.classroom.submission import (

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.checking import Exercise, all_exercises
-from distlab.simulated.judging import AnswerFailed
+from distlab.checking.judging import AnswerFailed
 from distlab_course.classroom.judge import Decision, Runner, RunnerLost
 from distlab_course.classroom.runner import every_call, hide
 from distlab_course.classroom.signing import is_signed

@@ -17,10 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 import distlab
-from distlab.checking import Exercise, Question, all_exercises
+from distlab.checking import Exercise, Question, all_exercises, judging, trial
+from distlab.checking.observed import read_plain_only
 from distlab.errors import DistlabError, RanksFailed
-from distlab.simulated import judging, trial
-from distlab.simulated.observed import read_plain_only
 from distlab_course.classroom.submission import Answer, Cell, prepare, value_on_rank
 
 SECONDS = 10.0  # for finding a value, as for one call of a function

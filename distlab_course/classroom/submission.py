@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from IPython.core.inputtransformer2 import TransformerManager
 
-from distlab.simulated import tables
+from distlab.checking import patches
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -116,7 +116,7 @@ def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
 
     That may take longer than a call of an answer may. Runs on: every rank.
     """
-    tables.remember()
+    patches.remember()
     for node in (node for cell in cells for node in statements(cell) if isinstance(node, IMPORTS)):
         if getattr(node, "module", "") != "__future__":
             exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "__main__"})

@@ -3,8 +3,8 @@
 import torch
 
 from distlab.checking import Exercise
-from distlab.simulated.comparing import compared
-from distlab.simulated.observed import Observed
+from distlab.checking.comparing import compared
+from distlab.checking.observed import Observed
 
 
 def why(events):

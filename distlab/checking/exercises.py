@@ -101,7 +101,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Race:
-    """How a right answer is timed on a simulated network, `distlab.notebook.check.LAN`, in its largest world.
+    """How a right answer is timed on a simulated network, `distlab.checking.check.LAN`, in its largest world.
 
     Attributes:
         case: what `given` makes inputs of, large ones.

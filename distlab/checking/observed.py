@@ -19,7 +19,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from distlab.checking import Seen
+from distlab.checking.exercises import Seen
 from distlab.simulated import events
 from distlab.simulated.events import Callback, Event
 from distlab.wire import pickling

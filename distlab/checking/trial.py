@@ -1,6 +1,6 @@
 """One call of a learner's function on some ranks, or of the reference, with notes of what it sent.
 
-Runs on every rank, called by notebook/check.py. `enter` makes the first n ranks a world of their own, on the
+Runs on every rank, called by check.py. `enter` makes the first n ranks a world of their own, on the
 simulated backend: a program there sees n ranks, and what it sends is noted and can be counted. Nothing is compared
 here: what a call did goes back as bytes (observed.py), and judging.py compares.
 """
@@ -14,12 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise
+from distlab.checking import patches
+from distlab.checking.exercises import Exercise
+from distlab.checking.observed import Packed, packed, to_bytes
 from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_numbers
 from distlab.rank.log import LOG
-from distlab.simulated import backend, notes, tables
+from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
-from distlab.simulated.observed import Packed, packed, to_bytes
 from distlab.wire.namespace import lend_names
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
@@ -87,7 +88,7 @@ def _observed(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]
     with contextlib.redirect_stdout(printed):
         value, events = _tried(exercise, fn, given)
     text = " ".join(printed.getvalue()[: 10 * MOST_PRINTED].split())[:MOST_PRINTED]
-    return to_bytes(value, before, events, text, tables.changed())
+    return to_bytes(value, before, events, text, patches.changed())
 
 
 def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:

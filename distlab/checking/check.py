@@ -1,7 +1,7 @@
 """`check`, `hint`, `exercises` and `progress`, and the words of a verdict. Runs on the notebook's kernel.
 
-checking.py defines what an exercise is, simulated/trial.py makes each call of an answer on the ranks, and
-simulated/judging.py compares what it did with what the reference did, and finds the words. A verdict is one line when
+exercises.py defines what an exercise is, trial.py makes each call of an answer on the ranks, and judging.py
+compares what it did with what the reference did, and finds the words. A verdict is one line when
 the answer passes, and the smallest case that fails when it does not.
 """
 
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from distlab.arguments import refuse, whole_number
-from distlab.checking import Exercise, Question, all_exercises, title_of_lab
+from distlab.checking import judging, trial
+from distlab.checking.exercises import Exercise, Question, all_exercises, title_of_lab
+from distlab.checking.judging import LAN as LAN
+from distlab.checking.observed import from_bytes
 from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
 from distlab.notebook import display
 from distlab.notebook.cluster import Cluster
-from distlab.simulated import judging, trial
-from distlab.simulated.judging import LAN as LAN
-from distlab.simulated.observed import from_bytes
 from distlab.tables import Link, Table, format_seconds
 from distlab.traces.trace import Trace
 from distlab.wire.pickling import bring_own_module

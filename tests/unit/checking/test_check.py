@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import distlab
-from distlab.checking import Question, all_exercises, question
-from distlab.notebook import check
+from distlab.checking import Question, all_exercises, check, question
 from tests.refused import refused
 from tests.tool import ROOT
 

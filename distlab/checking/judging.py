@@ -1,6 +1,6 @@
 """Whether an answer is right, and the words of its verdict, from what its calls did on the ranks.
 
-Runs on the process that judges: the notebook's kernel, called by notebook/check.py, or a marking process, where another
+Runs on the process that judges: the notebook's kernel, called by check.py, or a marking process, where another
 process calls the answer. Both give a `World`, which makes the calls.
 """
 
@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.checking import Exercise, Limits, numbers
+from distlab.checking.comparing import Outcome, compared
+from distlab.checking.exercises import Exercise, Limits, numbers
+from distlab.checking.observed import Observed
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
-from distlab.simulated.comparing import Outcome, compared
 from distlab.simulated.events import Collective
 from distlab.simulated.network import Network
-from distlab.simulated.observed import Observed
 from distlab.simulated.simulation import simulate
 from distlab.tables import Table, count, format_bytes, format_seconds
 from distlab.traces import virtual

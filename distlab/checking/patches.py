@@ -34,14 +34,20 @@ LOOKED_AT: dict[str, Any] = {
     "os": os,
     "time": time,
 }
-OWN = ("trial", "observed", "notes", "backend", "tables")  # of this folder
+OWN = (
+    "distlab.checking.trial",
+    "distlab.checking.observed",
+    "distlab.checking.patches",
+    "distlab.simulated.notes",
+    "distlab.simulated.backend",
+)
 _BEFORE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 def remember() -> None:
     """Remember all functions and classes of the modules, before an answer comes. Runs on: every rank."""
     backend.register()  # which wraps functions of torch
-    own = {f"distlab.simulated.{name}": sys.modules.get(f"distlab.simulated.{name}") for name in OWN}
+    own = {name: sys.modules.get(name) for name in OWN}
     for name, table in {**LOOKED_AT, **own}.items():
         if table is not None:
             _BEFORE[name] = (table, _functions(table))

@@ -16,9 +16,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from distlab.checking import Exercise, Seen, outcome, returned
+from distlab.checking.exercises import Exercise, Seen, outcome, returned
+from distlab.checking.observed import Observed, Other, Record
 from distlab.simulated.events import Event
-from distlab.simulated.observed import Observed, Other, Record
 
 ANOTHER_ORDER = "These are the right values in the wrong order."
 MOST_VALUES = 12  # of a tensor or list that are shown

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from distlab.checking import Exercise, returned
-from distlab.simulated.comparing import compared
+from distlab.checking.comparing import compared
+from distlab.checking.observed import Observed, Other, Record, from_bytes, to_bytes
 from distlab.simulated.events import Callback, Collective, PointToPoint, Wait
-from distlab.simulated.observed import Observed, Other, Record, from_bytes, to_bytes
 
 VALUES = [
     *(None, True, 3, 2**70, 1.5, "text", b"bytes", 1 + 2j, [1, [2.0]], (1, "a"), {"a": [1]}, {1, 2}, frozenset({3})),
