@@ -78,7 +78,7 @@ lab: setup
 # side, in an order in which they end together, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
-part-lint = $(ENV_PYTHON) -m ruff check . && $(VENV)/bin/lint-imports --no-logo --no-cache \
+part-lint = $(ENV_PYTHON) -m ruff check . && $(ENV_PYTHON) -m ruff format --check -q . && $(VENV)/bin/lint-imports --no-logo --no-cache \
   && $(PYTEST) -q --collect-only tests | tail -n 1
 part-unit = $(PYTEST) tests/unit --ignore=tests/unit/predict
 part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook

@@ -1,7 +1,9 @@
-"""Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks: `python -m benchmarks.all_reduce`.
+"""Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks: `python -m
+benchmarks.all_reduce`.
 
-The slowest rank's time counts. Beside the contestants stand two limits, without adding up and without waiting: every
-rank copies its tensor once, or piece by piece into its part of the shared memory and back.
+The slowest rank's time counts. Beside the contestants stand two limits, without adding up and
+without waiting: every rank copies its tensor once, or piece by piece into its part of the shared
+memory and back.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def seconds_on_rank(rank: int, world_size: int, num_bytes: int, repeat: int) -> 
     """Seconds of a call of each contestant on a float32 tensor of `num_bytes`, `repeat` times."""
     import torch
 
-    # short calls ten in a row, as a training loop makes them: what the barrier stirred up has settled then
+    # short calls ten in a row, as a training loop makes them: what the barrier stirred up has
+    # settled then
     in_a_row = max(1, min(10, (1 << 20) // num_bytes))
     return slowest_in_turns(contestants(torch.zeros(num_bytes // 4)), repeat, times=in_a_row)
 
@@ -46,7 +49,8 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
     def copy_in_and_out() -> None:
         for piece in tensor.split(len(cells) * cells[0].numel()):
             parts = [
-                (cell[: part.numel()], part) for cell, part in zip(cells, piece.tensor_split(len(cells)), strict=True)
+                (cell[: part.numel()], part)
+                for cell, part in zip(cells, piece.tensor_split(len(cells)), strict=True)
             ]
             for cell, part in parts:
                 cell.copy_(part)
@@ -66,22 +70,31 @@ def measure(n: int, repeat: int) -> dict[int, dict[str, float]]:
     with distlab.Cluster(n, timeout=120) as cluster:
         for num_bytes in SIZES:
             seconds = cluster.run(seconds_on_rank, num_bytes, repeat)[0]
-            medians[num_bytes] = {name: statistics.median(values) for name, values in seconds.items()}
+            medians[num_bytes] = {
+                name: statistics.median(values) for name, values in seconds.items()
+            }
     return medians
 
 
 def table(n: int, medians: dict[int, dict[str, float]]) -> str:
     """A Markdown table: gloo's milliseconds, and every other contestant as times gloo's."""
     names = [name for name in medians[SIZES[0]] if name != "gloo"]
-    lines = [f"| {n} ranks, float32 | gloo | {' | '.join(names)} |", "|---|" + "---:|" * (len(names) + 1)]
+    lines = [
+        f"| {n} ranks, float32 | gloo | {' | '.join(names)} |",
+        "|---|" + "---:|" * (len(names) + 1),
+    ]
     for num_bytes, seconds in medians.items():
         ratios = [f"{seconds[name] / seconds['gloo']:.2f}" for name in names]
-        lines.append(f"| {format_bytes(num_bytes)} | {seconds['gloo'] * 1e3:.2f} ms | {' | '.join(ratios)} |")
+        lines.append(
+            f"| {format_bytes(num_bytes)} | {seconds['gloo'] * 1e3:.2f} ms | {' | '.join(ratios)} |"
+        )
     return "\n".join(lines)
 
 
 def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
-    """In one paragraph: where `best` and the quickest algorithm of messages stand, and how far the copies are."""
+    """In one paragraph: where `best` and the quickest algorithm of messages stand, and how far the
+    copies are.
+    """
 
     def ratio(num_bytes: int, *names: str) -> float:
         return min(medians[num_bytes][name] for name in names) / medians[num_bytes]["gloo"]
@@ -90,8 +103,14 @@ def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
         return f"{min(values):.2f} to {max(values):.2f}"
 
     messages = [name for name in medians[SIZES[0]] if name not in NO_MESSAGES]
-    small, large = [size for size in SIZES if size <= 1 << 18], [size for size in SIZES if size >= 1 << 22]
-    best, over_small = [ratio(size, "best") for size in SIZES], [ratio(size, "best") for size in small]
+    small, large = (
+        [size for size in SIZES if size <= 1 << 18],
+        [size for size in SIZES if size >= 1 << 22],
+    )
+    best, over_small = (
+        [ratio(size, "best") for size in SIZES],
+        [ratio(size, "best") for size in small],
+    )
     won = sum(ratio(size, *messages) <= 1 for size in SIZES)
     distance = [medians[size]["shared memory"] / medians[size]["copy in and out"] for size in large]
     return (

@@ -1,7 +1,8 @@
-"""What the benchmarks share: contestants that take turns, their times, tables, and the sections of README.md.
+"""What the benchmarks share: contestants that take turns, their times, tables, and the sections of
+README.md.
 
-Every figure is a median. What is compared was measured in turns in the same run, so that ratios hold on a machine whose
-speed drifts. What measures runs on ranks, too.
+Every figure is a median. What is compared was measured in turns in the same run, so that ratios
+hold on a machine whose speed drifts. What measures runs on ranks, too.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ def seconds_of(call: Callable[[], object], times: int = 1) -> float:
     return (time.perf_counter() - began) / times
 
 
-def in_turns(contestants: Mapping[Any, Callable[[], Any]], repeat: int, warm_up: int = 0) -> dict[Any, list[Any]]:
+def in_turns(
+    contestants: Mapping[Any, Callable[[], Any]], repeat: int, warm_up: int = 0
+) -> dict[Any, list[Any]]:
     """What each contestant returns, `repeat` times, in turns, after some rounds that do not count.
 
-    Each round has another order, because the second may find the ranks warmer; it is the same on all ranks.
+    Each round has another order, because the second may find the ranks warmer; it is the same on
+    all ranks.
     """
     found: dict[Any, list[Any]] = {name: [] for name in contestants}
     for turn in range(repeat + warm_up):
@@ -41,7 +45,9 @@ def in_turns(contestants: Mapping[Any, Callable[[], Any]], repeat: int, warm_up:
 
 def timed_in_turns(calls: Mapping[str, Callable[[], object]], repeat: int, warm_up: int) -> Found:
     """Seconds of each call, in turns."""
-    return in_turns({name: partial(seconds_of, call) for name, call in calls.items()}, repeat, warm_up)
+    return in_turns(
+        {name: partial(seconds_of, call) for name, call in calls.items()}, repeat, warm_up
+    )
 
 
 def slowest_in_turns(
@@ -67,7 +73,9 @@ def slowest_in_turns(
         (barrier or dist.barrier)()
         return seconds_of(call, times)
 
-    found = in_turns({name: partial(contestant, call) for name, call in calls.items()}, repeat, warm_up)
+    found = in_turns(
+        {name: partial(contestant, call) for name, call in calls.items()}, repeat, warm_up
+    )
     slowest = torch.tensor(list(found.values()), dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
     return dict(zip(found, slowest.tolist(), strict=True))
@@ -79,10 +87,14 @@ def form(seconds: float) -> str:
 
 
 def table(title: str, found: Found, memory: Mapping[str, float] | None = None) -> str:
-    """Markdown, the quickest first: median, spread, ratio to the last contestant, and MB a rank if given."""
+    """Markdown, the quickest first: median, spread, ratio to the last contestant, and MB a rank if
+    given.
+    """
     *_, peer = found
     base = statistics.median(found[peer])
-    head = f"| {title} | median | quickest to slowest | times {peer} |" + (" MB a rank |" if memory else "")
+    head = f"| {title} | median | quickest to slowest | times {peer} |" + (
+        " MB a rank |" if memory else ""
+    )
     rows = [head, "|---|---:|---:|---:|" + ("---:|" if memory else "")]
     for name, seconds in sorted(found.items(), key=lambda item: statistics.median(item[1])):
         median = statistics.median(seconds)
@@ -94,7 +106,11 @@ def table(title: str, found: Found, memory: Mapping[str, float] | None = None) -
 
 def write(section: str, text: str) -> None:
     """Put a text between the two marks of a section in benchmarks/README.md."""
-    readme, begin, end = Path(__file__).with_name("README.md"), f"<!-- {section} -->", f"<!-- /{section} -->"
+    readme, begin, end = (
+        Path(__file__).with_name("README.md"),
+        f"<!-- {section} -->",
+        f"<!-- /{section} -->",
+    )
     before, rest = readme.read_text().split(begin)
     _, after = rest.split(end)
     readme.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")

@@ -1,7 +1,9 @@
-"""Four ranks on two hosts: started and stopped by ssh beside ipyparallel's own launcher, and by Slurm; a host lost.
+"""Four ranks on two hosts: started and stopped by ssh beside ipyparallel's own launcher, and by
+Slurm; a host lost.
 
-The hosts are network namespaces of this machine with a real sshd each, as in tests/network; this takes root.
-ipyparallel's launcher gets one ssh connection to each host, which its calls share (ControlMaster).
+The hosts are network namespaces of this machine with a real sshd each, as in tests/network; this
+takes root. ipyparallel's launcher gets one ssh connection to each host, which its calls share
+(ControlMaster).
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ def theirs(made: Any) -> tuple[float, float]:
     config.SSHEngineSetLauncher.engines, config.SSHEngineSetLauncher.delay = RANKS, 0
     began = time.perf_counter()
     cluster = ipyparallel.Cluster(
-        engines="ssh", n=4, controller_ip=made.hosts.here, config=config, profile_dir=str(made.folder / "here")
+        engines="ssh",
+        n=4,
+        controller_ip=made.hosts.here,
+        config=config,
+        profile_dir=str(made.folder / "here"),
     )
     client = cluster.start_and_connect_sync()
     client.wait_for_engines(4)
@@ -70,12 +76,19 @@ def measure(repeat: int) -> dict[str, Found]:
 
     tables: dict[str, Found] = {}
     with contextlib.suppress(pytest.skip.Exception), contextlib.ExitStack() as ends:
-        made = ends.enter_context(ssh_hosts(Path(ends.enter_context(tempfile.TemporaryDirectory()))))
+        made = ends.enter_context(
+            ssh_hosts(Path(ends.enter_context(tempfile.TemporaryDirectory())))
+        )
         os.environ["PATH"] = f"{made.programs}{os.pathsep}{os.environ['PATH']}"
-        contestants = {"distlab": partial(ours, hosts=RANKS), "stock ipyparallel": partial(theirs, made)}
+        contestants = {
+            "distlab": partial(ours, hosts=RANKS),
+            "stock ipyparallel": partial(theirs, made),
+        }
         found = in_turns(contestants, repeat)
         for place, what in enumerate(("start", "stop")):
-            tables[f"{what}, ssh"] = {name: [both[place] for both in own] for name, own in found.items()}
+            tables[f"{what}, ssh"] = {
+                name: [both[place] for both in own] for name, own in found.items()
+            }
         tables |= run_there_and_here(repeat)
         losses = {
             "its cable is pulled": partial(loss, made.hosts.cut, made.hosts.repair),
@@ -87,14 +100,20 @@ def measure(repeat: int) -> dict[str, Found]:
         ends.enter_context(slurm(folder))
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         found = in_turns(
-            {"Slurm": partial(ours, n=4, engines="slurm", nodes=2), "this machine": partial(ours, n=4)}, repeat
+            {
+                "Slurm": partial(ours, n=4, engines="slurm", nodes=2),
+                "this machine": partial(ours, n=4),
+            },
+            repeat,
         )
         tables["start, Slurm"] = {name: [start for start, _ in own] for name, own in found.items()}
     return tables
 
 
 def loss(lose: Callable[[str], None], bring_back: Callable[[str], None]) -> float:
-    """Seconds from the loss of a host in the middle of a cell until the cell has failed with its name."""
+    """Seconds from the loss of a host in the middle of a cell until the cell has failed with its
+    name.
+    """
     import distlab
 
     def wait(rank: int, world_size: int) -> None:
@@ -116,13 +135,17 @@ def loss(lose: Callable[[str], None], bring_back: Callable[[str], None]) -> floa
 
 
 def run_there_and_here(repeat: int) -> dict[str, Found]:
-    """Seconds of a warm run, and until a deadlock is reported and its ranks are freed: on two hosts, and here."""
+    """Seconds of a warm run, and until a deadlock is reported and its ranks are freed: on two
+    hosts, and here.
+    """
     import distlab
 
     tables: dict[str, Found] = {"run, ssh": {}, "deadlock, ssh": {}}
     places: dict[str, dict[str, Any]] = {"two hosts": {"hosts": RANKS}, "this machine": {"n": 4}}
     for name, where in places.items():
         with distlab.Cluster(**where) as cluster:
-            tables["run, ssh"] |= timed_in_turns({name: partial(cluster.run, first_sum)}, 10 * repeat, warm_up=3)
+            tables["run, ssh"] |= timed_in_turns(
+                {name: partial(cluster.run, first_sum)}, 10 * repeat, warm_up=3
+            )
             tables["deadlock, ssh"] |= in_turns({name: partial(deadlock, cluster)}, repeat)
     return tables

@@ -1,10 +1,12 @@
-"""One all_reduce of 4 MB on ranks that mpiexec started: torch.distributed over mpi4py beside mpi4py itself, and gloo.
+"""One all_reduce of 4 MB on ranks that mpiexec started: torch.distributed over mpi4py beside mpi4py
+itself, and gloo.
 
-All work on the same float32 buffer; the slowest rank's time counts. The two on MPI take turns, and gloo comes after
-them: its call leaves caches colder than theirs. MPI's barrier comes before each call, so that none waits for ranks that
-are still in another's. They are measured in a script under mpiexec, where the backend stands alone, and in a cluster,
-which also notes each call of torch.distributed. What the backend costs is Python that runs just after four megabytes
-went through the caches: 0.2 ms of each rank, of which a core here has two.
+All work on the same float32 buffer; the slowest rank's time counts. The two on MPI take turns, and
+gloo comes after them: its call leaves caches colder than theirs. MPI's barrier comes before each
+call, so that none waits for ranks that are still in another's. They are measured in a script under
+mpiexec, where the backend stands alone, and in a cluster, which also notes each call of
+torch.distributed. What the backend costs is Python that runs just after four megabytes went through
+the caches: 0.2 ms of each rank, of which a core here has two.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def seconds_on_rank(rank: int, world_size: int, numel: int, repeat: int) -> Foun
         "mpi4py's Allreduce": partial(world.Allreduce, MPI.IN_PLACE, tensor.numpy()),
     }
     on_gloo = {"all_reduce on gloo": partial(dist.all_reduce, tensor, group=gloo)}
-    options = {"warm_up": 2, "barrier": world.Barrier, "group": gloo}  # the first ones make connections
+    # the first ones make connections
+    options = {"warm_up": 2, "barrier": world.Barrier, "group": gloo}
     first = slowest_in_turns(on_mpi, repeat, **options)
     then = slowest_in_turns(on_gloo, repeat, **options)
     dist.destroy_process_group(gloo)
@@ -60,11 +63,18 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
     numel = MEGABYTES * 250_000
     script = [sys.executable, "-m", "benchmarks.mpi", str(numel), str(repeat)]
     command = [mpiexec.find(), *mpiexec.arguments(), "-n", str(n), *script]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
-    with distlab.Cluster(n, engines="mpi", backend="distlab_course.mpi_backend", timeout=120) as cluster:
+    printed = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=300
+    ).stdout
+    with distlab.Cluster(
+        n, engines="mpi", backend="distlab_course.mpi_backend", timeout=120
+    ) as cluster:
         in_cluster = cluster.run(seconds_on_rank, numel, repeat)[0]
     title = f"all_reduce of {MEGABYTES} MB on {n} ranks of mpiexec"
-    return {f"{title}, a script": json.loads(printed.splitlines()[-1]), f"{title}, a cluster": in_cluster}
+    return {
+        f"{title}, a script": json.loads(printed.splitlines()[-1]),
+        f"{title}, a cluster": in_cluster,
+    }
 
 
 if __name__ == "__main__":

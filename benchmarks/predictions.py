@@ -1,18 +1,22 @@
-"""Predictions beside published measurements: `python -m benchmarks.predictions`, a table for benchmarks/README.md.
+"""Predictions beside published measurements: `python -m benchmarks.predictions`, a table for
+benchmarks/README.md.
 
-TorchTitan has published what its programs reach, and its source says what they do; `distlab_course.pretraining` does
-the same. A device has one number that is calibrated, its efficiency, by the first row of its table; all else follows.
+TorchTitan has published what its programs reach, and its source says what they do;
+`distlab_course.pretraining` does the same. A device has one number that is calibrated, its
+efficiency, by the first row of its table; all else follows.
 
-A100: github.com/pytorch/torchtitan, docs/performance.md at 157a12c; 64 GPUs of 80 GB, FSDP, 8,192 tokens a sequence.
-H100: benchmarks/llama3_h100_202412_torchtitan.md and asyncTP_llama3_h100_2025-06_torchtitan.md at 2887250; 96 GB of
-HBM2e at 2.4 TB/s, limited to 500 W, and 400 Gb/s a GPU.
+A100: github.com/pytorch/torchtitan, docs/performance.md at 157a12c; 64 GPUs of 80 GB, FSDP, 8,192
+tokens a sequence. H100: benchmarks/llama3_h100_202412_torchtitan.md and
+asyncTP_llama3_h100_2025-06_torchtitan.md at 2887250; 96 GB of HBM2e at 2.4 TB/s, limited to 500 W,
+and 400 Gb/s a GPU.
 
 Two more tables are of programs that only resemble ours:
 
-Llama 3's paper (arXiv 2407.21783, table 4): 80 GB at 700 W, 400 Gb/s a GPU. A stage has one layer, as the bubbles say
-that are given for the pipeline. Published are FLOP/s, which count half of what attention could see.
-Megatron-LM (arXiv 2205.05198, tables 3 and 5, "present work"): GPT on hosts of 8 A100 with 200 Gb/s a GPU; published
-are seconds. Larger models, with 280 and 512 micro-batches, would take predict an hour.
+Llama 3's paper (arXiv 2407.21783, table 4): 80 GB at 700 W, 400 Gb/s a GPU. A stage has one layer,
+as the bubbles say that are given for the pipeline. Published are FLOP/s, which count half of what
+attention could see. Megatron-LM (arXiv 2205.05198, tables 3 and 5, "present work"): GPT on hosts of
+8 A100 with 200 Gb/s a GPU; published are seconds. Larger models, with 280 and 512 micro-batches,
+would take predict an hour.
 """
 
 from __future__ import annotations
@@ -32,10 +36,14 @@ from distlab_predict.prediction import Prediction
 
 GIB = 1 << 30
 # NCCL's kernels have some 16 of a GPU's 132 (108) multiprocessors
-H100 = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132, spread=0.01)
+H100 = Device(
+    "989 TFLOP/s", memory_bandwidth="2.4 TB/s", memory=95 * GIB, contention=16 / 132, spread=0.01
+)
 FLOAT8 = replace(H100, flops="1979 TFLOP/s", efficiency=0.6)
 H100_80 = replace(H100, memory_bandwidth="3.35 TB/s", memory=79 * GIB)
-A100 = Device("312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108, spread=0.01)
+A100 = Device(
+    "312 TFLOP/s", memory_bandwidth="2.04 TB/s", memory=79 * GIB, contention=16 / 108, spread=0.01
+)
 SELENE = replace(A100, memory=80 * GIB)
 # GPU to GPU in a host, and a host to the others
 LINKS = {A100: ("300 GB/s", "50 GB/s"), SELENE: ("300 GB/s", "200 GB/s")}
@@ -71,11 +79,22 @@ MEGATRON = {"tensor": 8, "length": 2048, "recompute": "none"}
 DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
 
 
-def herd(name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1) -> Row:
-    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many micro-batches of one sequence."""
-    options = HERD | {"batch": sequences, "microbatches": sequences, "length": length, "context": context}
+def herd(
+    name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1
+) -> Row:
+    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many micro-batches of one
+    sequence.
+    """
+    options = HERD | {
+        "batch": sequences,
+        "microbatches": sequences,
+        "length": length,
+        "context": context,
+    }
     of_a_token = 6 * 404e9 + 6 * 126 * 16384 * length
-    return Row(f"405B, {name}", H100_80, ranks, SIZES["405B"], round(flops / of_a_token), None, options)
+    return Row(
+        f"405B, {name}", H100_80, ranks, SIZES["405B"], round(flops / of_a_token), None, options
+    )
 
 
 # the first row of each table calibrates its device
@@ -88,15 +107,47 @@ TABLES = {
         Row("8B", H100, 8, SIZES["8B"], 6667, 77.0),
         Row("8B", H100, 128, SIZES["8B"], 6514, 62.0),
         Row("8B, tensors on 8", H100, 64, SIZES["8B"], 4378, None, {"tensor": 8, "batch": 12}),
-        Row("70B, tensors on 8, all again", H100, 256, SIZES["70B"], 597, None, TENSOR | {"batch": 16}),
+        Row(
+            "70B, tensors on 8, all again",
+            H100,
+            256,
+            SIZES["70B"],
+            597,
+            None,
+            TENSOR | {"batch": 16},
+        ),
         Row("405B, tensors on 8, all again", H100, 128, SIZES["405B"], 109, None, TENSOR),
     ],
     "A100": [
         Row("8B", A100, 64, SIZES["8B"], 2973, None, {"batch": 1}),
-        Row("8B, every second block", A100, 64, SIZES["8B"], 2904, None, {"batch": 1, "recompute": "layer"}),
+        Row(
+            "8B, every second block",
+            A100,
+            64,
+            SIZES["8B"],
+            2904,
+            None,
+            {"batch": 1, "recompute": "layer"},
+        ),
         Row("70B, all again", A100, 64, SIZES["70B"], 331, None, FULL | {"batch": 1}),
-        Row("Llama 2 13B, nothing again", A100, 64, LLAMA2["13B"], 2162, None, SHORT | {"recompute": "none"}),
-        Row("Llama 2 13B, every second block", A100, 64, LLAMA2["13B"], 1914, None, SHORT | {"recompute": "layer"}),
+        Row(
+            "Llama 2 13B, nothing again",
+            A100,
+            64,
+            LLAMA2["13B"],
+            2162,
+            None,
+            SHORT | {"recompute": "none"},
+        ),
+        Row(
+            "Llama 2 13B, every second block",
+            A100,
+            64,
+            LLAMA2["13B"],
+            1914,
+            None,
+            SHORT | {"recompute": "layer"},
+        ),
         Row("Llama 2 13B", A100, 64, LLAMA2["13B"], 1904, None, SHORT),
         Row("Llama 2 70B, one sequence", A100, 64, LLAMA2["70B"], 355, None, SHORT | {"batch": 1}),
         Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, None, SHORT | FULL),
@@ -115,9 +166,13 @@ TABLES = {
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each, or share one, as we assume (A100)."""
+    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each, or share one, as we assume
+    (A100).
+    """
     inside, between = LINKS.get(row.device, H100_LINKS)
-    return Network(hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between))
+    return Network(
+        hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between)
+    )
 
 
 def predicted(row: Row, device: Device) -> Prediction:
@@ -127,7 +182,9 @@ def predicted(row: Row, device: Device) -> Prediction:
     sequences = options["batch"] * row.ranks
     for dimension in ("tensor", "pipeline", "context"):
         sequences //= options.get(dimension, 1)
-    return distlab.predict(program, row.ranks, machines(row), device, tokens=sequences * options["length"])
+    return distlab.predict(
+        program, row.ranks, machines(row), device, tokens=sequences * options["length"]
+    )
 
 
 def beside(published: float | str | None, predicted: float, digits: int) -> str:
@@ -165,7 +222,10 @@ def timed(row: Row) -> tuple[Prediction, float]:
 def interleaving() -> str:
     """Sentences: how much quicker 405B is with interleaved stages, and how long predictions take."""
     options = TENSOR | {"pipeline": 8, "batch": 32, "steps": 1}
-    rows = [Row("", FLOAT8, 512, SIZES["405B"], None, None, options | {"stages": stages}) for stages in (1, 2)]
+    rows = [
+        Row("", FLOAT8, 512, SIZES["405B"], None, None, options | {"stages": stages})
+        for stages in (1, 2)
+    ]
     (one, took), (two, _) = map(timed, rows)
     _, short = timed(Row("", H100, 1024, SIZES["8B"], None, None, {"steps": 1}))
     ratio = one.seconds / two.seconds

@@ -1,7 +1,9 @@
-"""Programs that bring ranks up to their first all_reduce, each in its own way: `python programs.py NAME RANKS`.
+"""Programs that bring ranks up to their first all_reduce, each in its own way: `python programs.py
+NAME RANKS`.
 
-Each prints "ready" when every rank has the sum; then every rank prints "memory MB", its proportional set size, and the
-program ends. startup.py measures the time from before Python starts until the first of these lines.
+Each prints "ready" when every rank has the sum; then every rank prints "memory MB", its
+proportional set size, and the program ends. startup.py measures the time from before Python starts
+until the first of these lines.
 """
 
 from __future__ import annotations
@@ -29,14 +31,18 @@ def sum_in_group() -> float:
 
 
 def memory(rank: int = 0, world_size: int = 0) -> float:
-    """Proportional set size of this process in MB: private pages, and its share of the shared ones."""
+    """Proportional set size of this process in MB: private pages, and its share of the shared
+    ones.
+    """
     import psutil
 
     return psutil.Process().memory_full_info().pss / 1e6
 
 
 def sum_and_tell() -> None:
-    """First all_reduce in the group that is there; then say so, and this rank's memory while all ranks live."""
+    """First all_reduce in the group that is there; then say so, and this rank's memory while all
+    ranks live.
+    """
     import torch.distributed as dist
 
     sum_in_group()
@@ -53,7 +59,9 @@ def join(rank: int, world_size: int, port: int, then: Callable[[], object]) -> N
     """Build a gloo group at a port on loopback, and make a call in it."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
+    )
     then()
 
 

@@ -1,7 +1,9 @@
-"""What the simulation predicts beside what real gloo takes on a network with that latency and rate, by shaping.py.
+"""What the simulation predicts beside what real gloo takes on a network with that latency and rate,
+by shaping.py.
 
-`report` runs it; `python -m benchmarks.shaped RANK RANKS LATENCY RATE` is one rank. A rank measures each function over
-the gloo group of the hosts, and then lets the same function run with virtual clocks.
+`report` runs it; `python -m benchmarks.shaped RANK RANKS LATENCY RATE` is one rank. A rank measures
+each function over the gloo group of the hosts, and then lets the same function run with virtual
+clocks.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ def functions() -> dict[str, Callable]:
                 dist.recv(tensor, group_src=1 - rank, group=group)
 
     names = ("ring", "recursive doubling", "naive")
-    return {"ping-pong": ping_pong, "gloo": dist.all_reduce, **{name: ALL_REDUCE[name] for name in names}}
+    return {
+        "ping-pong": ping_pong,
+        "gloo": dist.all_reduce,
+        **{name: ALL_REDUCE[name] for name in names},
+    }
 
 
 def main(rank: int, n: int, latency: float, rate: float) -> None:
@@ -53,8 +59,14 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
     from distlab.simulated.network import Network
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{shaping.address(0)}:29400", rank=rank, world_size=n)
-    calls = {(name, size): partial(fn, torch.zeros(size // 4)) for name, fn in functions().items() for size in SIZES}
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{shaping.address(0)}:29400", rank=rank, world_size=n
+    )
+    calls = {
+        (name, size): partial(fn, torch.zeros(size // 4))
+        for name, fn in functions().items()
+        for size in SIZES
+    }
     real = {key: partial(call, group=dist.group.WORLD) for key, call in calls.items()}
     measured = slowest_in_turns(real, REPEAT)
     backend.register()
@@ -73,8 +85,20 @@ def measure(n: int, latency: float, rate: float) -> list[list]:
     with shaping.network(n, latency, rate) as hosts:
         ranks = []
         for rank, on_host in enumerate(hosts):
-            program = [sys.executable, "-m", "benchmarks.shaped", str(rank), str(n), str(latency), str(rate)]
-            ranks.append(subprocess.Popen([*on_host, *program], env=environment, stdout=subprocess.PIPE, text=True))
+            program = [
+                sys.executable,
+                "-m",
+                "benchmarks.shaped",
+                str(rank),
+                str(n),
+                str(latency),
+                str(rate),
+            ]
+            ranks.append(
+                subprocess.Popen(
+                    [*on_host, *program], env=environment, stdout=subprocess.PIPE, text=True
+                )
+            )
         outputs = [process.communicate(timeout=600)[0] for process in ranks]
     return [json.loads(line) for line in outputs[0].splitlines()]
 
@@ -86,12 +110,17 @@ def report(n: int) -> str:
     except (ClusterError, subprocess.CalledProcessError) as error:
         return f"The simulation was not compared with shaped networks: {error}"
     lines = [
-        f"| {n} hosts | bytes | " + " | ".join(f"{a * 1e3:g} ms, {r / 1e6:g} MB/s" for a, r in NETWORKS) + " |",
+        f"| {n} hosts | bytes | "
+        + " | ".join(f"{a * 1e3:g} ms, {r / 1e6:g} MB/s" for a, r in NETWORKS)
+        + " |",
         "|---|---:|" + "---:|" * len(NETWORKS),
     ]
     for rows in zip(*columns, strict=True):
         name, size = rows[0][:2]
-        cells = [f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}" for _, _, measured, predicted in rows]
+        cells = [
+            f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}"
+            for _, _, measured, predicted in rows
+        ]
         lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

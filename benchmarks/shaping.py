@@ -1,8 +1,10 @@
-"""A network of hosts on this machine whose links have a latency and a rate: practice hosts, and a switch in Python.
+"""A network of hosts on this machine whose links have a latency and a rate: practice hosts, and a
+switch in Python.
 
-Needs Linux and root. Every host has a TUN device; the switch reads each packet that leaves one, holds the sender's port
-and the receiver's for its bytes / rate, adds the latency, and writes it to the receiver's device. What is between are
-the system's own TCP and IP, so that a program on these hosts runs as over real links.
+Needs Linux and root. Every host has a TUN device; the switch reads each packet that leaves one,
+holds the sender's port and the receiver's for its bytes / rate, adds the latency, and writes it to
+the receiver's device. What is between are the system's own TCP and IP, so that a program on these
+hosts runs as over real links.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from distlab_course.practice import practice_hosts
 from distlab_course.practice_programs import IFF_TUN, enter, interface
 
 DEVICE, MTU = "link0", 9000
-SMALL = 120  # bytes of a packet that overtakes others at a port, as TCP's acknowledgements do in Linux's fair queues
-# a connection that was idle starts as quickly as one that was not, and its window holds what a long link carries
+# bytes of a packet that overtakes others at a port, as TCP's acknowledgements do in Linux's fair
+# queues
+SMALL = 120
+# a connection that was idle starts as quickly as one that was not, and its window holds what a long
+# link carries
 SETTINGS = {
     "net.ipv4.tcp_slow_start_after_idle": "0",
     "net.ipv4.tcp_rmem": "4096 4194304 16777216",
@@ -38,10 +43,12 @@ def address(host: int) -> str:
 
 @contextlib.contextmanager
 def network(n: int, latency: float, rate: float) -> Iterator[list[list[str]]]:
-    """`n` hosts on one switch, while the context lasts: by host, what a command line begins with to run there.
+    """`n` hosts on one switch, while the context lasts: by host, what a command line begins with to
+    run there.
 
     Args:
-        latency: seconds that each packet travels. rate: bytes a second of each host's port, in each direction.
+        latency: seconds that each packet travels. rate: bytes a second of each host's port, in each
+            direction.
 
     Raises:
         ClusterError: there can be no such network here.
@@ -84,7 +91,8 @@ def _switch(namespaces: list[Path], latency: float, rate: float) -> None:
         pause = max(0.0, under_way[0][0] - time.monotonic()) if under_way else -1
         for device, _ in poll.poll(pause):
             for packet in _packets(device):
-                dst = packet[19] - 1 if packet[0] >> 4 == 4 else -1  # the last byte of an IPv4 packet's address
+                # the last byte of an IPv4 packet's address
+                dst = packet[19] - 1 if packet[0] >> 4 == 4 else -1
                 if dst not in range(len(devices)):
                     continue
                 now, seconds = time.monotonic(), len(packet) / rate

@@ -28,12 +28,23 @@ def commands(n: int) -> dict[str, list[str]]:
 
 
 def run(words: list[str]) -> tuple[float, list[float]]:
-    """Seconds from before the process starts until it is ready, and each rank's memory in MB; waits for its end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
+    """Seconds from before the process starts until it is ready, and each rank's memory in MB; waits
+    for its end.
+    """
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONWARNINGS": "ignore",
+    }
     seconds, megabytes = None, []
     began = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         for line in process.stdout:
             if line.strip() == "ready":
@@ -41,13 +52,17 @@ def run(words: list[str]) -> tuple[float, list[float]]:
             elif line.startswith("memory "):
                 megabytes.append(float(line.split()[1]))
     if seconds is None:
-        raise RuntimeError(f"{' '.join(words)} ended with status {process.returncode} before it was ready")
+        raise RuntimeError(
+            f"{' '.join(words)} ended with status {process.returncode} before it was ready"
+        )
     return seconds, megabytes
 
 
 def measure(n: int, repeat: int) -> tuple[Found, dict[str, float]]:
     """Each contestant's seconds, and its MB a rank."""
-    runs = in_turns({name: partial(run, words) for name, words in commands(n).items()}, repeat, warm_up=1)
+    runs = in_turns(
+        {name: partial(run, words) for name, words in commands(n).items()}, repeat, warm_up=1
+    )
     seconds = {name: [took for took, _ in own] for name, own in runs.items()}
     memory = {name: max(megabytes) for name, [*_, (_, megabytes)] in runs.items()}
     return seconds, memory

@@ -1,4 +1,6 @@
-"""What noting every call costs, what checked mode costs, and how long a stuck cell takes to be usable again."""
+"""What noting every call costs, what checked mode costs, and how long a stuck cell takes to be
+usable again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ LOOPS = 200
 
 
 def measure(n: int, repeat: int) -> dict[str, Found]:
-    """Tables of contestants: a warm run with and without notes, then calls on the ranks themselves."""
+    """Tables of contestants: a warm run with and without notes, then calls on the ranks
+    themselves.
+    """
     import distlab
 
     with distlab.Cluster(n) as cluster:
@@ -32,9 +36,15 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
             cluster.run(set_layer, notes)
             return cluster.run(timed, call, **options)[0]
 
-        ways = {"cluster.run, every call noted": partial(run, True), "without notes": partial(run, False)}
+        ways = {
+            "cluster.run, every call noted": partial(run, True),
+            "without notes": partial(run, False),
+        }
         tables = {"one all_reduce of one float, noted or not": in_turns(ways, repeat, warm_up=5)}
-        for title, call in (("all_reduce of one float", sum_once), ("message of one float and its answer", ping_pong)):
+        for title, call in (
+            ("all_reduce of one float", sum_once),
+            ("message of one float and its answer", ping_pong),
+        ):
             ways = {
                 "checked": partial(on_ranks, call, True, check=True),
                 "as usual": partial(on_ranks, call, True),
@@ -45,7 +55,9 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
 
 
 def set_layer(rank: int, world_size: int, on: bool) -> None:
-    """Put the layer that notes calls under torch.distributed, or take it away from the classes of torch."""
+    """Put the layer that notes calls under torch.distributed, or take it away from the classes of
+    torch.
+    """
     import ctypes
 
     from distlab.rank import hooks
@@ -87,7 +99,9 @@ def timed(rank: int, world_size: int, call: Callable[[int, Any], None]) -> float
 
 
 def stuck_cells(n: int, repeat: int) -> Found:
-    """Seconds from the block, or from the interrupt, until the error is there and the next cell can run."""
+    """Seconds from the block, or from the interrupt, until the error is there and the next cell can
+    run.
+    """
     import distlab
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,8 @@
-"""Small tests on ranks, and one whose ranks wait for each other, beside torch's own way and a helper around mp.spawn.
+"""Small tests on ranks, and one whose ranks wait for each other, beside torch's own way and a
+helper around mp.spawn.
 
-`python -m benchmarks.testing` runs all of them, which takes minutes, and writes a table into benchmarks/README.md.
+`python -m benchmarks.testing` runs all of them, which takes minutes, and writes a table into
+benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.harness import write
 
-TESTS, RANKS, LIMIT = 50, 4, 60  # the limit in seconds is that of a test of torch's and of the helper's
+# the limit in seconds is that of a test of torch's and of the helper's
+TESTS, RANKS, LIMIT = 50, 4, 60
 BODY = """
     tensor = torch.ones(8) * rank
     dist.all_reduce(tensor)
@@ -93,7 +96,11 @@ def method(self):
 for number in range({tests}):
     setattr(TestSums, f"test_sum_{{number}}", method)
 """
-FILES = {"@pytest.mark.ranks": BY_MARK, "torch's MultiProcessTestCase": TORCHS_OWN, "a helper around mp.spawn": HELPER}
+FILES = {
+    "@pytest.mark.ranks": BY_MARK,
+    "torch's MultiProcessTestCase": TORCHS_OWN,
+    "a helper around mp.spawn": HELPER,
+}
 
 
 def seconds(name: str, chosen: str, tests: int) -> float:
@@ -101,14 +108,27 @@ def seconds(name: str, chosen: str, tests: int) -> float:
     words = {"ranks": RANKS, "tests": tests, "limit": LIMIT, "body": BODY, "hang": HANG}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_peer.py").write_text(FILES[name].format(**words))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-k", chosen]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:timeout",
+            "-k",
+            chosen,
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         began = time.perf_counter()
         ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         took = time.perf_counter() - began
     passed, expected = f"{tests} passed" in ended.stdout, chosen == "test_sum"
     if passed != expected:
-        raise RuntimeError(f"{name}: pytest ended with {ended.returncode}\n{(ended.stdout + ended.stderr)[-3000:]}")
+        raise RuntimeError(
+            f"{name}: pytest ended with {ended.returncode}\n{(ended.stdout + ended.stderr)[-3000:]}"
+        )
     return took
 
 
@@ -121,7 +141,9 @@ def main() -> None:
         rows.append(f"| {name} | {sums:.1f} s | {sums / first:.1f} | {hang:.1f} s |")
         print(rows[-1], flush=True)
     heads = f"| {tests} tests on {RANKS} ranks | pytest, as a whole | times the first | a test that hangs, as a whole |"
-    note = f"The limit of the last two is {LIMIT} s; torch's own is 300 s. On {os.cpu_count()} cores."
+    note = (
+        f"The limit of the last two is {LIMIT} s; torch's own is 300 s. On {os.cpu_count()} cores."
+    )
     write("testing", "\n".join([heads, "|---|---:|---:|---:|", *rows, "", note]))
 
 

@@ -45,7 +45,9 @@ __all__ = sorted(name for names in PUBLIC.values() for name in names)
 def __getattr__(name: str) -> Any:
     module = next((module for module, names in PUBLIC.items() if name in names), None)
     if module is None:
-        raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}.")
+        raise AttributeError(
+            f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}."
+        )
     return getattr(importlib.import_module(module), name)
 
 
@@ -67,14 +69,20 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _offer_px() -> None:
-    """In IPython, define %px and %%px: their first use loads the real ones, which explain how to make a cluster."""
+    """In IPython, define %px and %%px: their first use loads the real ones, which explain how to
+    make a cluster.
+    """
     shell = current_shell()
     if shell is None or "px" in shell.magics_manager.magics["cell"]:
         return
 
     def px(line: str, cell: str | None = None) -> Any:
         load_ipython_extension(shell)
-        return shell.run_line_magic("px", line) if cell is None else shell.run_cell_magic("px", line, cell)
+        return (
+            shell.run_line_magic("px", line)
+            if cell is None
+            else shell.run_cell_magic("px", line, cell)
+        )
 
     shell.register_magic_function(px, "line_cell")
     _look_at_errors(shell)
@@ -83,8 +91,11 @@ def _offer_px() -> None:
 def _look_at_errors(shell: Any) -> None:
     """Have IPython ask, about an error of a cell, whether the cell was meant for the ranks."""
 
-    def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None) -> None:
-        from distlab.notebook import magics  # when there is an error: `import distlab` alone costs nothing
+    def explain(
+        shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None
+    ) -> None:
+        # when there is an error: `import distlab` alone costs nothing
+        from distlab.notebook import magics
 
         magics.explain(shell, kind, error, traceback, tb_offset)
 

@@ -1,8 +1,9 @@
 """`python -m distlab`: its commands, and the doctor: what this machine can do, and what to change.
 
-Run by a person and by `make lab`, in its own process. Each check prints lines; the machine is fine if none of them
-raises. Other commands are entry points of the group "distlab.commands", functions of the list of arguments, whose
-docstrings begin with the command and what it does: the course has `course`, `lab` and `class`.
+Run by a person and by `make lab`, in its own process. Each check prints lines; the machine is fine
+if none of them raises. Other commands are entry points of the group "distlab.commands", functions
+of the list of arguments, whose docstrings begin with the command and what it does: the course has
+`course`, `lab` and `class`.
 """
 
 import argparse
@@ -25,7 +26,9 @@ RANKS = 4  # of the lessons
 
 
 def main() -> int:
-    """Run the command that is named, `doctor` or one of another package's; returns the exit status."""
+    """Run the command that is named, `doctor` or one of another package's; returns the exit
+    status.
+    """
     others = {point.name: point for point in entry_points(group="distlab.commands")}
     given = sys.argv[1:]
     name = next((word for word in given if word in ("doctor", *others)), "")
@@ -37,7 +40,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m distlab",
         description="Distributed PyTorch on real ranks.",
-        epilog="\n".join(["commands:", *rows, "", "python -m distlab COMMAND --help says more about one."]),
+        epilog="\n".join(
+            ["commands:", *rows, "", "python -m distlab COMMAND --help says more about one."]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=["doctor", *others])
@@ -46,7 +51,9 @@ def main() -> int:
 
 
 def _what_it_does(command: Callable[..., Any]) -> str:
-    """The first sentence of a command's docstring, without the command: "write the lessons into a folder"."""
+    """The first sentence of a command's docstring, without the command: "write the lessons into a
+    folder".
+    """
     words = " ".join((command.__doc__ or "").split()).partition("`: ")[2]
     return words.partition(". ")[0].rstrip(".")
 
@@ -61,15 +68,27 @@ def doctor(arguments: Sequence[str]) -> int:
         description="Check what this machine can do: Python and packages, cores, memory, disk and limits, and whether "
         "ranks start and can all-reduce. Each line says what is as it should be, or what to change.",
     )
-    parser.add_argument("--clean", action="store_true", help="end processes of clusters whose notebook is gone")
-    parser.add_argument("--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh")
-    parser.add_argument("--python", metavar="PATH", help="with --hosts: the Python there; by default, as here")
-    parser.add_argument("--interface", metavar="NAME", help="with --hosts: the network interface of the ranks there")
+    parser.add_argument(
+        "--clean", action="store_true", help="end processes of clusters whose notebook is gone"
+    )
+    parser.add_argument(
+        "--hosts", metavar="A,B", help="start a rank on each of these hosts instead, by ssh"
+    )
+    parser.add_argument(
+        "--python", metavar="PATH", help="with --hosts: the Python there; by default, as here"
+    )
+    parser.add_argument(
+        "--interface", metavar="NAME", help="with --hosts: the network interface of the ranks there"
+    )
     chosen = parser.parse_args(arguments)
     checks, where = CHECKS, "here"
     if chosen.hosts:
         hosts, where = dict.fromkeys(chosen.hosts.split(","), 1), "on these hosts together"
-        checks = {"hosts": lambda: check_group(hosts=hosts, python=chosen.python, interface=chosen.interface)}
+        checks = {
+            "hosts": lambda: check_group(
+                hosts=hosts, python=chosen.python, interface=chosen.interface
+            )
+        }
     elif chosen.clean:
         processes = reaper.leftovers()
         reaper.end(processes)
@@ -93,7 +112,9 @@ def show(what: str, seen: str, advice: str = "") -> None:
 
 
 def check_machine() -> None:
-    """Python and the packages that matter most, cores, memory, disk, limits, and processes that were left over."""
+    """Python and the packages that matter most, cores, memory, disk, limits, and processes that
+    were left over.
+    """
     show("Python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
     show("packages", ", ".join(f"{name} {version(name)}" for name in names))
@@ -103,11 +124,17 @@ def check_machine() -> None:
         "memory",
         f"{machine.memory() / 1e9:.1f} GB free; a rank takes about {this_host.MEGABYTES_FORKED} MB, and what it loads",
     )
-    here, temporary = (shutil.disk_usage(folder).free / 1e9 for folder in (".", tempfile.gettempdir()))
+    here, temporary = (
+        shutil.disk_usage(folder).free / 1e9 for folder in (".", tempfile.gettempdir())
+    )
     show("disk", f"{here:.1f} GB free in this folder, {temporary:.1f} GB for temporary files")
     show("limits", _limits())
     left = ", ".join(str(process.pid) for process in reaper.leftovers())
-    show("leftovers", left or "none", "python -m distlab doctor --clean ends these processes." if left else "")
+    show(
+        "leftovers",
+        left or "none",
+        "python -m distlab doctor --clean ends these processes." if left else "",
+    )
 
 
 def _limits() -> str:
@@ -130,14 +157,20 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
 
 
 def check_group(n: int | None = None, **where: Any) -> None:
-    """Build a real gloo group and call all_reduce in it; with hosts, a rank on each, and compare their clocks."""
+    """Build a real gloo group and call all_reduce in it; with hosts, a rank on each, and compare
+    their clocks.
+    """
     began = time.monotonic()
     with distlab.Cluster(n, **where, timeout=20) as cluster:
         sums, names = cluster.run(sum_of_ranks), cluster.ranks.hosts
         offsets = clock_offsets(cluster.ranks, range(cluster.n))
     for rank, name in enumerate(names):
         offset = offsets.get(rank)
-        seen = "the same as here" if offset is None else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"
+        seen = (
+            "the same as here"
+            if offset is None
+            else f"{offset.seconds:+.3f} s, to within {offset.error:.4f} s"
+        )
         differs = offset is not None and abs(offset.seconds) >= MOST_SKEW
         advice = "Traces correct for it, logs do not: run ntpd or chronyd on all hosts."
         show("clock", f"{name}: {seen}", advice if differs else "")

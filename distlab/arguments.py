@@ -1,4 +1,6 @@
-"""Rules for arguments: each raises an ArgumentError for a value that breaks it; "25 GB/s" as a number. Runs anywhere."""
+"""Rules for arguments: each raises an ArgumentError for a value that breaks it; "25 GB/s" as a
+number. Runs anywhere.
+"""
 
 import math
 import re
@@ -7,13 +9,16 @@ from typing import Any, NoReturn
 
 from distlab.errors import ArgumentError, ArgumentTypeError
 
-PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}  # powers of ten
+# powers of ten
+PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?)(?:e([+-]?\d+))?\s*([numµkMGTP]?)(\S*)\s*")
 SECONDS = {"s": 1.0}  # units, for `quantity`
 BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
 
-def quantity(name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False) -> float:
+def quantity(
+    name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False
+) -> float:
     """A number from a text such as "25 GB/s", or the number itself.
 
     Args:
@@ -31,17 +36,24 @@ def quantity(name: str, value: Any, units: Mapping[str, float], example: str, ze
         found = QUANTITY.fullmatch(value)
         number = math.nan
         if found and found[4] in units:
-            number = float(f"{found[1]}e{int(found[2] or 0) + PREFIXES[found[3]]}") * units[found[4]]
+            number = (
+                float(f"{found[1]}e{int(found[2] or 0) + PREFIXES[found[3]]}") * units[found[4]]
+            )
     wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
     if wrong_type or not 0 <= number < math.inf or (number == 0 and not zero):
         rule, example = "0 or more" if zero else "above 0", f"{name}={example}"
         if "" not in units:
-            rule, example = f"{rule}, as a number or with a unit ({', '.join(units)})", example.replace("=", '="') + '"'
+            rule, example = (
+                f"{rule}, as a number or with a unit ({', '.join(units)})",
+                example.replace("=", '="') + '"',
+            )
         refuse(name, rule, value, f"For example: {example}.", wrong_type)
     return float(number)
 
 
-def refuse(name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False) -> NoReturn:
+def refuse(
+    name: str, rule: str, value: object, advice: str = "", wrong_type: bool = False
+) -> NoReturn:
     """Raise the error for a bad argument: "<name> must be <rule>, got <value!r>." and what to do.
 
     Runs on: anywhere.
@@ -60,8 +72,18 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, advic
     """A whole number from `low` to `high`; None for no upper limit."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < low or (high is not None and value > high):
-        rule = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
-        refuse(name, rule, value, advice or f"For example: {name}={max(1, low)}.", wrong_type=not is_whole)
+        rule = (
+            f"a whole number of {low} or more"
+            if high is None
+            else f"a whole number from {low} to {high}"
+        )
+        refuse(
+            name,
+            rule,
+            value,
+            advice or f"For example: {name}={max(1, low)}.",
+            wrong_type=not is_whole,
+        )
     return value
 
 
@@ -83,7 +105,13 @@ def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in value)
     if not in_range or not 0 < len(value) == len(set(value)):
-        refuse(name, f"a list of different ranks from 0 to {n - 1}", value, advice, wrong_type=not is_list)
+        refuse(
+            name,
+            f"a list of different ranks from 0 to {n - 1}",
+            value,
+            advice,
+            wrong_type=not is_list,
+        )
     return list(value)
 
 

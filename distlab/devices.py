@@ -1,6 +1,7 @@
 """Where a rank computes: on its own GPU, on a shared one, or on the CPU; decided only here.
 
-Called on the ranks, and by the process that starts them; it needs only torch, and the same code runs under `torchrun`.
+Called on the ranks, and by the process that starts them; it needs only torch, and the same code
+runs under `torchrun`.
 """
 
 import os
@@ -12,17 +13,19 @@ from distlab.arguments import whole_number
 
 
 def device_for(rank: int) -> torch.device:
-    """The device of a rank: its own GPU if there is one for each rank, a shared GPU if there are fewer.
+    """The device of a rank: its own GPU if there is one for each rank, a shared GPU if there are
+    fewer.
 
-    `backend_for` names the backend: nccl if each rank has its own GPU, otherwise gloo, which also takes CUDA tensors.
+    `backend_for` names the backend: nccl if each rank has its own GPU, otherwise gloo, which also
+    takes CUDA tensors.
 
         model = model.to(distlab.device_for(rank))
 
     Runs on: anywhere; no rank waits for another.
 
     Args:
-        rank: in the world. Its place on its machine is LOCAL_RANK, and the number of ranks there is LOCAL_WORLD_SIZE,
-            which the cluster and torchrun set; without it, the size of the world.
+        rank: in the world. Its place on its machine is LOCAL_RANK, and the number of ranks there is
+            LOCAL_WORLD_SIZE, which the cluster and torchrun set; without it, the size of the world.
 
     Returns:
         cuda:0, cuda:1, ..., or cpu where there is no GPU.
@@ -31,11 +34,18 @@ def device_for(rank: int) -> torch.device:
         ArgumentError: `rank` is not a whole number of 0 or more.
     """
     whole_number("rank", rank, 0)
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or (dist.get_world_size() if dist.is_initialized() else 1))
+    ranks_here = int(
+        os.environ.get("LOCAL_WORLD_SIZE")
+        or (dist.get_world_size() if dist.is_initialized() else 1)
+    )
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")
-    place = int(os.environ.get("LOCAL_RANK", rank)) if os.environ.get("RANK") == str(rank) else rank % ranks_here
+    place = (
+        int(os.environ.get("LOCAL_RANK", rank))
+        if os.environ.get("RANK") == str(rank)
+        else rank % ranks_here
+    )
     return torch.device("cuda", place % gpus)
 
 

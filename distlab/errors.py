@@ -19,8 +19,9 @@
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
 
-A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and the ranks are
-distlab's own and explain nothing. A person who watches sees it as wide as the pane is: see notebook/display.py.
+A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and
+the ranks are distlab's own and explain nothing. A person who watches sees it as wide as the pane
+is: see notebook/display.py.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class RanksFailed(DistlabError):
         finished: the ranks that ended without a fault.
     """
 
-    def __init__(self, message: str, failures: tuple[Failure, ...] = (), finished: tuple[int, ...] = ()):
+    def __init__(
+        self, message: str, failures: tuple[Failure, ...] = (), finished: tuple[int, ...] = ()
+    ):
         super().__init__(message)
         self.failures = failures
         self.finished = finished
@@ -99,7 +102,8 @@ class RankTimeout(RanksFailed, TimeoutError):
 
 
 class SweepError(RanksFailed):
-    """A function failed while distlab.sweep measured it; the error that it failed with is the `__cause__`.
+    """A function failed while distlab.sweep measured it; the error that it failed with is the
+    `__cause__`.
 
     Attributes:
         partial: the `Sweep` with all that was measured before.
@@ -111,14 +115,21 @@ class SweepError(RanksFailed):
 class MismatchError(DistlabError, RuntimeError):
     """What ranks gave to one call does not match; raised on ranks before data moves.
 
-    In checked mode the arguments of every call are compared, otherwise only the groups that ranks make.
+    In checked mode the arguments of every call are compared, otherwise only the groups that ranks
+    make.
     """
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt, no Exception."""
+    """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt,
+    no Exception.
+    """
 
     _render_traceback_ = DistlabError._render_traceback_
 
 
-NAMES = [name for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, DistlabError)]
+NAMES = [
+    name
+    for name, kind in vars().items()
+    if isinstance(kind, type) and issubclass(kind, DistlabError)
+]

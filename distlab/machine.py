@@ -1,9 +1,9 @@
 """What this machine lets a process have: cores, memory, open files, processes and threads.
 
-Runs on the notebook's kernel, called by plan.py, sweep.py, predict's recorder and the doctor; and in the fork server of
-each host, called by this_host.py. A machine may be larger than what a process gets of it: Slurm and taskset allow
-some of the cores, and a container, as those of JupyterHub, Binder and Docker are, has a share of their time, and of
-the memory.
+Runs on the notebook's kernel, called by plan.py, sweep.py, predict's recorder and the doctor; and
+in the fork server of each host, called by this_host.py. A machine may be larger than what a process
+gets of it: Slurm and taskset allow some of the cores, and a container, as those of JupyterHub,
+Binder and Docker are, has a share of their time, and of the memory.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from distlab.arguments import refuse
 
-CORES = "DISTLAB_CORES"  # of the environment: how many cores to count with, whatever the machine says
+# of the environment: how many cores to count with, whatever the machine says
+CORES = "DISTLAB_CORES"
 # Linux's control groups, version 1 or 2: which of them this process is in, and their limits
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -48,15 +49,16 @@ class TaskLimit:
 def cores() -> int:
     """How many cores' worth of time this process may use, at least 1.
 
-    The smallest of: the cores of the machine, those that this process may run on, and the quota of its containers,
-    rounded up. Where that is not what you mean, set DISTLAB_CORES.
+    The smallest of: the cores of the machine, those that this process may run on, and the quota of
+    its containers, rounded up. Where that is not what you mean, set DISTLAB_CORES.
 
     Runs on: anywhere.
 
     Raises:
         ArgumentError: DISTLAB_CORES is no number.
 
-    Source: Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.max), and scheduler/sched-bwc.rst for version 1.
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.max), and scheduler/sched-bwc.rst
+        for version 1.
     """
     wanted = os.environ.get(CORES)
     if wanted is not None:
@@ -69,7 +71,8 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """The bytes that this process and its children can still take: of the machine, or of its containers if less.
+    """The bytes that this process and its children can still take: of the machine, or of its
+    containers if less.
 
     Runs on: anywhere.
     """
@@ -87,11 +90,13 @@ def open_files() -> int | None:
 
 
 def tasks() -> TaskLimit | None:
-    """The limit on processes and threads that is reached first; None where there is none, or it is far away.
+    """The limit on processes and threads that is reached first; None where there is none, or it is
+    far away.
 
     Runs on: anywhere.
 
-    Source: Linux, getrlimit(2) on RLIMIT_NPROC, which does not bind root; admin-guide/cgroup-v2.rst on pids.max.
+    Source: Linux, getrlimit(2) on RLIMIT_NPROC, which does not bind root; admin-guide/cgroup-v2.rst
+    on pids.max.
     """
     found = [limit for limit in map(_tasks_of, _groups("pids")) if limit is not None]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -106,7 +111,9 @@ def tasks() -> TaskLimit | None:
 def _tasks_of(group: Path) -> TaskLimit | None:
     """The limit of a container; None for no limit."""
     with contextlib.suppress(ValueError):  # "max", or no such files
-        return TaskLimit(int(_read(group / "pids.max")), int(_read(group / "pids.current")), is_users=False)
+        return TaskLimit(
+            int(_read(group / "pids.max")), int(_read(group / "pids.current")), is_users=False
+        )
     return None
 
 
@@ -135,7 +142,12 @@ def _owner(path: Path) -> int:
 def _given(wanted: str) -> int:
     """The number of cores in DISTLAB_CORES."""
     if not wanted.isdecimal() or int(wanted) == 0:
-        refuse(CORES, "a whole number above 0", wanted, "It is a variable of the environment: unset it, or change it.")
+        refuse(
+            CORES,
+            "a whole number above 0",
+            wanted,
+            "It is a variable of the environment: unset it, or change it.",
+        )
     return int(wanted)
 
 
@@ -143,10 +155,11 @@ def _given(wanted: str) -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the control groups that this process is in, whose limits of "cpu", "memory" or "pids" bind it.
+    """The folders of the control groups that this process is in, whose limits of "cpu", "memory" or
+    "pids" bind it.
 
-    A group is also under the limits of those around it. Inside a container the path may be that of the host, which is
-    not there; the container's own group is then the root of what is mounted.
+    A group is also under the limits of those around it. Inside a container the path may be that of
+    the host, which is not there; the container's own group is then the root of what is mounted.
     """
     for line in _read(OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -170,7 +183,10 @@ def _quota(group: Path) -> float | None:
     """The cores' worth of time that a group may use; None for no limit."""
     words = _read(group / "cpu.max").split()  # "150000 100000": microseconds in a period of so many
     if not words:  # version 1
-        words = [_read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()]
+        words = [
+            _read(group / "cpu.cfs_quota_us").strip(),
+            _read(group / "cpu.cfs_period_us").strip(),
+        ]
     with contextlib.suppress(ValueError, ZeroDivisionError):  # "max 100000", or nothing
         quota, period = map(int, words)
         if quota > 0:  # version 1 says -1 for no limit
@@ -179,7 +195,9 @@ def _quota(group: Path) -> float | None:
 
 
 def _memory_left(group: Path) -> int | None:
-    """The bytes that a group may still take; None for no limit. What it keeps of files goes when memory is wanted."""
+    """The bytes that a group may still take; None for no limit. What it keeps of files goes when
+    memory is wanted.
+    """
     names = ("memory.max", "memory.current", "inactive_file")
     if not (group / names[0]).exists():
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

@@ -1,6 +1,8 @@
-"""Times, bandwidths and sizes as texts, and tables of them: what notebooks print and figures write beside their marks.
+"""Times, bandwidths and sizes as texts, and tables of them: what notebooks print and figures write
+beside their marks.
 
-`distlab.measure` offers the texts to notebooks; results that print themselves are tables. Runs anywhere.
+`distlab.measure` offers the texts to notebooks; results that print themselves are tables. Runs
+anywhere.
 """
 
 import html
@@ -21,7 +23,8 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bandwidth(gigabytes_per_second: float) -> str:
-    """A bandwidth as a notebook prints it, 11 characters wide: "  1.23 GB/s", where 1 GB is 1e9 bytes.
+    """A bandwidth as a notebook prints it, 11 characters wide: "  1.23 GB/s", where 1 GB is 1e9
+    bytes.
 
     Runs on: anywhere.
     """
@@ -29,7 +32,8 @@ def format_bandwidth(gigabytes_per_second: float) -> str:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; above 10,000 B rounded, unless it is a multiple of a unit.
+    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; above 10,000 B rounded, unless it is a
+    multiple of a unit.
 
     Runs on: anywhere.
     """
@@ -38,7 +42,8 @@ def format_bytes(num_bytes: int) -> str:
         value, step = value // 1024, step + 1
     if value < 1024 or num_bytes < 10_000:
         return f"{value} {units[step]}"
-    step = 1 + sum(num_bytes >= 999.5 * 1024**larger for larger in (1, 2))  # three digits are enough from there on
+    # three digits are enough from there on
+    step = 1 + sum(num_bytes >= 999.5 * 1024**larger for larger in (1, 2))
     return f"{num_bytes / 1024**step:.3g} {units[step]}"
 
 
@@ -80,13 +85,18 @@ class Table:
     def __repr__(self) -> str:
         lines = [self.heads, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        forms = [f"{{:{'>' if side == 'r' else '<'}{width}}}" for side, width in zip(self.sides, widths, strict=True)]
+        forms = [
+            f"{{:{'>' if side == 'r' else '<'}{width}}}"
+            for side, width in zip(self.sides, widths, strict=True)
+        ]
         texts = ["   ".join(forms).format(*line).rstrip() for line in lines]
         return "\n".join([*filter(None, [self.title]), *texts, *self.notes])
 
     def _repr_html_(self) -> str:
         body = "".join(self._html(line, "td") for line in self.rows)
-        above = f'<caption style="caption-side:top;text-align:left">{html.escape(self.title)}</caption>'
+        above = (
+            f'<caption style="caption-side:top;text-align:left">{html.escape(self.title)}</caption>'
+        )
         below = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
         return f"<table>{above}<thead>{self._html(self.heads, 'th')}</thead><tbody>{body}</tbody></table>{below}"
 

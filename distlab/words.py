@@ -1,10 +1,13 @@
-"""Words and lines for a person: lists of ranks, and texts broken to the width of a page. Runs anywhere."""
+"""Words and lines for a person: lists of ranks, and texts broken to the width of a page. Runs
+anywhere.
+"""
 
 import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-COLUMNS = 80  # of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
+# of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
+COLUMNS = 80
 
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
@@ -12,7 +15,8 @@ def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
     if not ranks:
         return "no ranks"
     ranks = sorted(set(ranks))
-    runs = grouped((rank - place, rank) for place, rank in enumerate(ranks))  # in a run both rise together
+    # in a run both rise together
+    runs = grouped((rank - place, rank) for place, rank in enumerate(ranks))
     spans = list(runs.values())
     words: list[str] = []
     for span in spans:
@@ -31,14 +35,24 @@ def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 
 
 def fitted(text: str) -> list[str]:
-    """The lines of a text, each broken between words where it is too long; a row of a table before its last column."""
+    """The lines of a text, each broken between words where it is too long; a row of a table before
+    its last column.
+    """
     lines = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
         following = " " * min(indent + 8, COLUMNS // 2) if indent else ""
         row, _, code = line.rpartition("  ")
-        parts = [row.rstrip(), following + code] if len(line) > COLUMNS and indent and row.strip() else [line]
+        parts = (
+            [row.rstrip(), following + code]
+            if len(line) > COLUMNS and indent and row.strip()
+            else [line]
+        )
         for part in parts:
-            options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": following}
+            options = {
+                "break_long_words": False,
+                "break_on_hyphens": False,
+                "subsequent_indent": following,
+            }
             lines += textwrap.wrap(part, COLUMNS, **options) or [""]
     return lines

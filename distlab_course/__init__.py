@@ -1,4 +1,6 @@
-"""What learners read and build: algorithms, data, data parallelism, checkpoints; exercises, figures, practice hosts."""
+"""What learners read and build: algorithms, data, data parallelism, checkpoints; exercises,
+figures, practice hosts.
+"""
 
 from importlib import import_module
 from typing import Any

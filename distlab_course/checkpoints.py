@@ -1,9 +1,11 @@
 """Checkpoints: a training that was stopped, or killed, continues where it was.
 
-Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 22 builds the core of it.
+Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 22 builds the core
+of it.
 
-Rank 0 writes for all. It writes beside the old file and puts the new one in its place at the end, so that a rank
-that is killed in between leaves the old one whole. Random numbers are each rank's own, so every rank's are saved.
+Rank 0 writes for all. It writes beside the old file and puts the new one in its place at the end,
+so that a rank that is killed in between leaves the old one whole. Random numbers are each rank's
+own, so every rank's are saved.
 """
 
 import contextlib
@@ -48,10 +50,13 @@ class Resumed:
         return "\n".join([f"Resumed: {names}; saved by {_ranks(self.ranks)}", *self.changes])
 
 
-def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None, **values: Any) -> None:
+def save(
+    path: str | Path, model: nn.Module, optimizer: Optimizer | None = None, **values: Any
+) -> None:
     """Save a training; when it returns, on any rank, the file is on the disk and whole.
 
-    The weights are those of rank 0, of the module inside where the model is a DistributedDataParallel.
+    The weights are those of rank 0, of the module inside where the model is a
+    DistributedDataParallel.
 
         checkpoints.save("digits.pt", model, optimizer, epoch=3)
 
@@ -59,10 +64,12 @@ def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None,
 
     Args:
         path: of the file, in a folder that rank 0 can write; the folder is made if it is not there.
-        values: more to be saved: numbers, texts, tensors, and lists and dicts of them; rank 0's count.
+        values: more to be saved: numbers, texts, tensors, and lists and dicts of them; rank 0's
+            count.
 
     Raises:
-        CheckpointError: on every rank, if rank 0 could not write the file, or `load` could not read what is in it.
+        CheckpointError: on every rank, if rank 0 could not write the file, or `load` could not read
+            what is in it.
     """
     random_states, (rank, _) = _gather(_random_state()), _place()
     with _together():  # no rank continues before the file is there
@@ -81,8 +88,9 @@ def save(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None,
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> Resumed:
     """Put a saved training back into the model and the optimizer, in place, on every rank.
 
-    On as many ranks as saved it, the training then continues as if it had never stopped; to the last bit, if a
-    DistributedDataParallel model was rehearsed before. On another number, `changes` of the result says what differs.
+    On as many ranks as saved it, the training then continues as if it had never stopped; to the
+    last bit, if a DistributedDataParallel model was rehearsed before. On another number, `changes`
+    of the result says what differs.
 
         checkpoints.rehearse(ddp, images)
         epoch = checkpoints.load("digits.pt", ddp, optimizer)["epoch"]
@@ -90,11 +98,12 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
     Runs on: every rank (one that skips it hangs the rest); without a process group, anywhere.
 
     Args:
-        path: of a file that `save` has written, which every rank can read. Tensors in its `values` come to the CPU;
-            model and optimizer stay where they are.
+        path: of a file that `save` has written, which every rank can read. Tensors in its `values`
+            come to the CPU; model and optimizer stay where they are.
 
     Raises:
-        CheckpointError: on every rank, if one cannot read the file, or it does not fit; nothing was changed then.
+        CheckpointError: on every rank, if one cannot read the file, or it does not fit; nothing was
+            changed then.
     """
     path, inside = Path(path), _inside(model)
     with _together():
@@ -119,10 +128,10 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def rehearse(model: nn.Module, *inputs: Any) -> None:
     """Go forward and backward once and throw the gradients away, before `load`.
 
-    DistributedDataParallel sorts its buckets again after its first backward. Where a gradient lies in its bucket
-    decides in which order its parts are added, and so its last bits. A training that continues must not repeat that
-    first step.
-    What the rehearsal changes, buffers and random numbers, `load` puts back.
+    DistributedDataParallel sorts its buckets again after its first backward. Where a gradient lies
+    in its bucket decides in which order its parts are added, and so its last bits. A training that
+    continues must not repeat that first step. What the rehearsal changes, buffers and random
+    numbers, `load` puts back.
 
     Runs on: every rank (one that skips it hangs the rest).
 
@@ -139,7 +148,9 @@ def _together() -> Iterator[None]:
     problem = None
     try:
         yield
-    except Exception as error:  # also another's, such as that of a sharded optimizer which has no whole state
+    except (
+        Exception
+    ) as error:  # also another's, such as that of a sharded optimizer which has no whole state
         problem = str(error) if isinstance(error, DistlabError) else _reason(error)
     for first in filter(None, _gather(problem)):
         raise CheckpointError(first)
@@ -163,8 +174,11 @@ def _ranks(n: int) -> str:
 
 
 def _write(path: Path, state: Mapping[str, Any]) -> None:
-    """Write beside the file, make sure that it is on the disk, then put it in the file's place at once."""
-    partial = path.with_name(f".{path.name}.partial")  # the same name next time: what a kill leaves does not pile up
+    """Write beside the file, make sure that it is on the disk, then put it in the file's place at
+    once.
+    """
+    # the same name next time: what a kill leaves does not pile up
+    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
@@ -174,7 +188,9 @@ def _write(path: Path, state: Mapping[str, Any]) -> None:
         if unsafe := get_unsafe_globals_in_checkpoint(partial):
             rule = "numbers, texts, tensors, and lists and dicts of them"
             advice = "Give the state_dict() of an object, and plain values such as float(x)."
-            raise CheckpointError(f"What is saved must be {rule}, got {', '.join(unsafe)}. {advice}")
+            raise CheckpointError(
+                f"What is saved must be {rule}, got {', '.join(unsafe)}. {advice}"
+            )
         os.replace(partial, path)
     except Exception as error:  # a full disk, a folder that may not be written
         with contextlib.suppress(OSError):
@@ -198,18 +214,32 @@ def _read(path: Path) -> dict[str, Any]:
         found = f", whose {path.stat().st_size} bytes cannot be read ({_reason(error)})"
         _refuse(path, "a whole checkpoint", found, "Load an older one, or begin anew.")
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        _refuse(path, "a file that checkpoints.save has written", ", which is another", "Load it with torch.load.")
+        _refuse(
+            path,
+            "a file that checkpoints.save has written",
+            ", which is another",
+            "Load it with torch.load.",
+        )
     return state
 
 
-def _check(path: Path, state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer | None) -> None:
-    """Compare what was saved with the model and the optimizer, which torch would change before it complains."""
+def _check(
+    path: Path, state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer | None
+) -> None:
+    """Compare what was saved with the model and the optimizer, which torch would change before it
+    complains.
+    """
     own, saved = model.state_dict(), state["model"]
     for key in {**own, **saved}:
         have, want = _shape(saved.get(key)), _shape(own.get(key))
         if have != want:
             found = f" with {key!r}, which is {have} there and {want} in the model"
-            _refuse(path, "a checkpoint of this model", found, "Build the model as it was when it was saved.")
+            _refuse(
+                path,
+                "a checkpoint of this model",
+                found,
+                "Build the model as it was when it was saved.",
+            )
     if optimizer is not None and state["kind"] != _kind_of(optimizer):
         found = f" with {state['kind']}, and the optimizer is {_kind_of(optimizer)}"
         advice = "Make the optimizer as it was, or load(path, model) for the weights alone."

@@ -1,10 +1,11 @@
 """Data for training: sets of images in memory, and their partition among the ranks.
 
-Called by the notebooks and on the ranks; the same code runs under `torchrun`. It needs pooch for what it downloads.
+Called by the notebooks and on the ranks; the same code runs under `torchrun`. It needs pooch for
+what it downloads.
 
-The digits ship inside scikit-learn. Only MNIST and CIFAR-10 need files, which `load` downloads. They lie as torchvision
-lays them out, so files that it has downloaded are found; but beside a CPU build of torch PyPI's torchvision cannot be
-imported, so the course reads them itself.
+The digits ship inside scikit-learn. Only MNIST and CIFAR-10 need files, which `load` downloads.
+They lie as torchvision lays them out, so files that it has downloaded are found; but beside a CPU
+build of torch PyPI's torchvision cannot be imported, so the course reads them itself.
 """
 
 import gzip
@@ -47,12 +48,14 @@ PATIENCE_SECONDS = 20  # for a server that does not answer
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageSet:
-    """Images and their labels in memory; sample i is a normalised image and its label, as a DataLoader takes them.
+    """Images and their labels in memory; sample i is a normalised image and its label, as a
+    DataLoader takes them.
 
     Args:
         images: uint8 [samples, channels, height, width], from 0 to `highest`.
         labels: int64 [samples].
-        mean, std: of the pixels as fractions of `highest`, one a channel; every image is normalised by them.
+        mean, std: of the pixels as fractions of `highest`, one a channel; every image is normalised
+            by them.
         highest: value of the brightest pixel that can be.
     """
 
@@ -62,11 +65,14 @@ class ImageSet:
     std: tuple[float, ...]
     highest: int = 255
 
-    def batch(self, indices: Sequence[int] | torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(
+        self, indices: Sequence[int] | torch.Tensor | slice
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Some samples at once.
 
         Returns:
-            normalised images, float32 [samples, channels, height, width], and labels, int64 [samples].
+            normalised images, float32 [samples, channels, height, width], and labels, int64
+            [samples].
         """
         fractions = self.images[indices].to(torch.float32) / self.highest
         mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
@@ -106,25 +112,31 @@ class Images:
 
 
 def load(name: str = "digits", root: str | Path | None = None) -> Images:
-    """A set of images by its name; the digits need no files, the others are downloaded when they are not there.
+    """A set of images by its name; the digits need no files, the others are downloaded when they
+    are not there.
 
     On ranks, one rank of each machine downloads and checks the files while the others wait for it.
 
-    Runs on: every rank of the group (a rank that skips it hangs the rest); without a process group, anywhere.
+    Runs on: every rank of the group (a rank that skips it hangs the rest); without a process group,
+    anywhere.
 
     Args:
-        name: "digits" (1797 handwritten digits of 8 x 8 pixels, inside scikit-learn), "mnist" (70,000 of 28 x 28)
-            or "cifar10" (60,000 photographs, 3 x 32 x 32).
-        root: folder for the files, as torchvision lays them out; by default distlab/ in the user's cache.
+        name: "digits" (1797 handwritten digits of 8 x 8 pixels, inside scikit-learn), "mnist"
+            (70,000 of 28 x 28) or "cifar10" (60,000 photographs, 3 x 32 x 32).
+        root: folder for the files, as torchvision lays them out; by default distlab/ in the user's
+            cache.
 
     Raises:
-        ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and cannot be downloaded.
+        ArgumentError: there is no set of that name. DataError: a file is missing or damaged, and
+            cannot be downloaded.
     """
     one_of("name", name, ("digits", *FILES), 'Call load() for the digits, or load("mnist").')
     if name == "digits":
         return digits()
     # source of the default: XDG Base Directory Specification
-    folder = Path(root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlab")
+    folder = Path(
+        root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlab"
+    )
     if name == "mnist":
         folder = folder / "MNIST" / "raw"
     one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
@@ -155,17 +167,20 @@ def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
             pooch.retrieve(address + name, f"md5:{md5}", name, folder, downloader=download)
         except (OSError, ValueError) as error:
             why = f"is missing or damaged, and could not be downloaded ({error})"
-            raise DataError(f"{folder / name} {why}. Put a whole copy there, or call load() for the digits.") from error
+            raise DataError(
+                f"{folder / name} {why}. Put a whole copy there, or call load() for the digits."
+            ) from error
 
 
 def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call fn(*args, **kwargs) on one rank of each machine, and then on the others, which find the work done.
+    """Call fn(*args, **kwargs) on one rank of each machine, and then on the others, which find the
+    work done.
 
     However long the first takes, the others do not run into the group's timeout. For example
     one_rank_first(torchvision.datasets.MNIST, "data", download=True).
 
-    Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and torchrun set, is 0
-    on the first rank of a machine. Without a process group it is the plain call.
+    Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and
+    torchrun set, is 0 on the first rank of a machine. Without a process group it is the plain call.
 
     Returns:
         what fn returned on this rank.
@@ -177,14 +192,17 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     first = int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
     value, failure = None, None
-    patient = dist.new_group(timeout=timedelta(days=1), backend="gloo")  # its ranks wait as long as the first one takes
+    # its ranks wait as long as the first one takes
+    patient = dist.new_group(timeout=timedelta(days=1), backend="gloo")
     if first:
         try:
             value = fn(*args, **kwargs)
         except Exception as error:
             failure = error
     reports: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(reports, failure and f"{type(failure).__name__}: {failure}", group=patient)
+    dist.all_gather_object(
+        reports, failure and f"{type(failure).__name__}: {failure}", group=patient
+    )
     dist.destroy_process_group(patient)
     if failure is not None:
         raise failure
@@ -194,10 +212,11 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
-    """Shuffled parts of a data set for the ranks, of which each takes its own: `partition(samples, world_size)[rank]`.
+    """Shuffled parts of a data set for the ranks, of which each takes its own: `partition(samples,
+    world_size)[rank]`.
 
-    Every sample is in exactly one part, and the sizes differ by one at most. The same seed gives the same parts on
-    every rank, so that no rank has to send any. Lab 06 builds it.
+    Every sample is in exactly one part, and the sizes differ by one at most. The same seed gives
+    the same parts on every rank, so that no rank has to send any. Lab 06 builds it.
 
     Runs on: anywhere; no rank waits for another.
 
@@ -217,8 +236,8 @@ def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
 def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
     """Cut each image out of a wider border of zeros at a random place, and mirror half of them.
 
-    Images then look a little different in every epoch, so that a network learns what is in them. The random numbers are
-    torch's: ranks that were given the same seed cut alike.
+    Images then look a little different in every epoch, so that a network learns what is in them.
+    The random numbers are torch's: ranks that were given the same seed cut alike.
 
     Runs on: anywhere; no rank waits for another.
 
@@ -234,7 +253,12 @@ def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
     samples, _, height, width = images.shape
     wide = torch.nn.functional.pad(images, [padding] * 4)
     corners = torch.randint(2 * padding + 1, (samples, 2)).tolist()
-    cut = torch.stack([image[:, y : y + height, x : x + width] for image, (y, x) in zip(wide, corners, strict=True)])
+    cut = torch.stack(
+        [
+            image[:, y : y + height, x : x + width]
+            for image, (y, x) in zip(wide, corners, strict=True)
+        ]
+    )
     mirrored = torch.rand(samples, 1, 1, 1) < 0.5
     return torch.where(mirrored, cut.flip(3), cut)
 
@@ -242,17 +266,23 @@ def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
 def digits() -> Images:
     """The handwritten digits that ship inside scikit-learn, in a shuffled order that never changes.
 
-    Runs on: anywhere. Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
+    Runs on: anywhere. Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
+    UCI (1998).
     """
     found = importlib.util.find_spec("sklearn")  # to import it takes each rank two seconds
     if found is None:
-        raise DataError("The digits ship inside scikit-learn, which is not installed here: pip install scikit-learn.")
+        raise DataError(
+            "The digits ship inside scikit-learn, which is not installed here: pip install scikit-learn."
+        )
     path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
-    rows = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))  # 64 pixels and a label each
+    # 64 pixels and a label each
+    rows = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))]
     images, labels = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].to(torch.int64)
     parts = (slice(DIGITS_FOR_TEST, None), slice(DIGITS_FOR_TEST))
-    train, test = (ImageSet(images[part], labels[part], (0.3053,), (0.3761,), highest=16) for part in parts)
+    train, test = (
+        ImageSet(images[part], labels[part], (0.3053,), (0.3761,), highest=16) for part in parts
+    )
     return Images("digits", train, test, (1, 8, 8))
 
 
@@ -268,7 +298,8 @@ def _mnist(folder: Path) -> Images:
 
 
 def _read_idx(path: Path) -> torch.Tensor:
-    """The unsigned bytes in an idx file: two zeros, a type, the number of sizes, each as a big-endian int32, the bytes.
+    """The unsigned bytes in an idx file: two zeros, a type, the number of sizes, each as a
+    big-endian int32, the bytes.
 
     Source: Y. LeCun, The MNIST database of handwritten digits, section "File formats".
     """
@@ -278,16 +309,20 @@ def _read_idx(path: Path) -> torch.Tensor:
 
 
 def _cifar10(folder: Path) -> Images:
-    """CIFAR-10 from the archive of its Python version, whose checksum is right: a pickle may call anything.
+    """CIFAR-10 from the archive of its Python version, whose checksum is right: a pickle may call
+    anything.
 
-    Source: A. Krizhevsky, The CIFAR-10 dataset, section "Dataset layout": red, green and blue planes, row by row.
+    Source: A. Krizhevsky, The CIFAR-10 dataset, section "Dataset layout": red, green and blue
+    planes, row by row.
     """
     with tarfile.open(folder / "cifar-10-python.tar.gz", "r:gz") as archive:
 
         def part(*names: str) -> ImageSet:
             files = [archive.extractfile(f"cifar-10-batches-py/{name}") for name in names]
             batches = [pickle.load(file, encoding="bytes") for file in files]
-            images = torch.from_numpy(np.concatenate([batch[b"data"] for batch in batches])).reshape(-1, 3, 32, 32)
+            images = torch.from_numpy(
+                np.concatenate([batch[b"data"] for batch in batches])
+            ).reshape(-1, 3, 32, 32)
             labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
             return ImageSet(images, labels, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 

@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 import distlab
 
-Call = Mapping[str, Any] | None  # the arguments of one rank's call; None for a rank that does not come
+# the arguments of one rank's call; None for a rank that does not come
+Call = Mapping[str, Any] | None
 
 
 def tcp(rank: int, port: int, **more: Any) -> Call:
@@ -26,17 +27,21 @@ def tcp(rank: int, port: int, **more: Any) -> Call:
 def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
     """Let each rank of the current cluster call init_process_group, and print what comes of it.
 
-    Ports and places in torch's sources are left out. The cluster gets its own group back afterwards.
+    Ports and places in torch's sources are left out. The cluster gets its own group back
+    afterwards.
 
     Args:
-        calls: by rank, the arguments; besides those of init_process_group there may be `late`, the seconds that a rank
-            sleeps first, and `interface`, its GLOO_SOCKET_IFNAME.
+        calls: by rank, the arguments; besides those of init_process_group there may be `late`, the
+            seconds that a rank sleeps first, and `interface`, its GLOO_SOCKET_IFNAME.
         seconds: the timeout of each call.
         expected: how each outcome must begin.
     """
     cluster = distlab.Cluster.current
     try:
-        given = [None if call is None else {"timeout": timedelta(seconds=seconds), **call} for call in calls]
+        given = [
+            None if call is None else {"timeout": timedelta(seconds=seconds), **call}
+            for call in calls
+        ]
         outcomes = cluster.run(attempt, given)
     finally:
         cluster.heal()
@@ -51,7 +56,8 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
 
 
 def attempt(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] | None:
-    """Leave the group and call init_process_group as calls[rank] says: how long it took, and the outcome.
+    """Leave the group and call init_process_group as calls[rank] says: how long it took, and the
+    outcome.
 
     gloo writes each attempt to connect to stderr, which leads nowhere meanwhile.
     """
@@ -61,14 +67,21 @@ def attempt(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] 
         return None
     call = {"backend": "gloo", "rank": rank, "world_size": 2, **calls[rank]}
     time.sleep(call.pop("late", 0))
-    usual, stderr, nowhere = os.environ["GLOO_SOCKET_IFNAME"], os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    usual, stderr, nowhere = (
+        os.environ["GLOO_SOCKET_IFNAME"],
+        os.dup(2),
+        os.open(os.devnull, os.O_WRONLY),
+    )
     os.environ["GLOO_SOCKET_IFNAME"] = call.pop("interface", usual)
     os.dup2(nowhere, 2)
     began = time.monotonic()
     try:
         dist.init_process_group(**call)
         dist.all_reduce(total := torch.tensor(10**rank))
-        return time.monotonic() - began, f"a group of {dist.get_world_size()}, the sum is {total.item()}"
+        return (
+            time.monotonic() - began,
+            f"a group of {dist.get_world_size()}, the sum is {total.item()}",
+        )
     except Exception as error:
         return time.monotonic() - began, f"{type(error).__name__}: {error}"
     finally:

@@ -1,7 +1,7 @@
 """JupyterLab as `python -m distlab lab` starts it: `python -m distlab_course.jupyter OPTIONS`.
 
-Runs in a person's own process. It is JupyterLab with two differences on the terminal: the address is printed also where
-the token is the person's own, and ipyparallel's extension causes no warning.
+Runs in a person's own process. It is JupyterLab with two differences on the terminal: the address
+is printed also where the token is the person's own, and ipyparallel's extension causes no warning.
 """
 
 from typing import Any

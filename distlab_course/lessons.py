@@ -1,6 +1,8 @@
-"""The lessons in a learner's folder, and JupyterLab there: `python -m distlab course` and `python -m distlab lab`.
+"""The lessons in a learner's folder, and JupyterLab there: `python -m distlab course` and `python
+-m distlab lab`.
 
-Runs in a person's own process. A wheel carries the lessons in this package; in a clone they are the clone's.
+Runs in a person's own process. A wheel carries the lessons in this package; in a clone they are the
+clone's.
 """
 
 import argparse
@@ -42,12 +44,20 @@ class Written:
 
 def course(arguments: Sequence[str]) -> int:
     """`python -m distlab course [DIR]`: write the lessons into a folder. Returns the exit status."""
-    parser = argparse.ArgumentParser("python -m distlab course", description="Write the lessons into a folder.")
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
-    parser.add_argument("--update", action="store_true", help="bring newer lessons; what you changed is kept")
+    parser = argparse.ArgumentParser(
+        "python -m distlab course", description="Write the lessons into a folder."
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="bring newer lessons; what you changed is kept"
+    )
     chosen = parser.parse_args(arguments)
     try:
-        done = write(chosen.folder, chosen.update, _agreed if sys.stdin.isatty() else lambda _: False)
+        done = write(
+            chosen.folder, chosen.update, _agreed if sys.stdin.isatty() else lambda _: False
+        )
     except OSError as error:
         return _refuse(chosen.folder, error)
     print(_words(done, chosen.folder))
@@ -56,7 +66,8 @@ def course(arguments: Sequence[str]) -> int:
 
 
 def lab(arguments: Sequence[str]) -> int:
-    """`python -m distlab lab [DIR] [OPTIONS]`: write the lessons that are missing, and open JupyterLab on them.
+    """`python -m distlab lab [DIR] [OPTIONS]`: write the lessons that are missing, and open
+    JupyterLab on them.
 
     Becomes JupyterLab, which gets the options; returns an exit status only if that cannot be.
     """
@@ -67,10 +78,15 @@ def lab(arguments: Sequence[str]) -> int:
         description="Write the lessons that are missing into a folder, and open JupyterLab there. All options but -h "
         "are JupyterLab's, such as --no-browser or --port=9000; `jupyter lab --help` lists them.",
     )
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s"
+    )
     folder = parser.parse_args(folders).folder
     if find_spec("jupyterlab") is None:
-        print('distlab: JupyterLab is not installed here: pip install "distlab[lab,course]"', file=sys.stderr)
+        print(
+            'distlab: JupyterLab is not installed here: pip install "distlab[lab,course]"',
+            file=sys.stderr,
+        )
         return 1
     try:
         done = write(folder)
@@ -78,19 +94,30 @@ def lab(arguments: Sequence[str]) -> int:
         return _refuse(folder, error)
     if done.new:
         print(_words(done, folder), flush=True)
-    ours = [f"--ServerApp.root_dir={folder.resolve()}", f"--LabApp.default_url=/lab/tree/{FIRST}", "--log-level=WARN"]
-    ours += ["--LabApp.news_url=None"]  # or JupyterLab asks at its first start whether it may look for news
+    ours = [
+        f"--ServerApp.root_dir={folder.resolve()}",
+        f"--LabApp.default_url=/lab/tree/{FIRST}",
+        "--log-level=WARN",
+    ]
+    # or JupyterLab asks at its first start whether it may look for news
+    ours += ["--LabApp.news_url=None"]
     if getattr(os, "geteuid", lambda: 1)() == 0:  # root may run Jupyter only when told so
         ours.append("--allow-root")
-    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if sys.platform == "linux" and not (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    ):
         ours.append("--no-browser")
-        print("No display here: open the address that is printed below. Ctrl-C stops it.", flush=True)
+        print(
+            "No display here: open the address that is printed below. Ctrl-C stops it.", flush=True
+        )
     command = [sys.executable, "-m", "distlab_course.jupyter", *ours, *options]
     os.execv(command[0], command)
 
 
 def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that name a folder or ask for help, and the options of JupyterLab with their values, in any order."""
+    """The words that name a folder or ask for help, and the options of JupyterLab with their
+    values, in any order.
+    """
     folders: list[str] = []
     options: list[str] = []
     takes_value = False  # whether the word before is an option that the next word may belong to
@@ -119,11 +146,15 @@ def _flags() -> frozenset[str]:
     return frozenset(LabApp.flags)
 
 
-def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False) -> Written:
-    """Write the lessons into a folder; what is there and was changed stays, unless the person agrees.
+def write(
+    folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False
+) -> Written:
+    """Write the lessons into a folder; what is there and was changed stays, unless the person
+    agrees.
 
     Args:
-        update: whether to bring newer lessons: in place of unchanged ones, and beside changed ones as NAME.newer.ipynb.
+        update: whether to bring newer lessons: in place of unchanged ones, and beside changed ones
+            as NAME.newer.ipynb.
         agreed: asked whether to overwrite the files that were changed; not with `update`.
 
     Raises:
@@ -132,7 +163,11 @@ def write(folder: Path, update: bool = False, agreed: Callable[[list[str]], bool
     done, note = Written(), _note(folder)
     if folder.resolve() == SOURCE:
         return done
-    shipped = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for one in FILES for path in SOURCE.glob(one)}
+    shipped = {
+        path.relative_to(SOURCE).as_posix(): path.read_bytes()
+        for one in FILES
+        for path in SOURCE.glob(one)
+    }
     put, before = {}, dict(note)
     for name, content in sorted(shipped.items()):
         there = folder / name
@@ -182,23 +217,37 @@ def _digest(content: bytes) -> str:
 def _agreed(changed: list[str]) -> bool:
     """Ask at the terminal."""
     print("These were changed since they were written here:", *changed, sep="\n  ")
-    return input("Overwrite them? What you wrote there is lost. [y/N] ").strip().lower() in ("y", "yes")
+    return input("Overwrite them? What you wrote there is lost. [y/N] ").strip().lower() in (
+        "y",
+        "yes",
+    )
 
 
 def _words(done: Written, folder: Path) -> str:
     """What was done, for a person."""
-    lines = [f"{folder}: files written: {len(done.new)}"] if done.new else [f"{folder}: no lesson was missing"]
+    lines = (
+        [f"{folder}: files written: {len(done.new)}"]
+        if done.new
+        else [f"{folder}: no lesson was missing"]
+    )
     if done.replaced:
         lines.append(f"replaced by this distlab's: {len(done.replaced)}")
     if done.kept:
-        lines.append(f"kept, because you changed them: {len(done.kept)}; to begin one again, delete it and repeat this")
+        lines.append(
+            f"kept, because you changed them: {len(done.kept)}; to begin one again, delete it and repeat this"
+        )
     if done.beside:
         lines += ["newer than yours, and put beside them:", *(f"  {name}" for name in done.beside)]
     if done.older:
-        lines.append(f"older than this distlab's: {len(done.older)}; to bring the newer ones, add --update")
+        lines.append(
+            f"older than this distlab's: {len(done.older)}; to bring the newer ones, add --update"
+        )
     return "\n".join(lines)
 
 
 def _refuse(folder: Path, error: OSError) -> int:
-    print(f"distlab: the lessons cannot be written into {folder}: {error.strerror} ({error.filename})", file=sys.stderr)
+    print(
+        f"distlab: the lessons cannot be written into {folder}: {error.strerror} ({error.filename})",
+        file=sys.stderr,
+    )
     return 1

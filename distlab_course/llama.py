@@ -1,6 +1,8 @@
-"""Llama 3 of any size, for lab 63 and for benchmarks: whole, or the part of it that a pipeline's stage has.
+"""Llama 3 of any size, for lab 63 and for benchmarks: whole, or the part of it that a pipeline's
+stage has.
 
-The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in predict's process.
+The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in
+predict's process.
 """
 
 import functools
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """How wide and deep: a token is a vector of `width` numbers; `heads` queries share `kv_heads` keys and values."""
+    """How wide and deep: a token is a vector of `width` numbers; `heads` queries share `kv_heads`
+    keys and values.
+    """
 
     width: int
     layers: int
@@ -32,14 +36,18 @@ SIZES = {
 
 @functools.cache
 def turns(length: int, half: int) -> Tensor:
-    """By which angle each pair of numbers turns at each place, as complex numbers; shape (place, 1, half)."""
+    """By which angle each pair of numbers turns at each place, as complex numbers; shape (place, 1,
+    half).
+    """
     speeds = 500_000.0 ** -(torch.arange(half) / half)
     angles = torch.outer(torch.arange(length), speeds)
     return torch.polar(torch.ones_like(angles), angles)[:, None]
 
 
 def rotated(values: Tensor, by: Tensor) -> Tensor:
-    """Queries or keys, turned by an angle that grows with their place; shape (batch, place, head, number)."""
+    """Queries or keys, turned by an angle that grows with their place; shape (batch, place, head,
+    number).
+    """
     pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * by).flatten(-2).type_as(values)
 
@@ -49,7 +57,8 @@ class Attention(nn.Module):
 
     Attributes:
         turns: of the places that this rank has; None if it has all.
-        repeats: whether keys and values are repeated for the queries that share them, or the kernel does without.
+        repeats: whether keys and values are repeated for the queries that share them, or the kernel
+            does without.
     """
 
     turns: Tensor | None = None
@@ -101,12 +110,13 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens in, shape (batch, place), and scores of the next tokens out, shape (batch, place, vocabulary).
+    """Tokens in, shape (batch, place), and scores of the next tokens out, shape (batch, place,
+    vocabulary).
 
     Args:
         size: one of SIZES, or your own.
-        stage, stages: a pipeline's stage has some of the blocks, the first one the least; only the first one has
-            `embedding`, and only the last one `norm` and `output`.
+        stage, stages: a pipeline's stage has some of the blocks, the first one the least; only the
+            first one has `embedding`, and only the last one `norm` and `output`.
     """
 
     def __init__(self, size: Size, stage: int = 0, stages: int = 1):

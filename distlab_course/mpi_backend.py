@@ -1,13 +1,16 @@
-"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what lab 31 leads to.
+"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what lab
+31 leads to.
 
-Runs on every rank: `Cluster(4, engines="mpi", backend="distlab_course.mpi_backend")`, and in a script:
+Runs on every rank: `Cluster(4, engines="mpi", backend="distlab_course.mpi_backend")`, and in a
+script:
 
     from distlab_course import mpi_backend          # mpiexec -n 4 python script.py
     dist.init_process_group(mpi_backend.NAME)
 
-torch hands each call of torch.distributed to a method of `Group`, which begins MPI's non-blocking operation of that
-name. MPI's own waits can neither be interrupted nor given a limit, so a Work looks again and again. What moves without
-being computed with travels as bytes, so every dtype does. Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp.
+torch hands each call of torch.distributed to a method of `Group`, which begins MPI's non-blocking
+operation of that name. MPI's own waits can neither be interrupted nor given a limit, so a Work
+looks again and again. What moves without being computed with travels as bytes, so every dtype does.
+Source: torch/csrc/distributed/c10d/PyProcessGroup.hpp.
 """
 
 from __future__ import annotations
@@ -30,8 +33,10 @@ NAME = "mpi4py"
 OPS = {name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
 OPS |= {"PRODUCT": MPI.PROD, "AVG": MPI.SUM}
 OF_BOOLS = {"SUM": MPI.MAX, "PRODUCT": MPI.MIN}  # of bytes that are 0 or 1
-SPIN_SECONDS, LONGEST_PAUSE, PATIENCE = 0.05, 0.02, 250  # a pause is so much shorter than the wait so far
-SMALL_BYTES, KEPT = 64, 32  # newest Works of small tensors, which are kept: DDP holds only their part in C++
+# a pause is so much shorter than the wait so far
+SPIN_SECONDS, LONGEST_PAUSE, PATIENCE = 0.05, 0.02, 250
+# newest Works of small tensors, which are kept: DDP holds only their part in C++
+SMALL_BYTES, KEPT = 64, 32
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _open: dict[Work, None] = {}  # Works whose memory MPI may still use
 
@@ -65,7 +70,11 @@ class Work(dist.Work):
             self.error = f"{self.what} failed in MPI: {str(error).partition(', error stack')[0]}"
         _open.pop(self, None)
         self.source = status.Get_source()
-        if self._size is not None and not self.error and (count := status.Get_count(MPI.BYTE)) != self._size:
+        if (
+            self._size is not None
+            and not self.error
+            and (count := status.Get_count(MPI.BYTE)) != self._size
+        ):
             self.error = f"recv got {count} bytes for a tensor of {self._size}; send and recv tensors of one size."
         if self._outputs and not self.error:
             if self._divisor != 1:
@@ -108,7 +117,8 @@ class Work(dist.Work):
 
 
 class Group(dist.ProcessGroup):
-    """A process group whose ranks talk through an MPI communicator of its own; torch makes it and calls its methods.
+    """A process group whose ranks talk through an MPI communicator of its own; torch makes it and
+    calls its methods.
 
     After a wait that ran out of time the group is broken, as gloo's is.
     """
@@ -131,7 +141,8 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self):
         self._kept.clear()
-        if self._comm and not any(work.group is self for work in _open):  # MPI has room for some 2000 communicators
+        # MPI has room for some 2000 communicators
+        if self._comm and not any(work.group is self for work in _open):
             self._comm.Free()
         self.broken = self.broken or "it was destroyed"
 
@@ -154,13 +165,18 @@ class Group(dist.ProcessGroup):
         return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
 
     def reduce_scatter_single(self, output, input, opts=None):
-        return self._compute("reduce_scatter", self._comm.Ireduce_scatter_block, input, output.shape, opts, [output])
+        return self._compute(
+            "reduce_scatter", self._comm.Ireduce_scatter_block, input, output.shape, opts, [output]
+        )
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        return last_of([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+        return last_of(
+            [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+        )
 
     def _compute(self, what, begin, given, shape, opts, outputs):
-        """Begin an operation on a tensor; its result has a shape of its own, or, with None, the tensor's memory.
+        """Begin an operation on a tensor; its result has a shape of its own, or, with None, the
+        tensor's memory.
 
         An average is a sum, which is divided by the size in the end.
         """
@@ -186,11 +202,17 @@ class Group(dist.ProcessGroup):
     def all_gather_single(self, output, input, opts=None):
         if output.numel() != self._size * input.numel():
             times = f"{self._size} times {input.numel()}"
-            raise RuntimeError(f"all_gather needs a tensor of {times} elements, got {output.numel()}.")
-        return self._exchange("all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts)
+            raise RuntimeError(
+                f"all_gather needs a tensor of {times} elements, got {output.numel()}."
+            )
+        return self._exchange(
+            "all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts
+        )
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        return last_of([self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+        return last_of(
+            [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+        )
 
     def gather(self, output_lists, inputs, opts):
         nothing, at_root = [inputs[0].new_empty(0)] * self._size, self._rank == opts.rootRank
@@ -238,7 +260,9 @@ class Group(dist.ProcessGroup):
     def _begin(self, what, begin, opts=None, outputs=(), buffer=None, divisor=1, size=None):
         """Begin an operation; what MPI puts into the buffer goes into the outputs, divided."""
         if self.broken:
-            raise RuntimeError(f"{what} cannot begin: the group is broken ({self.broken}). Make it again.")
+            raise RuntimeError(
+                f"{what} cannot begin: the group is broken ({self.broken}). Make it again."
+            )
         for work in list(_open):
             work.is_completed()
         limit = getattr(opts, "timeout", timedelta(0)).total_seconds()
@@ -251,7 +275,11 @@ class Group(dist.ProcessGroup):
     # the names of torch before 2.13
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    _allgather_base, _reduce_scatter_base, alltoall_base = (
+        all_gather_single,
+        reduce_scatter_single,
+        all_to_all_single,
+    )
 
 
 def raw(tensor):
@@ -260,7 +288,9 @@ def raw(tensor):
 
 
 def computable(tensor):
-    """The tensor's memory where MPI can compute with it, else a copy: halves as float32, which is also more exact."""
+    """The tensor's memory where MPI can compute with it, else a copy: halves as float32, which is
+    also more exact.
+    """
     tensor = tensor.detach()
     tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
     return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).contiguous()
@@ -279,9 +309,11 @@ def last_of(works):
 
 
 def communicator(store, rank, size, timeout):
-    """A communicator of the group's processes, in the group's order, and the other members' numbers in MPI's world.
+    """A communicator of the group's processes, in the group's order, and the other members' numbers
+    in MPI's world.
 
-    Each member writes its number into the store and waits for the others', because MPI's own call has no limit.
+    Each member writes its number into the store and waits for the others', because MPI's own call
+    has no limit.
     """
     world, keys = MPI.COMM_WORLD, [f"{NAME}/{other}" for other in range(size)]
     store.set(keys[rank], str(world.rank))
@@ -291,13 +323,16 @@ def communicator(store, rank, size, timeout):
         advice = f'mpiexec -n {size} python script.py, or Cluster({size}, engines="mpi", backend="{__name__}")'
         what = f"{size} processes that one mpiexec started, and MPI knows {world.size} here. Start them with {advice}."
         raise RuntimeError(f"{NAME} needs {what}")
-    comm = world.Create_group(world.group.Incl(members), hash(tuple(members)) & 0x7FFF)  # apart from others made now
+    # apart from others made now
+    comm = world.Create_group(world.group.Incl(members), hash(tuple(members)) & 0x7FFF)
     return comm, [member for member in members if member != world.rank]
 
 
 @atexit.register
 def _end():
-    """End MPI while the memory of messages that are under way is there; end all processes if one will never arrive."""
+    """End MPI while the memory of messages that are under way is there; end all processes if one
+    will never arrive.
+    """
     for work in list(_open):
         work.is_completed()
     if any(work.group.broken for work in _open):
@@ -307,7 +342,9 @@ def _end():
 
 
 def _set_environment(world):
-    """Under mpiexec alone, set what init_process_group looks for in the environment: numbers and an address."""
+    """Under mpiexec alone, set what init_process_group looks for in the environment: numbers and an
+    address.
+    """
     hosts = world.allgather(socket.gethostname())
     with socket.create_server(("", 0)) as free:
         port = world.bcast(free.getsockname()[1])

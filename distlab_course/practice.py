@@ -1,8 +1,9 @@
 """Hosts that this machine makes itself, so that one laptop is enough to try several machines.
 
-Called in the notebook's kernel. As root on Linux a host is a network namespace: it has a host name, an address and a
-cable of its own, and shares files, users and processes with the notebook's machine. The cables meet in one bridge.
-Elsewhere a host is no more than an address of the loopback interface.
+Called in the notebook's kernel. As root on Linux a host is a network namespace: it has a host name,
+an address and a cable of its own, and shares files, users and processes with the notebook's
+machine. The cables meet in one bridge. Elsewhere a host is no more than an address of the loopback
+interface.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ from pathlib import Path
 
 import psutil
 
-from distlab.arguments import BYTES_PER_SECOND, SECONDS, mapping, one_of, quantity, refuse, whole_number
+from distlab.arguments import (
+    BYTES_PER_SECOND,
+    SECONDS,
+    mapping,
+    one_of,
+    quantity,
+    refuse,
+    whole_number,
+)
 from distlab.errors import ClusterError
 
-PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where ip and tc are
-NETWORKS = Path("/run/distlab")  # a folder for each network, its number, with /etc/hosts of its hosts
+# where ip and tc are
+PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+# a folder for each network, its number, with /etc/hosts of its hosts
+NETWORKS = Path("/run/distlab")
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
 HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
@@ -37,18 +48,21 @@ EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
 
 
 def loopback_interface() -> str:
-    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS. Runs on: anywhere."""
+    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS. Runs on:
+    anywhere.
+    """
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
 def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
-    """Make hosts on this machine: network namespaces where it may, which takes root on Linux, else loopback addresses.
+    """Make hosts on this machine: network namespaces where it may, which takes root on Linux, else
+    loopback addresses.
 
         with distlab_course.practice_hosts({"nodeA": 2, "nodeB": 2}) as hosts:
             subprocess.run([*hosts.command("nodeA"), "hostname"])
 
-    They and all that runs on them are taken away by close(), at the interpreter's exit, and, where the process that
-    made them was killed, by the next call of practice_hosts() on this machine.
+    They and all that runs on them are taken away by close(), at the interpreter's exit, and, where
+    the process that made them was killed, by the next call of practice_hosts() on this machine.
 
     Runs on: the notebook's kernel.
 
@@ -84,20 +98,31 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
                 self._make_namespace(name)
         except (ClusterError, OSError) as error:
             self.close()
-            self.kind, self.here, self.why = "loopback addresses", "127.0.0.1", str(error).rstrip(".")
+            self.kind, self.here, self.why = (
+                "loopback addresses",
+                "127.0.0.1",
+                str(error).rstrip("."),
+            )
             several = sys.platform == "linux"  # elsewhere loopback has one address
-            self._addresses = {name: f"127.0.0.{i if several else 1}" for i, name in enumerate(self, 2)}
+            self._addresses = {
+                name: f"127.0.0.{i if several else 1}" for i, name in enumerate(self, 2)
+            }
 
     def _make_network(self) -> None:
         NETWORKS.mkdir(exist_ok=True)
-        with open(NETWORKS / "lock", "w") as lock:  # one process at a time clears up and takes a number
+        # one process at a time clears up and takes a number
+        with open(NETWORKS / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for folder in NETWORKS.glob("[0-9]*"):
                 if not _is_used(folder):
                     _remove(folder)
             used = [f"10.77.{folder.name}." for folder in NETWORKS.glob("[0-9]*")]
-            used += [one.address for addresses in psutil.net_if_addrs().values() for one in addresses]
-            number = next(x for x in range(256) if not any(one.startswith(f"10.77.{x}.") for one in used))
+            used += [
+                one.address for addresses in psutil.net_if_addrs().values() for one in addresses
+            ]
+            number = next(
+                x for x in range(256) if not any(one.startswith(f"10.77.{x}.") for one in used)
+            )
             self._folder = NETWORKS / str(number)
             self._folder.mkdir()
             self._mark = os.open(self._folder / "owner", os.O_CREAT | os.O_WRONLY)
@@ -108,8 +133,11 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
         names = {"127.0.0.1": "localhost", self.here: socket.gethostname()}
         names |= {address: name for name, address in self._addresses.items()}
-        (self._folder / "hosts").write_text("".join(f"{address} {name}\n" for address, name in names.items()))
-        hardware = f"02:00:10:77:{number:02x}:fe"  # else it is that of a port, and another one when ports change
+        (self._folder / "hosts").write_text(
+            "".join(f"{address} {name}\n" for address, name in names.items())
+        )
+        # else it is that of a port, and another one when ports change
+        hardware = f"02:00:10:77:{number:02x}:fe"
         _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
         _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
         _call("ip", "link", "set", self._bridge, "up")
@@ -125,7 +153,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call(*self.command(name), "true")
 
     def __exit__(self, *error: object) -> None:
-        """End what runs on the hosts, and take the hosts away; once they are, nothing more is done."""
+        """End what runs on the hosts, and take the hosts away; once they are, nothing more is
+        done.
+        """
         atexit.unregister(self.close)
         if self._folder:
             _remove(self._folder)
@@ -145,60 +175,113 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         return NAMESPACES / f"{self._bridge}-{name}"
 
     def _link(self, name: str) -> str:
-        """The end of a host's cable that is in the bridge; of at most 15 characters, as each interface's name."""
+        """The end of a host's cable that is in the bridge; of at most 15 characters, as each
+        interface's name.
+        """
         return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
 
     def command(self, name: str) -> list[str]:
-        """What to put before the words of a command, so that it runs on a host; empty for loopback addresses."""
+        """What to put before the words of a command, so that it runs on a host; empty for loopback
+        addresses.
+        """
         self.address(name)
         if self.kind == "loopback addresses":
             return []
         enter = ["nsenter", f"--net={self.namespace(name)}", "unshare", "--uts", "--mount"]
         # slave: a namespace that is deleted outside disappears here, too
-        return [*enter, "--propagation", "slave", "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
+        return [
+            *enter,
+            "--propagation",
+            "slave",
+            "sh",
+            "-c",
+            AS_HOST,
+            name,
+            f"{self._folder}/hosts",
+        ]
 
     def reach(self, name: str) -> list[str]:
-        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are silent.
+        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are
+        silent.
 
         `Cluster(hosts=...)` calls it, as of any mapping that has `reach` and `address`.
         """
         enter = self.command(name)
         return [*PROGRAMS, "cable", self.here, str(self.namespace(name)), *enter] if enter else []
 
-    def shape(self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None) -> None:
+    def shape(
+        self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None
+    ) -> None:
         """Make the link of a host slow, each way, instead of how it was before; `repair` undoes it.
 
         Args:
-            bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc tbf) keeps it.
-            latency: seconds, or a text such as "5 ms", of each way: a round trip takes twice that. Linux kernels are
-                often without tc netem, so a program of our own carries the packets, at most about 1 Gbit a second.
+            bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc
+                tbf) keeps it.
+            latency: seconds, or a text such as "5 ms", of each way: a round trip takes twice that.
+                Linux kernels are often without tc netem, so a program of our own carries the
+                packets, at most about 1 Gbit a second.
 
         Raises:
             ArgumentError: no such host, or not such numbers or texts.
             ClusterError: the hosts are loopback addresses.
         """
-        rate = None if bandwidth is None else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
-        seconds = None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
+        rate = (
+            None
+            if bandwidth is None
+            else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
+        )
+        seconds = (
+            None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
+        )
         self.repair(name)
         ends = (self._link(name), "eth0") if seconds is None else self._carry_slowly(name, seconds)
         if rate is not None:
             burst = max(4000, round(rate * BURST_SECONDS))
-            self._queue(name, ends, "tbf", "rate", f"{round(8 * rate)}bit", "burst", str(burst), "latency", "400ms")
+            self._queue(
+                name,
+                ends,
+                "tbf",
+                "rate",
+                f"{round(8 * rate)}bit",
+                "burst",
+                str(burst),
+                "latency",
+                "400ms",
+            )
 
     def _queue(self, name: str, ends: tuple[str, str], *discipline: str) -> None:
         """How packets wait at the two ends of a cable."""
         _call("tc", "qdisc", "replace", "dev", ends[0], "root", *discipline)
-        _call("tc", "-n", self.namespace(name).name, "qdisc", "replace", "dev", ends[1], "root", *discipline)
+        _call(
+            "tc",
+            "-n",
+            self.namespace(name).name,
+            "qdisc",
+            "replace",
+            "dev",
+            ends[1],
+            "root",
+            *discipline,
+        )
 
     def _carry_slowly(self, name: str, seconds: float) -> tuple[str, str]:
-        """Put a slow link between bridge and host; names of its ends. The host's own link keeps the address."""
-        namespace, link, ends = self.namespace(name), self._link(name), (f"{self._link(name)}s", "slow0")
+        """Put a slow link between bridge and host; names of its ends. The host's own link keeps the
+        address.
+        """
+        namespace, link, ends = (
+            self.namespace(name),
+            self._link(name),
+            (f"{self._link(name)}s", "slow0"),
+        )
         command = [*PROGRAMS, "slow_link", str(namespace), *ends, str(seconds)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}  # no Ctrl-C reaches it
+        # no Ctrl-C reaches it
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         self._slow[name] = subprocess.Popen(command, **pipes)
         if not self._slow[name].stdout.readline():
             advice = f"Without it, call hosts.shape({name!r}, bandwidth=...) alone."
-            raise ClusterError(f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}")
+            raise ClusterError(
+                f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}"
+            )
         inside = ("ip", "-n", namespace.name)
         hardware = _call(*inside, "-brief", "link", "show", "eth0").split()[2]
         _call(*inside, "link", "set", "slow0", "address", hardware, "up")
@@ -209,7 +292,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         return ends
 
     def cut(self, name: str) -> None:
-        """Pull the cable of a host: what is sent over it is lost. `repair` puts it back. Raises as `shape` does."""
+        """Pull the cable of a host: what is sent over it is lost. `repair` puts it back. Raises as
+        `shape` does.
+        """
         self.repair(name)
         _call("ip", "link", "set", self._link(name), "down")
 
@@ -219,7 +304,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         if self.kind == "loopback addresses":
             why = f"network namespaces, which have links, take root on Linux ({self.why})"
             instead = "distlab.Network describes slow links for Cluster(n, network=...)"
-            raise ClusterError(f"Loopback addresses have no links to shape or cut, and {why}; {instead}.")
+            raise ClusterError(
+                f"Loopback addresses have no links to shape or cut, and {why}; {instead}."
+            )
         if name in self._slow:
             self._slow.pop(name).communicate()
         _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
@@ -260,7 +347,9 @@ def _remove(folder: Path) -> None:
 
 
 def _end_processes(namespace: Path) -> None:
-    """End what runs in a network namespace; a process that was being started meanwhile is found in the next round."""
+    """End what runs in a network namespace; a process that was being started meanwhile is found in
+    the next round.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         for process in processes_in(namespace):
             with contextlib.suppress(psutil.Error):

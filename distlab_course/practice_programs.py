@@ -1,14 +1,15 @@
-"""The programs that practice hosts run: the cable of a command, and the slow link of a host. Processes of their own.
+"""The programs that practice hosts run: the cable of a command, and the slow link of a host.
+Processes of their own.
 
-`python practice_programs.py cable HERE NAMESPACE COMMAND...` is on the notebook's machine, for a cluster: a command
-that enters a practice host, whose stdin and stdout go over the host's cable, as ssh's do, so that both are silent when
-it is cut. They are a connection to `HERE`, the machine's address on the hosts' network, from a socket that was made in
-the host's namespace.
+`python practice_programs.py cable HERE NAMESPACE COMMAND...` is on the notebook's machine, for a
+cluster: a command that enters a practice host, whose stdin and stdout go over the host's cable, as
+ssh's do, so that both are silent when it is cut. They are a connection to `HERE`, the machine's
+address on the hosts' network, from a socket that was made in the host's namespace.
 
-`python practice_programs.py slow_link NAMESPACE OUTER INNER SECONDS` carries each packet between two interfaces, late
-by the latency, until the notebook's process, at the other end of its standard input, ends. It makes both interfaces
-(TAP): OUTER in the network where it was started, INNER in the namespace, where it goes on, so that it ends with what
-runs there. They go away with it.
+`python practice_programs.py slow_link NAMESPACE OUTER INNER SECONDS` carries each packet between
+two interfaces, late by the latency, until the notebook's process, at the other end of its standard
+input, ends. It makes both interfaces (TAP): OUTER in the network where it was started, INNER in the
+namespace, where it goes on, so that it ends with what runs there. They go away with it.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ AT_ONCE = 64  # packets of one end, before the other end has its turn
 def cable(here: str, namespace: str, *command: str) -> int:
     """Run a command that enters the host; its exit status."""
     with socket.create_server((here, 0)) as listener:
-        with ThreadPoolExecutor(1) as inside:  # a thread may be in another namespace than its process
+        # a thread may be in another namespace than its process
+        with ThreadPoolExecutor(1) as inside:
             inside.submit(enter, namespace).result()
             far = inside.submit(connect, listener.getsockname()).result()
         near, _ = listener.accept()
@@ -59,7 +61,9 @@ def connect(address: tuple[str, int]) -> socket.socket:
             far = socket.create_connection(address, timeout=CONNECT_SECONDS)
             far.settimeout(None)
             return far
-        except OSError:  # right after a cable was plugged in again, the system may refuse for a second or two
+        except (
+            OSError
+        ):  # right after a cable was plugged in again, the system may refuse for a second or two
             if time.monotonic() > deadline:
                 sys.exit("Connection timed out: the host does not answer")
             time.sleep(0.1)
@@ -93,8 +97,8 @@ def enter(namespace: str | os.PathLike[str]) -> None:
 
 
 def interface(name: str, kind: int = IFF_TAP) -> int:
-    """The descriptor of an interface, a new one if it is not there: what is read was sent into it, what is written
-    comes out of it.
+    """The descriptor of an interface, a new one if it is not there: what is read was sent into it,
+    what is written comes out of it.
     """
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI))
@@ -107,7 +111,8 @@ def carry(ends: list[int], seconds: float) -> None:
     while True:
         due = [packets[0][0] for packets in waiting.values() if packets]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        # not poll, which knows no time shorter than a millisecond; all descriptors of this program are small
+        # not poll, which knows no time shorter than a millisecond; all descriptors of this program
+        # are small
         ready, _, _ = select.select([*ends, 0], [], [], timeout)
         if 0 in ready:
             return
@@ -118,7 +123,8 @@ def carry(ends: list[int], seconds: float) -> None:
                     waiting[target].append((time.monotonic() + seconds, packet))
         for end, packets in waiting.items():
             while packets and packets[0][0] <= time.monotonic():
-                with contextlib.suppress(OSError):  # an interface that is down, or full, loses packets, as a cable does
+                # an interface that is down, or full, loses packets, as a cable does
+                with contextlib.suppress(OSError):
                     os.write(end, packets.popleft()[1])
 
 

@@ -1,7 +1,9 @@
-"""A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it: for lab 63 and for benchmarks.
+"""A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it: for lab 63
+and for benchmarks.
 
-The order of shardings, what is recomputed, and the precision of each part follow TorchTitan's source at the end of
-2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in predict's process.
+The order of shardings, what is recomputed, and the precision of each part follow TorchTitan's
+source at the end of 2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in
+predict's process.
 """
 
 import functools
@@ -17,7 +19,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.distributed.tensor.experimental import context_parallel
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from distlab_course.llama import Llama, Size, turns
 
@@ -44,20 +50,28 @@ def train(
 
     Args:
         tensor, pipeline: sizes of these dimensions of the mesh; FSDP has the rest.
-        context: how many ranks of FSDP share each sequence; their attention gathers its keys and values. Torch has
-            this for GPUs only: on a CPU, such a program can be predicted, and not run.
+        context: how many ranks of FSDP share each sequence; their attention gathers its keys and
+            values. Torch has this for GPUs only: on a CPU, such a program can be predicted, and not
+            run.
         stages: on each rank of a pipeline; more than one are interleaved.
         microbatches: into which a pipeline cuts the batch; None for as many as it is long.
         batch: sequences in a step, of each rank of FSDP, or of the ranks that share them.
-        recompute: in the backward pass: "none", "op" (all but every second product of matrices, attention, and what
-            tensor parallelism has reduced), "layer" (every second block), or "full" (every block).
+        recompute: in the backward pass: "none", "op" (all but every second product of matrices,
+            attention, and what tensor parallelism has reduced), "layer" (every second block), or
+            "full" (every block).
     """
     if recompute not in RECOMPUTE or (stages > 1 and pipeline == 1):
-        raise ValueError(f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}")
+        raise ValueError(
+            f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}"
+        )
     names = ("pipeline", "data", "tensor")
-    mesh = init_device_mesh("cpu", (pipeline, world_size // tensor // pipeline, tensor), mesh_dim_names=names)
+    mesh = init_device_mesh(
+        "cpu", (pipeline, world_size // tensor // pipeline, tensor), mesh_dim_names=names
+    )
     place = mesh.get_local_rank("pipeline")
-    models = [part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)]
+    models = [
+        part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)
+    ]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     tokens = torch.randint(size.vocabulary, (batch, length))
     with shared(tokens, models, mesh, context):
@@ -76,13 +90,19 @@ def train(
                 optimizer.step()
 
 
-def shared(tokens: Tensor, models: list[Llama], mesh: DeviceMesh, context: int) -> AbstractContextManager[None]:
-    """Inside of it, each rank of a context has two parts of the tokens: one from the front, one as far from the end."""
+def shared(
+    tokens: Tensor, models: list[Llama], mesh: DeviceMesh, context: int
+) -> AbstractContextManager[None]:
+    """Inside of it, each rank of a context has two parts of the tokens: one from the front, one as
+    far from the end.
+    """
     if context == 1:
         return nullcontext()
     pipeline, data, tensor = mesh.shape
     names = ("pipeline", "data", "context", "tensor")
-    ranks = init_device_mesh("cpu", (pipeline, data // context, context, tensor), mesh_dim_names=names)["context"]
+    ranks = init_device_mesh(
+        "cpu", (pipeline, data // context, context, tensor), mesh_dim_names=names
+    )["context"]
     layers = [block.attention for model in models for block in model.blocks]
     places = turns(tokens.shape[1], layers[0].head // 2).clone()
     for layer in layers:
@@ -101,7 +121,12 @@ def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) 
             block.forward = recomputed(block.forward, some=recompute == "op")
     last = len(model.blocks) - 1
     for number, block in enumerate(model.blocks):
-        fully_shard(block, mesh=mesh["data"], mp_policy=MIXED, reshard_after_forward=stages == 1 and number < last)
+        fully_shard(
+            block,
+            mesh=mesh["data"],
+            mp_policy=MIXED,
+            reshard_after_forward=stages == 1 and number < last,
+        )
     fully_shard(model, mesh=mesh["data"], mp_policy=MIXED, reshard_after_forward=stages == 1)
     return model.to_empty(device="cpu")
 
@@ -110,7 +135,9 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
     """Tensor parallelism; between the blocks each rank has a part of the sequence."""
     column, row = parallel.ColwiseParallel(), parallel.RowwiseParallel(output_layouts=Shard(1))
     norm = parallel.SequenceParallel()
-    gather = parallel.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    gather = parallel.PrepareModuleInput(
+        input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+    )
     plan = {"attention_norm": norm, "attention": gather, "attention.wo": row}
     plan |= {"ffn_norm": norm, "feed_forward": gather, "feed_forward.w2": row}
     plan |= dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), column)
@@ -120,16 +147,24 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
     ends = {
         "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": norm,
-        "output": parallel.ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "output": parallel.ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     there = {name: how for name, how in ends.items() if getattr(model, name) is not None}
     parallel.parallelize_module(model, mesh, there)
 
 
 def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
-    """A forward pass that keeps its input, and computes the rest again in the backward pass: all of it, or some."""
-    options: dict[str, Any] = {"context_fn": lambda: create_selective_checkpoint_contexts(Policy())} if some else {}
-    return lambda x: checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False, **options)
+    """A forward pass that keeps its input, and computes the rest again in the backward pass: all of
+    it, or some.
+    """
+    options: dict[str, Any] = (
+        {"context_fn": lambda: create_selective_checkpoint_contexts(Policy())} if some else {}
+    )
+    return lambda x: checkpoint(
+        forward, x, use_reentrant=False, preserve_rng_state=False, **options
+    )
 
 
 class Policy:
@@ -143,7 +178,9 @@ class Policy:
     def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         name = operator.overloadpacket.__name__
         self._products[context.is_recompute] += name == "mm"
-        kept = name.startswith(self.KEPT) and not (name == "mm" and self._products[context.is_recompute] % 2 == 0)
+        kept = name.startswith(self.KEPT) and not (
+            name == "mm" and self._products[context.is_recompute] % 2 == 0
+        )
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
@@ -160,19 +197,34 @@ def pipelined(
     models: list[Llama], mesh: DeviceMesh, tokens: Tensor, size: Size, microbatches: int
 ) -> Callable[[], object]:
     """Forward and backward pass of this rank's stages, for one micro-batch after another."""
-    ranks, place, tensor = mesh["pipeline"].size(), mesh.get_local_rank("pipeline"), mesh["tensor"].size()
-    some, like = tokens[: len(tokens) // microbatches].to("meta"), {"dtype": torch.bfloat16, "device": "meta"}
-    hidden = torch.empty(len(some), tokens.shape[1] // tensor, size.width, requires_grad=True, **like)
+    ranks, place, tensor = (
+        mesh["pipeline"].size(),
+        mesh.get_local_rank("pipeline"),
+        mesh["tensor"].size(),
+    )
+    some, like = (
+        tokens[: len(tokens) // microbatches].to("meta"),
+        {"dtype": torch.bfloat16, "device": "meta"},
+    )
+    hidden = torch.empty(
+        len(some), tokens.shape[1] // tensor, size.width, requires_grad=True, **like
+    )
     scores = torch.empty(*some.shape, size.vocabulary // tensor, requires_grad=True, **like)
     stages = []
     for i, model in enumerate(models):
         number, of = place + i * ranks, ranks * len(models)
         given, made = some if number == 0 else hidden, scores if number == of - 1 else hidden
-        options = {"input_args": (given,), "output_args": (made,), "group": mesh.get_group("pipeline")}
+        options = {
+            "input_args": (given,),
+            "output_args": (made,),
+            "group": mesh.get_group("pipeline"),
+        }
         stages.append(PipelineStage(model, number, of, torch.device("cpu"), **options))
     if len(stages) == 1:
         schedule = Schedule1F1B(stages[0], microbatches, loss_fn=loss_of)
     else:
         schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
 
-    return lambda: schedule.step(*[tokens] * (place == 0), **({"target": tokens} if place == ranks - 1 else {}))
+    return lambda: schedule.step(
+        *[tokens] * (place == 0), **({"target": tokens} if place == ranks - 1 else {})
+    )

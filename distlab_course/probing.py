@@ -1,6 +1,8 @@
-"""What every function of torch.distributed does here, tried out instead of looked up. Lab 31 shows the result.
+"""What every function of torch.distributed does here, tried out instead of looked up. Lab 31 shows
+the result.
 
-`probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own: what hangs is freed.
+`probe` runs in the notebook's kernel, `try_case` on every rank, each case in a `run` of its own:
+what hangs is freed.
 """
 
 from collections.abc import Iterable
@@ -17,19 +19,27 @@ import torch.distributed as dist
 
 import distlab
 
-Outcomes = dict[str, dict[str, str]]  # by backend and device, by case: "yes", "no", "WRONG", "HANGS" or "DIES"
+# by backend and device, by case: "yes", "no", "WRONG", "HANGS" or "DIES"
+Outcomes = dict[str, dict[str, str]]
 SECONDS = 30.0  # that a case has: long, because a busy machine can stop a process for a while
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
 # what all_reduce must give, by Python's own arithmetic
 REDUCED = {"SUM": sum, "AVG": fmean, "PRODUCT": prod, "MIN": min, "MAX": max}
-REDUCED |= {name: partial(reduce, bits) for name, bits in (("BAND", and_), ("BOR", or_), ("BXOR", xor))}
+REDUCED |= {
+    name: partial(reduce, bits) for name, bits in (("BAND", and_), ("BOR", or_), ("BXOR", xor))
+}
 
 
 def same(_: object, got: Any, *expected: float) -> bool:
-    """Whether tensors, or objects, have these values, a value each, after the call that is evaluated before them."""
+    """Whether tensors, or objects, have these values, a value each, after the call that is
+    evaluated before them.
+    """
     parts = got if isinstance(got, (list, tuple)) else [got]
-    return all(bool(torch.as_tensor(part == value).all()) for part, value in zip(parts, expected, strict=True))
+    return all(
+        bool(torch.as_tensor(part == value).all())
+        for part, value in zip(parts, expected, strict=True)
+    )
 
 
 def pair(at: Any, send: Any, receive: Any) -> bool:
@@ -43,17 +53,24 @@ def pair(at: Any, send: Any, receive: Any) -> bool:
 
 def ring(at: Any) -> bool:
     before, after = (at.rank - 1) % at.n, (at.rank + 1) % at.n
-    calls = [dist.P2POp(dist.isend, at.mine, after, at.group), dist.P2POp(dist.irecv, at.room, before, at.group)]
+    calls = [
+        dist.P2POp(dist.isend, at.mine, after, at.group),
+        dist.P2POp(dist.irecv, at.room, before, at.group),
+    ]
     return same([work.wait() for work in dist.batch_isend_irecv(calls)], at.room, before + 1)
 
 
 def uneven_gather(at: Any) -> bool:
     parts = [at.full((size,), 0) for size in at.values]
-    return same(dist.all_gather(parts, at.full((at.rank + 1,), at.rank + 1), at.group), parts, *at.values)
+    return same(
+        dist.all_gather(parts, at.full((at.rank + 1,), at.rank + 1), at.group), parts, *at.values
+    )
 
 
 def reduced(at: Any, op: str, name: str) -> bool:
-    """all_reduce with that op on that dtype, of 1, 2, 3, 1, 2, 3 and so on; of bool, False, True, False and so on."""
+    """all_reduce with that op on that dtype, of 1, 2, 3, 1, 2, 3 and so on; of bool, False, True,
+    False and so on.
+    """
     given = [rank % 2 == 1 if name == "bool" else rank % 3 + 1 for rank in range(at.n)]
     values, dtype = (given[at.rank], REDUCED[op](given)), getattr(torch, name)
     mine, right = (torch.full((4,), float(value)).to(dtype) for value in values)
@@ -70,24 +87,48 @@ FUNCTIONS = {
     "recv from any source": lambda at: pair(at, dist.send, dist.recv),
     "batch_isend_irecv": ring,
     "broadcast": lambda at: same(dist.broadcast(at.mine, 1, at.group), at.mine, 2),
-    "reduce": lambda at: same(dist.reduce(at.mine, 1, group=at.group), at.mine, at.total) or at.rank != 1,
+    "reduce": lambda at: (
+        same(dist.reduce(at.mine, 1, group=at.group), at.mine, at.total) or at.rank != 1
+    ),
     "all_reduce": lambda at: same(dist.all_reduce(at.mine, group=at.group), at.mine, at.total),
-    "gather": lambda at: same(dist.gather(at.mine, at.of_root(at.parts), 1, at.group), *at.on_root(at.parts)),
-    "all_gather": lambda at: same(dist.all_gather(at.parts, at.mine, at.group), at.parts, *at.values),
+    "gather": lambda at: same(
+        dist.gather(at.mine, at.of_root(at.parts), 1, at.group), *at.on_root(at.parts)
+    ),
+    "all_gather": lambda at: same(
+        dist.all_gather(at.parts, at.mine, at.group), at.parts, *at.values
+    ),
     "all_gather uneven": uneven_gather,
-    "all_gather_single": lambda at: same(gather_single(at.whole, at.mine, at.group), at.whole.chunk(at.n), *at.values),
-    "scatter": lambda at: same(dist.scatter(at.room, at.of_root(at.all), 1, at.group), at.room, at.rank + 1),
-    "reduce_scatter": lambda at: same(dist.reduce_scatter(at.room, at.all, group=at.group), at.room, at.share),
-    "reduce_scatter_single": lambda at: same(scatter(at.room, torch.cat(at.all), group=at.group), at.room, at.share),
-    "all_to_all": lambda at: same(dist.all_to_all(at.parts, [at.mine] * at.n, at.group), at.parts, *at.values),
+    "all_gather_single": lambda at: same(
+        gather_single(at.whole, at.mine, at.group), at.whole.chunk(at.n), *at.values
+    ),
+    "scatter": lambda at: same(
+        dist.scatter(at.room, at.of_root(at.all), 1, at.group), at.room, at.rank + 1
+    ),
+    "reduce_scatter": lambda at: same(
+        dist.reduce_scatter(at.room, at.all, group=at.group), at.room, at.share
+    ),
+    "reduce_scatter_single": lambda at: same(
+        scatter(at.room, torch.cat(at.all), group=at.group), at.room, at.share
+    ),
+    "all_to_all": lambda at: same(
+        dist.all_to_all(at.parts, [at.mine] * at.n, at.group), at.parts, *at.values
+    ),
     "all_to_all_single": lambda at: same(
-        dist.all_to_all_single(at.whole, at.mine.repeat(at.n), group=at.group), at.whole.chunk(at.n), *at.values
+        dist.all_to_all_single(at.whole, at.mine.repeat(at.n), group=at.group),
+        at.whole.chunk(at.n),
+        *at.values,
     ),
     "barrier": lambda at: dist.barrier(at.group) is None,
     "monitored_barrier": lambda at: dist.monitored_barrier(at.group) is None,
-    "broadcast_object_list": lambda at: same(dist.broadcast_object_list(at.own, 1, at.group), at.own, 2),
-    "all_gather_object": lambda at: same(dist.all_gather_object(at.got, *at.own, at.group), at.got, *at.values),
-    "gather_object": lambda at: same(dist.gather_object(*at.own, at.of_root(at.got), 1, at.group), *at.on_root(at.got)),
+    "broadcast_object_list": lambda at: same(
+        dist.broadcast_object_list(at.own, 1, at.group), at.own, 2
+    ),
+    "all_gather_object": lambda at: same(
+        dist.all_gather_object(at.got, *at.own, at.group), at.got, *at.values
+    ),
+    "gather_object": lambda at: same(
+        dist.gather_object(*at.own, at.of_root(at.got), 1, at.group), *at.on_root(at.got)
+    ),
     "scatter_object_list": lambda at: same(
         dist.scatter_object_list(at.own, at.of_root([*at.values]), 1, at.group), at.own, at.rank + 1
     ),
@@ -100,38 +141,52 @@ class Probe:
 
     Attributes:
         outcomes: a word for each case, by backend and device.
-        messages: what torch, or distlab, said where it was not done, by case, by backend and device.
+        messages: what torch, or distlab, said where it was not done, by case, by backend and
+            device.
     """
 
     outcomes: Outcomes
     messages: Outcomes
 
     def __repr__(self) -> str:
-        """The functions by backend; the dtypes that each op reduces; the messages, each with its cases."""
+        """The functions by backend; the dtypes that each op reduces; the messages, each with its
+        cases.
+        """
         rows = [["", *self.outcomes]]
         rows += [[name, *(words[name] for words in self.outcomes.values())] for name in FUNCTIONS]
         lines = ["".join(f"{word:24}" for word in row).rstrip() for row in rows]
         for head, words in self.outcomes.items():
             lines += ["", f"all_reduce on {head} works with"]
-            lines += [f"  {op:8} {' '.join(d for d in DTYPES if words[f'{op} {d}'] == 'yes')}" for op in REDUCED]
+            lines += [
+                f"  {op:8} {' '.join(d for d in DTYPES if words[f'{op} {d}'] == 'yes')}"
+                for op in REDUCED
+            ]
             for message in dict.fromkeys(self.messages[head].values()):
-                cases = ", ".join(case for case, other in self.messages[head].items() if other == message)
+                cases = ", ".join(
+                    case for case, other in self.messages[head].items() if other == message
+                )
                 lines.append(f"{head}: {cases}\n    {message}")
         return "\n".join(lines)
 
 
 def probe(cluster: distlab.Cluster, backends: Iterable[str] = ("gloo",)) -> Probe:
-    """Try every function that communicates, and every ReduceOp with every dtype, on each backend and device.
+    """Try every function that communicates, and every ReduceOp with every dtype, on each backend
+    and device.
 
     The ranks of the cluster keep their variables, unless a case ends one of them.
 
     Args:
         cluster: of 2 ranks or more.
-        backends: their names; those that are not built are left out, as are devices that are not there.
+        backends: their names; those that are not built are left out, as are devices that are not
+            there.
     """
     outcomes, messages = {}, {}
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    there = [name for name in backends if all(cluster.run(lambda *_, name=name: dist.is_backend_available(name)))]
+    there = [
+        name
+        for name in backends
+        if all(cluster.run(lambda *_, name=name: dist.is_backend_available(name)))
+    ]
     for backend, device in [(backend, device) for backend in there for device in devices]:
         words, reasons = outcomes[f"{backend} {device}"], messages[f"{backend} {device}"] = {}, {}
         for case in (*FUNCTIONS, *(f"{op} {dtype}" for op in REDUCED for dtype in DTYPES)):
@@ -141,21 +196,34 @@ def probe(cluster: distlab.Cluster, backends: Iterable[str] = ("gloo",)) -> Prob
 
 
 def attempt(cluster: distlab.Cluster, *call: Any) -> tuple[str, str]:
-    """What comes of a case, as a word, and why it was not done; the cluster is whole again afterwards."""
+    """What comes of a case, as a word, and why it was not done; the cluster is whole again
+    afterwards.
+    """
     try:
         return ("yes" if all(cluster.run(*call, timeout=SECONDS)) else "WRONG"), ""
     except distlab.RankError as error:
         return "no", error.failures[0].message.strip().partition("\n")[0]
     except (distlab.RankDied, distlab.RankTimeout, distlab.DeadlockError) as error:
         cluster.restart()
-        return ("DIES" if isinstance(error, distlab.RankDied) else "HANGS"), str(error).partition("\n")[0]
+        return ("DIES" if isinstance(error, distlab.RankDied) else "HANGS"), str(error).partition(
+            "\n"
+        )[0]
 
 
 def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -> bool:
-    """Call one case in a new group, in which a rank has its number plus one at first; whether it gets what it must."""
+    """Call one case in a new group, in which a rank has its number plus one at first; whether it
+    gets what it must.
+    """
     full = partial(torch.full, dtype=torch.float32, device=device)
     n, values = world_size, range(1, world_size + 1)
-    at = SimpleNamespace(rank=rank, n=n, group=dist.new_group(backend=backend), full=full, values=values, device=device)
+    at = SimpleNamespace(
+        rank=rank,
+        n=n,
+        group=dist.new_group(backend=backend),
+        full=full,
+        values=values,
+        device=device,
+    )
     at.mine, at.room, at.whole = full((4,), rank + 1), full((4,), 0), full((4 * n,), 0)
     at.all, at.parts = [full((4,), value) for value in values], [full((4,), 0) for _ in values]
     at.total, at.share, at.own, at.got = sum(values), n * (rank + 1), [rank + 1], [None] * n
@@ -163,7 +231,8 @@ def try_case(rank: int, world_size: int, case: str, backend: str, device: str) -
     at.on_root = lambda parts: (parts, *values) if rank == 1 else ([],)
     try:
         right = FUNCTIONS[case](at) if case in FUNCTIONS else reduced(at, *case.split())
-        dist.barrier()  # a rank with nothing to do would close its connections while others still make theirs
+        # a rank with nothing to do would close its connections while others still make theirs
+        dist.barrier()
         return right
     finally:
         dist.destroy_process_group(at.group)

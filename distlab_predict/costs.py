@@ -1,9 +1,10 @@
 """How long a kernel takes on a device, and a collective on a network, by closed formulas.
 
-The algorithms are those of simulated/collectives.py, and where all links are alike, the times are the simulation's: so
-no message is stepped through on 16,384 ranks. On hosts, a step of a ring takes as long as its slowest link. Ranks of a
-host that belong to other groups do the same at the same time, and share the host's port. What a rank's own calls share
-while they overlap, timeline.py knows.
+The algorithms are those of simulated/collectives.py, and where all links are alike, the times are
+the simulation's: so no message is stepped through on 16,384 ranks. On hosts, a step of a ring takes
+as long as its slowest link. Ranks of a host that belong to other groups do the same at the same
+time, and share the host's port. What a rank's own calls share while they overlap, timeline.py
+knows.
 """
 
 import functools
@@ -32,16 +33,21 @@ class Costs:
     def of(self, node: Node, rank: int) -> tuple[float, float | None, list[Hashable]]:
         """How long a node of that rank takes, alone on its ports.
 
-        Also what it does to them, if it is a call: the share of that time in which its bytes go through, as the rest of
-        it is latency; and the rank's ports, that of its slowest link in one direction or both.
+        Also what it does to them, if it is a call: the share of that time in which its bytes go
+        through, as the rest of it is latency; and the rank's ports, that of its slowest link in one
+        direction or both.
         """
         if isinstance(node, Kernel):
             return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device, None, []
-        latency, per_byte, which = self.link(node.members if node.peer is None else (rank, node.peer))
+        latency, per_byte, which = self.link(
+            node.members if node.peer is None else (rank, node.peer)
+        )
         messages, num_bytes = self._sent(node)
         moving = num_bytes * per_byte
         seconds = messages * latency + moving
-        ports = [(which, way) for way, other in (("out", "recv"), ("in", "send")) if node.name != other]
+        ports = [
+            (which, way) for way, other in (("out", "recv"), ("in", "send")) if node.name != other
+        ]
         return seconds, moving / seconds if seconds else 0.0, ports
 
     @functools.cached_property

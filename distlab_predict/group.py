@@ -1,4 +1,6 @@
-"""A backend for torch.distributed whose calls move nothing: they are noted. Runs in the recorder's process."""
+"""A backend for torch.distributed whose calls move nothing: they are noted. Runs in the recorder's
+process.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -44,7 +46,9 @@ class Done(dist.Work):
 
 
 def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
-    """Make "predicted" a backend that notes for a timeline; `meet` hears of each rank at the other end of a message."""
+    """Make "predicted" a backend that notes for a timeline; `meet` hears of each rank at the other
+    end of a message.
+    """
 
     class Group(backend.Group):
         def __init__(self, options: Any, _: Any):
@@ -61,7 +65,9 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
             size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
             meet(peer)
             stream = self._name, name, peer
-            return Done(timeline, timeline.call(stream, name, self._members, (size,), peer), tensors)
+            return Done(
+                timeline, timeline.call(stream, name, self._members, (size,), peer), tensors
+            )
 
         def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first

@@ -1,11 +1,12 @@
 """How much memory of which kind a program has at its peak. Runs in the recorder's process.
 
-Every storage that an operator makes, resizes or frees goes into a journal. What a storage was is often known later:
-the optimizer sees which ones are gradients.
+Every storage that an operator makes, resizes or frees goes into a journal. What a storage was is
+often known later: the optimizer sees which ones are gradients.
 
-What counts is what torch's caching allocator keeps for itself on a GPU (torch.cuda.max_memory_reserved): it has a pool
-for each stream, and memory that was freed on one stream is not given to another. So each pool is as large as its own
-peak: FSDP2's gradients, made on the stream of their reduce-scatter, never lie where activations were.
+What counts is what torch's caching allocator keeps for itself on a GPU
+(torch.cuda.max_memory_reserved): it has a pool for each stream, and memory that was freed on one
+stream is not given to another. So each pool is as large as its own peak: FSDP2's gradients, made on
+the stream of their reduce-scatter, never lie where activations were.
 """
 
 import itertools
@@ -21,7 +22,12 @@ from distlab_predict.nodes import Stream
 from distlab_predict.streams import Timeline
 from distlab_predict.torch_fake import part_of
 
-ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS = "activations", "gradients", "optimizer", "parameters"
+ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS = (
+    "activations",
+    "gradients",
+    "optimizer",
+    "parameters",
+)
 UNSHARDED = "unsharded parameters"
 
 
@@ -32,8 +38,10 @@ class Journal:
         self.kind = ACTIVATIONS  # of what is made now
         self._timeline = timeline
         self._kinds: list[str] = []  # of all storages, by their numbers
-        self._living: dict[int, tuple[int, Stream, int]] = {}  # number, pool and bytes, by what tells storages apart
-        self._changes: defaultdict[Stream, list[tuple[int, int]]] = defaultdict(list)  # (number, bytes more or less)
+        # number, pool and bytes, by what tells storages apart
+        self._living: dict[int, tuple[int, Stream, int]] = {}
+        # (number, bytes more or less)
+        self._changes: defaultdict[Stream, list[tuple[int, int]]] = defaultdict(list)
 
     def add(self, tensor: Tensor) -> None:
         """An operator has made this tensor, or returned it again."""

@@ -39,7 +39,8 @@ class Call:
         stream: the name of the group; of a message, its other end as well.
         name: as in collectives.py, or "send" or "recv".
         members: ranks of the group.
-        sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what stays on the rank.
+        sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what
+            stays on the rank.
         peer: rank at the other end of a message.
     """
 
@@ -61,8 +62,8 @@ class Recording:
     Attributes:
         nodes: in the order in which the program called them.
         steps: the place of the first node of each step, and the number of nodes at its end.
-        peak: bytes of memory at their most, by what they are: "parameters", "gradients", "optimizer", "activations",
-            "unsharded parameters".
+        peak: bytes of memory at their most, by what they are: "parameters", "gradients",
+            "optimizer", "activations", "unsharded parameters".
         printed: what the program has printed.
     """
 

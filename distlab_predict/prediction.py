@@ -1,4 +1,5 @@
-"""`Prediction`: what a step takes on machines that are not there; `Predictions`: what predict.sweep has found.
+"""`Prediction`: what a step takes on machines that are not there; `Predictions`: what predict.sweep
+has found.
 
 Runs on the notebook's kernel.
 """
@@ -27,7 +28,8 @@ HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory",
 
 @dataclass(frozen=True, repr=False)
 class Prediction(ShownAsTable):
-    """A step of a program on machines that are not there: predicted, never measured. A notebook shows its table.
+    """A step of a program on machines that are not there: predicted, never measured. A notebook
+    shows its table.
 
     Attributes:
         ranks: how many.
@@ -54,7 +56,9 @@ class Prediction(ShownAsTable):
 
     @cached_property
     def window(self) -> tuple[float, float]:
-        """Begin and end of the last step: it begins when the one before has ended, and the first one at 0."""
+        """Begin and end of the last step: it begins when the one before has ended, and the first
+        one at 0.
+        """
         several = all(len(recording.steps) > 1 for recording in self.recordings)
         return self._end(-2) if several else 0.0, self._end(-1)
 
@@ -71,11 +75,19 @@ class Prediction(ShownAsTable):
         return max(range(len(self.recordings)), key=self._computing)
 
     def moments(self, number: int, *kinds: str) -> Iterator[Moment]:
-        """When a recorded rank does what in the last step: it computes, "compute", or communicates, "move"."""
+        """When a recorded rank does what in the last step: it computes, "compute", or communicates,
+        "move".
+        """
         begin, end = self.window
         nodes = zip(self.recordings[number].nodes, self.times[number], strict=True)
-        parts = (("compute" if isinstance(node, Kernel) else "move", *times) for node, times in nodes)
-        clipped = ((what, max(since, begin), min(until, end)) for what, since, until in parts if what in kinds)
+        parts = (
+            ("compute" if isinstance(node, Kernel) else "move", *times) for node, times in nodes
+        )
+        clipped = (
+            (what, max(since, begin), min(until, end))
+            for what, since, until in parts
+            if what in kinds
+        )
         return moments(part for part in clipped if part[1] < part[2])
 
     def _computing(self, number: int) -> float:
@@ -94,19 +106,25 @@ class Prediction(ShownAsTable):
 
     @property
     def idle(self) -> float:
-        """Seconds of the step in which the device does neither: it waits for others, as in a pipeline's bubble."""
+        """Seconds of the step in which the device does neither: it waits for others, as in a
+        pipeline's bubble.
+        """
         return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the device in a step, without those that checkpointing repeats."""
+        """Floating-point operations of the device in a step, without those that checkpointing
+        repeats.
+        """
         recording = self.recordings[self.busiest]
         nodes = recording.nodes[slice(*recording.steps[-1])]
         return sum(node.flops for node in nodes if isinstance(node, Kernel) and not node.again)
 
     @property
     def mfu(self) -> float:
-        """The share of the device's operations a second that goes into the model (model FLOPs utilization)."""
+        """The share of the device's operations a second that goes into the model (model FLOPs
+        utilization).
+        """
         return self.flops / self.seconds / self.device.flops
 
     @property
@@ -116,16 +134,23 @@ class Prediction(ShownAsTable):
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes at the peak by what they are, of the recorded rank that needs most; see memory.py for what counts."""
-        return max((recording.peak for recording in self.recordings), key=lambda peak: sum(peak.values()))
+        """Bytes at the peak by what they are, of the recorded rank that needs most; see memory.py
+        for what counts.
+        """
+        return max(
+            (recording.peak for recording in self.recordings), key=lambda peak: sum(peak.values())
+        )
 
     @property
     def fits(self) -> bool | None:
         """Whether that is within the device's memory; None if its size is not known."""
-        return None if self.device.memory is None else sum(self.memory.values()) <= self.device.memory
+        return (
+            None if self.device.memory is None else sum(self.memory.values()) <= self.device.memory
+        )
 
     def calibrated(self, seconds: float) -> Device:
-        """This device, with the efficiency at which the step takes so long: from one measurement, all else follows.
+        """This device, with the efficiency at which the step takes so long: from one measurement,
+        all else follows.
 
         Args:
             seconds: of a step, measured or published.
@@ -134,10 +159,15 @@ class Prediction(ShownAsTable):
             ArgumentError: no efficiency makes the step as short, or as long.
         """
         low, high = 0.01, 1.0
-        slow, fast = (replace(self, device=replace(self.device, efficiency=one)).seconds for one in (low, high))
+        slow, fast = (
+            replace(self, device=replace(self.device, efficiency=one)).seconds
+            for one in (low, high)
+        )
         if not fast <= seconds <= slow:
             limits = f"{format_seconds(fast).strip()} and {format_seconds(slow).strip()}"
-            raise ArgumentError(f"seconds must be between {limits}: a step with all of the FLOP/s, and with 1 %.")
+            raise ArgumentError(
+                f"seconds must be between {limits}: a step with all of the FLOP/s, and with 1 %."
+            )
         for _ in range(20):
             middle = (low + high) / 2
             takes = replace(self, device=replace(self.device, efficiency=middle)).seconds
@@ -151,7 +181,11 @@ class Prediction(ShownAsTable):
         if self.tokens is not None:
             rows += [("tokens a second, each device", f"{self.tokens_per_second:,.0f}")]
         rows += [("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}")]
-        for what, name in (("computing", "computing"), ("exposed communication", "exposed"), ("idle", "idle")):
+        for what, name in (
+            ("computing", "computing"),
+            ("exposed communication", "exposed"),
+            ("idle", "idle"),
+        ):
             rows += [(what, f"{getattr(self, name) / self.seconds:.1%}")]
         rows += [("memory at its peak", f"{total / gigabyte:,.1f} GiB")]
         largest = sorted(self.memory.items(), key=lambda item: -item[1])
@@ -163,13 +197,17 @@ class Prediction(ShownAsTable):
         return Table(title, ("", "predicted"), tuple(rows), "lr")
 
     def plot(self) -> Axes:
-        """Draw the last step of each recorded rank: when it computes, and when its messages travel."""
+        """Draw the last step of each recorded rank: when it computes, and when its messages
+        travel.
+        """
         from distlab.plotting.lanes import spans
 
         lanes = {}
         for number, recording in enumerate(self.recordings):
             kernels = self.moments(number, "compute")
-            lanes[f"rank {recording.rank} computes"] = [(since, until, "", "compute") for since, until, _ in kernels]
+            lanes[f"rank {recording.rank} computes"] = [
+                (since, until, "", "compute") for since, until, _ in kernels
+            ]
             lanes[f"rank {recording.rank}'s messages"] = [
                 (since, until, "", "move" if "compute" in going else "exposed")
                 for since, until, going in self.moments(number, "compute", "move")
@@ -209,7 +247,9 @@ class Case:
 
 
 class Predictions(ShownAsTable, tuple[Case, ...]):
-    """Predictions of a program on several numbers of ranks and with several choices. A notebook shows its table."""
+    """Predictions of a program on several numbers of ranks and with several choices. A notebook
+    shows its table.
+    """
 
     def best(self, ranks: int | None = None) -> Case | None:
         """The case that fits and has the most tokens (or steps) a second; None if none fits.
@@ -222,7 +262,9 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         return max(fitting, key=lambda case: case.rate, default=None)
 
     def table(self) -> Table:
-        """A row for each case; those that fail have their reason below. Columns that are empty are left out."""
+        """A row for each case; those that fail have their reason below. Columns that are empty are
+        left out.
+        """
         cells = [_cells(case) for case in self]
         shown = [place for place in range(len(HEADS)) if any(row[place] for row in cells)]
         rows = [
@@ -230,7 +272,10 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
             for case, row in zip(self, cells, strict=True)
         ]
         failed = [case for case in self if case.prediction is None]
-        notes = [": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why))) for case in failed]
+        notes = [
+            ": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why)))
+            for case in failed
+        ]
         heads = (*self[0].choice, *(HEADS[place] for place in shown))
         return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), tuple(notes))
 
@@ -249,7 +294,10 @@ def _cells(case: Case) -> tuple[str, ...]:
     if step is None:
         return (f"{case.ranks:,}", *[""] * (len(HEADS) - 2), "fails")
     each = "" if step.tokens is None else f"{step.tokens_per_second:,.0f}"
-    shares = (f"{share:.1%}" for share in (step.mfu, step.exposed / step.seconds, step.idle / step.seconds))
+    shares = (
+        f"{share:.1%}"
+        for share in (step.mfu, step.exposed / step.seconds, step.idle / step.seconds)
+    )
     memory = f"{sum(step.memory.values()) / (1 << 30):,.1f} GiB"
     fits = "" if step.fits is None else "yes" if step.fits else "no"
     return (f"{case.ranks:,}", format_seconds(step.seconds), each, *shares, memory, fits)

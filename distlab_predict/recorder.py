@@ -1,7 +1,7 @@
 """Runs a program as one rank of many, without data, and notes what it calls. A process of its own.
 
-predict.py starts it, sends lists of runs, and receives the outcomes of each. Each rank is a forked child of it, so that
-torch is imported once.
+predict.py starts it, sends lists of runs, and receives the outcomes of each. Each rank is a forked
+child of it, so that torch is imported once.
 """
 
 import contextlib
@@ -19,7 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab import machine
@@ -35,22 +38,37 @@ from distlab_predict.nodes import Outcomes, Recording, Run
 
 IDLE_SECONDS = 300.0
 # operators that write nothing
-FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_local_scalar_dense"}
+FREE = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_unsafe_view",
+    "_local_scalar_dense",
+}
 SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
 # torch's own libraries of operators
-COMPUTING, SILENT, FUNCTIONAL = {"aten", "fsdp"}, {"profiler", "c10d"}, {"_c10d_functional", "_dtensor"}
+COMPUTING, SILENT, FUNCTIONAL = (
+    {"aten", "fsdp"},
+    {"profiler", "c10d"},
+    {"_c10d_functional", "_dtensor"},
+)
 
 
 class Recorder(TorchDispatchMode):
-    """Notes each operator, in a mode below torch's gradients and above its fake tensors; and what hooks tell it."""
+    """Notes each operator, in a mode below torch's gradients and above its fake tensors; and what
+    hooks tell it.
+    """
 
     def __init__(self, rank: int):
         super().__init__()
         self.rank, self.timeline = rank, streams.Timeline()
         self.journal = memory.Journal(self.timeline)
         self._steps: list[tuple[int, int]] = []
-        self._works: dict[int, group.Done] = {}  # of functional collectives, by the storage of their result
+        # of functional collectives, by the storage of their result
+        self._works: dict[int, group.Done] = {}
         self._begin: int | None = None  # of the step that has begun
         register_module_forward_pre_hook(self.before_module)
         register_optimizer_step_pre_hook(self.before_optimizer)
@@ -64,11 +82,17 @@ class Recorder(TorchDispatchMode):
 
         torch.UntypedStorage.resize_ = resized
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, with the part of this rank
         if operator.namespace == "prim":  # more than half of all: where is this tensor?
-            return fake.device_of(args[0]) if operator is torch.ops.prim.device.default else operator(*args)
+            return (
+                fake.device_of(args[0])
+                if operator is torch.ops.prim.device.default
+                else operator(*args)
+            )
         if fake.ddp_asks(operator, sys._getframe(1)):
             return 1
         value = operator(*args, **(kwargs or {}))
@@ -86,20 +110,26 @@ class Recorder(TorchDispatchMode):
             flops = private.flops_of(operator, value, args, kwargs or {})
             if flops is None and operator.namespace not in COMPUTING:
                 how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
-                raise NotImplementedError(f"nothing is known of the FLOPs of the operator {operator}: {how}")
+                raise NotImplementedError(
+                    f"nothing is known of the FLOPs of the operator {operator}: {how}"
+                )
             num_bytes = fake.traffic(operator, args, tensors, made)
             self.timeline.compute(name, flops or 0, num_bytes, fake.repeats_forward())
         return value
 
     def _functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
-        """A collective of torch.distributed._functional_collectives, which DTensor calls, or the wait for it."""
+        """A collective of torch.distributed._functional_collectives, which DTensor calls, or the
+        wait for it.
+        """
         tensors = list(fake.tensors_in(arguments))
         if name == "wait_tensor":
             work = self._works.pop(private.key_of(tensors[0].untyped_storage()), None)
             return None if work is None else work.wait()
         methods = private.FUNCTIONAL_METHODS | dict.fromkeys(SHUFFLING, "alltoall_base")
         if (kind := name.removesuffix("_").removesuffix("_out")) not in methods:
-            raise NotImplementedError(f"how long the functional collective {name} takes is not known here")
+            raise NotImplementedError(
+                f"how long the functional collective {name} takes is not known here"
+            )
         output, given = (made[0], tensors[0]) if kind in SHUFFLING else (made, tensors)
         method = getattr(fake.group_named(arguments["group_name"]), methods[kind])
         work = method(output, given, None, arguments.get("input_split_sizes"))
@@ -117,9 +147,13 @@ class Recorder(TorchDispatchMode):
             self.journal.name(memory.PARAMETERS, module.parameters())
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
+        parameters = [
+            parameter for settings in optimizer.param_groups for parameter in settings["params"]
+        ]
         self.journal.name(memory.PARAMETERS, parameters)
-        self.journal.name(memory.GRADIENTS, [one.grad for one in parameters if one.grad is not None])
+        self.journal.name(
+            memory.GRADIENTS, [one.grad for one in parameters if one.grad is not None]
+        )
         self.journal.kind = memory.OPTIMIZER
 
     def after_optimizer(self, *_: Any) -> None:
@@ -127,7 +161,9 @@ class Recorder(TorchDispatchMode):
         self.end_step()
 
     def end_step(self) -> None:
-        """A step ends here, and the next one begins; a second optimizer's belongs to the step before."""
+        """A step ends here, and the next one begins; a second optimizer's belongs to the step
+        before.
+        """
         end, steps = len(self.timeline.nodes), self._steps
         if self._begin is not None:
             steps.append((steps[-1][1] if steps else self._begin, end))
@@ -136,7 +172,9 @@ class Recorder(TorchDispatchMode):
         self._begin = None
 
     def recording(self, printed: str) -> Recording:
-        """What was noted, of a program that has ended; a forward pass after its last step, to validate, is no step."""
+        """What was noted, of a program that has ended; a forward pass after its last step, to
+        validate, is no step.
+        """
         if self._begin is not None and not self._steps:  # a program without an optimizer
             self.end_step()
         return Recording(self.rank, self.timeline.nodes, self._steps, self.journal.peak(), printed)
@@ -151,7 +189,9 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
     recorder, LOG.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
     group.install(recorder.timeline, functools.cache(meet))
-    dist.init_process_group(group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore())
+    dist.init_process_group(
+        group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore()
+    )
     dist.init_process_group = lambda *_, **__: None  # a program that calls it finds it done
     shown = io.StringIO()
     try:
@@ -198,12 +238,18 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
                 said = child.recv()
             except EOFError:
                 LOG.rank = rank
-                said = describe_failure(RuntimeError("the program has ended its process, or the machine had no memory"))
+                said = describe_failure(
+                    RuntimeError("the program has ended its process, or the machine had no memory")
+                )
             if not isinstance(said, int):
                 found[number][rank] = said
                 del running[child]
                 os.wait()
-            elif runs[number].ranks is None and said not in found[number] and len(found[number]) < runs[number].most:
+            elif (
+                runs[number].ranks is None
+                and said not in found[number]
+                and len(found[number]) < runs[number].most
+            ):
                 found[number][said] = None
                 wanted.append((number, said))
     return [list(outcomes.values()) for outcomes in found]

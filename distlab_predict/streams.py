@@ -1,4 +1,5 @@
-"""Streams and events of a device that is not there, which programs and torch's own FSDP2 get from torch.cpu.
+"""Streams and events of a device that is not there, which programs and torch's own FSDP2 get from
+torch.cpu.
 
 torch.cpu has a Stream and an Event, which do nothing; FSDP2 calls them on a CPU as on a GPU.
 Runs in the recorder's process.
@@ -30,7 +31,9 @@ class Timeline:
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
     def ends(self, stream: Stream) -> frozenset[int]:
-        """Places of the nodes for which what comes next on a stream waits: the last one on it, and awaited ones."""
+        """Places of the nodes for which what comes next on a stream waits: the last one on it, and
+        awaited ones.
+        """
         return self._ends[stream]
 
     def wait(self, stream: Stream, ends: Set[int]) -> None:
@@ -42,7 +45,9 @@ class Timeline:
         self._add(self.current(), Kernel, *what)
 
     def call(self, stream: Stream, *what: Any) -> int:
-        """Begin a collective or a message, once the current stream has come here; returns its place."""
+        """Begin a collective or a message, once the current stream has come here; returns its
+        place.
+        """
         self.wait(stream, self.ends(self.current()))
         return self._add(stream, Call, stream, *what)
 

@@ -2,13 +2,14 @@
 
 The model:
 
-- A stream does one thing after another: a node begins when the one before it on its stream has ended, and all that it
-  waits for. The program is always ahead of its device.
-- A kernel takes as long as its operations or its bytes need, whichever is longer; while messages of its rank travel,
-  the device's `contention` slows it.
+- A stream does one thing after another: a node begins when the one before it on its stream has
+  ended, and all that it waits for. The program is always ahead of its device.
+- A kernel takes as long as its operations or its bytes need, whichever is longer; while messages of
+  its rank travel, the device's `contention` slows it.
 - A collective begins when it could on all members, and takes what its formula says (costs.py).
 - A message begins when both sides could, and takes latency + bytes / bandwidth.
-- Calls of a rank that go through the same port at the same time share its bandwidth, as two streams share a link.
+- Calls of a rank that go through the same port at the same time share its bandwidth, as two streams
+  share a link.
 - A rank that is not recorded does what the recorded one of its role does, at the same time.
 """
 
@@ -32,10 +33,12 @@ class _Job:
     """A kernel, or a call of all its members.
 
     Attributes:
-        missing: how many jobs have to end before it begins, and how many ranks would have to call it that never do.
+        missing: how many jobs have to end before it begins, and how many ranks would have to call
+            it that never do.
         left: seconds at full speed, as of the time `since`.
         load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
-        uses: what it shares with other jobs: devices (None) and ports, each with the number of its recording.
+        uses: what it shares with other jobs: devices (None) and ports, each with the number of its
+            recording.
         following: jobs that wait for its end.
     """
 
@@ -51,7 +54,8 @@ class _Job:
 
 
 def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
-    """Begin and end of each node, by recording, in seconds; what comes before the first step takes no time.
+    """Begin and end of each node, by recording, in seconds; what comes before the first step takes
+    no time.
 
     Raises:
         ArgumentError: ranks wait for each other forever.
@@ -68,7 +72,9 @@ def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
 
 
 def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
-    """The job of each node, by recording; a call that several recorded ranks make together is one job."""
+    """The job of each node, by recording; a call that several recorded ranks make together is one
+    job.
+    """
     recorded = sorted(recording.rank for recording in recordings)
     common: dict[Hashable, _Job] = {}
     jobs: list[list[_Job]] = []
@@ -92,7 +98,9 @@ def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
 
 
 def _meeting(node: Node, rank: int, recorded: Sequence[int]) -> tuple[Hashable, int]:
-    """What a node has in common with those of other recorded ranks that it meets, and how many ranks meet."""
+    """What a node has in common with those of other recorded ranks that it meets, and how many
+    ranks meet.
+    """
     if isinstance(node, Kernel):
         return None, 1
     if node.peer is None:
@@ -138,7 +146,9 @@ class _Run:
                 self._begin(following)
 
     def _change(self, job: _Job) -> None:
-        """A job has begun or ended: it, and those that share something with it, have another speed from now on."""
+        """A job has begun or ended: it, and those that share something with it, have another speed
+        from now on.
+        """
         for one in dict.fromkeys(one for use in job.uses for one in self._using[use]):
             speed = self._speed(one)
             if speed != one.speed:
@@ -150,7 +160,9 @@ class _Run:
         if job.load is None:
             slowed = any(one.load is not None for one in self._using[job.uses[0]])
             return 1 - self._contention if slowed else 1.0
-        loads = [sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None]
+        loads = [
+            sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None
+        ]
         return 1 / max(1.0, *loads)
 
 

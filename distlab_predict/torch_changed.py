@@ -1,4 +1,5 @@
-"""What of torch is changed for a program without data, so that it does what it would do on GPUs. Tried with torch 2.13.
+"""What of torch is changed for a program without data, so that it does what it would do on GPUs.
+Tried with torch 2.13.
 
 Runs in the process of recorder.py.
 """
@@ -32,12 +33,14 @@ QUICK = {"__eq__", "__hash__", "size", "get_coordinate", "_is_current_rank_part_
 
 
 def adapt(backend: str) -> None:
-    """Change what in torch looks at the data of tensors, or does on a CPU what it would not do on a GPU.
+    """Change what in torch looks at the data of tensors, or does on a CPU what it would not do on a
+    GPU.
 
     Args:
         backend: of all groups, whatever a program calls it.
     """
-    for kind in (device_mesh.DeviceMesh, ShardingPropagator):  # which tries an operator to learn its result's shape
+    # which tries an operator to learn its result's shape
+    for kind in (device_mesh.DeviceMesh, ShardingPropagator):
         for name, method in list(vars(kind).items()):
             if inspect.isfunction(method) and name not in QUICK:
                 setattr(kind, name, _with_data(method))
@@ -51,16 +54,21 @@ def adapt(backend: str) -> None:
     dist.Reducer = _Reducer
     if hasattr(pipeline_stage, "InferenceMode"):
         schedules._PipelineSchedule._warmup_p2p = _without_vote
-    dtensor.local_tensor_mode = lambda: True  # or else an all_to_all on a CPU is an all_gather, as gloo has none
+    # or else an all_to_all on a CPU is an all_gather, as gloo has none
+    dtensor.local_tensor_mode = lambda: True
     torch.compile = _as_it_is_written
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     nn.SyncBatchNorm.forward = _sync_batch_norm
     DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None
-    DistributedDataParallel._check_comm_hook = lambda *_: None  # for bfloat16 it would ask for a GPU
-    GradScaler._maybe_opt_step = lambda _, optimizer, __, *args, **kwargs: optimizer.step(*args, **kwargs)
+    # for bfloat16 it would ask for a GPU
+    DistributedDataParallel._check_comm_hook = lambda *_: None
+    GradScaler._maybe_opt_step = lambda _, optimizer, __, *args, **kwargs: optimizer.step(
+        *args, **kwargs
+    )
     FakeTensor.__format__ = lambda *_: "(no data)"
     FakeTensor.__deepcopy__ = _deep_copy
-    nn.init._no_grad_trunc_normal_ = lambda tensor, *_, **__: nn.init.normal_(tensor)  # it draws until all are near
+    # it draws until all are near
+    nn.init._no_grad_trunc_normal_ = lambda tensor, *_, **__: nn.init.normal_(tensor)
     torch.save = checkpoint.save = lambda *_, **__: None
 
 
@@ -77,14 +85,18 @@ def _as_it_is_written(model: Any = None, **options: Any) -> Any:
 
 
 def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of a tensor without data; a number that some have nevertheless, as an optimizer's `step`, has data."""
+    """A copy of a tensor without data; a number that some have nevertheless, as an optimizer's
+    `step`, has data.
+    """
     if tensor.constant is not None:
         memo[id(tensor.constant)] = _with_data(torch.clone)(tensor.constant)
     return Tensor.__deepcopy__(tensor, memo)
 
 
 class _Chunks:
-    """The parts of a parameter, of which FSDP2 takes two; torch.chunk makes one for each of ten thousand ranks."""
+    """The parts of a parameter, of which FSDP2 takes two; torch.chunk makes one for each of ten
+    thousand ranks.
+    """
 
     def __init__(self, tensor: Tensor, number: int, dim: int):
         self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // number)
@@ -112,13 +124,17 @@ def _with_backend(new_group: Function, backend: str) -> Function:
 
 
 class _Reducer(dist.Reducer):
-    """DDP's, with the buckets that it makes after its first step: in the reverse order of the parameters."""
+    """DDP's, with the buckets that it makes after its first step: in the reverse order of the
+    parameters.
+    """
 
     def __init__(self, parameters: list[Tensor], _: Any, __: Any, *others: Any):
         sparse, most_bytes = others[1:3]
         limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, most_bytes]
         order = list(range(len(parameters)))[::-1]
-        buckets, sizes = dist._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse, order)
+        buckets, sizes = dist._compute_bucket_assignment_by_size(
+            parameters[::-1], limits, sparse, order
+        )
         super().__init__(parameters, buckets, sizes, *others)
 
     def _rebuild_buckets(self) -> bool:
@@ -126,11 +142,15 @@ class _Reducer(dist.Reducer):
 
 
 def _without_vote(self: Any, stages: list[Any], has_backward: bool, *_: Any) -> None:
-    """Since torch 2.13, stages ask each other whether all were given their shapes: as if they were."""
+    """Since torch 2.13, stages ask each other whether all were given their shapes: as if they
+    were.
+    """
     for one in stages:
         if pipeline_stage.InferenceMode.needs_dynamic(one._user_meta, has_backward):
             how = 'give each PipelineStage its input_args and output_args, such as torch.empty(8, 64, device="meta")'
-            raise NotImplementedError(f"here stages cannot ask each other for the shapes of what they send: {how}")
+            raise NotImplementedError(
+                f"here stages cannot ask each other for the shapes of what they send: {how}"
+            )
         one._inference_mode = pipeline_stage.InferenceMode.STATIC
 
 
@@ -149,14 +169,20 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention in a single kernel, which makes no matrix of all scores; context parallelism knows no other one."""
+    """Attention in a single kernel, which makes no matrix of all scores; context parallelism knows
+    no other one.
+    """
     if query.dim() != 4 or not torch.backends.cuda.mem_efficient_sdp_enabled():
-        return _ON_CPU(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _ON_CPU(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if attn_mask is None and query.shape[-1] == value.shape[-1]:  # with as few keys as there are
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:
-        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+        key, value = (
+            one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
+        )
     bias = None if attn_mask is None else attn_mask.to(query.dtype)
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
@@ -167,7 +193,14 @@ def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
     if self.training:
         group, own = self.process_group or dist.group.WORLD, torch.empty(2 * self.num_features + 1)
         dist.all_gather_into_tensor(torch.empty(group.size() * own.numel()), own, group)
-    settings = self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum or 0.0
+    settings = (
+        self.running_mean,
+        self.running_var,
+        self.weight,
+        self.bias,
+        self.training,
+        self.momentum or 0.0,
+    )
     result = functional.batch_norm(values, *settings, self.eps)
     if self.training and result.requires_grad:
         result.register_hook(lambda _: dist.all_reduce(own[1:], group=group))
@@ -175,6 +208,8 @@ def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
 
 
 def replace_cpu_streams(stream: type, event: type) -> None:
-    """Give programs, and FSDP2, other streams and events for a CPU than torch's own, which do nothing."""
+    """Give programs, and FSDP2, other streams and events for a CPU than torch's own, which do
+    nothing.
+    """
     torch.cpu.Stream, torch.cpu.Event = stream, event
     torch.cpu._default_cpu_stream = torch.cpu._current_stream = stream()

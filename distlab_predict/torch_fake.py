@@ -1,4 +1,5 @@
-"""The private parts of torch that make tensors without data, and say what an operator does. Tried with torch 2.13.
+"""The private parts of torch that make tensors without data, and say what an operator does. Tried
+with torch 2.13.
 
 Runs in the process of recorder.py; what else is changed there is in torch_changed.py.
 """
@@ -27,7 +28,8 @@ NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputS
 @contextmanager
 def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
     """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
-    for mode in (type(recorder), FakeTensorMode):  # without torch.compile nothing must be hidden from it
+    # without torch.compile nothing must be hidden from it
+    for mode in (type(recorder), FakeTensorMode):
         mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     with _QuickMode(allow_non_fake_inputs=True), recorder:
         yield
@@ -39,16 +41,20 @@ LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators
 class _QuickMode(FakeTensorMode):
     """Fake tensors that remember what each operator makes of which arguments.
 
-    torch's own memory compares more, such as sizes that are symbols, and leaves out operators of other libraries; it
-    took most of the time.
+    torch's own memory compares more, such as sizes that are symbols, and leaves out operators of
+    other libraries; it took most of the time.
     """
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self._known: dict[tuple[Any, ...], Callable[[list[FakeTensor]], FakeTensor] | None] = {}  # how to make results
+        # how to make results
+        self._known: dict[tuple[Any, ...], Callable[[list[FakeTensor]], FakeTensor] | None] = {}
         remember = self.fake_tensor_converter.set_tensor_memo
-        # a reference to a result, which nobody looks up, would keep module.to(...) from changing parameters
-        self.fake_tensor_converter.set_tensor_memo = lambda one, fake: None if one.is_meta else remember(one, fake)
+        # a reference to a result, which nobody looks up, would keep module.to(...) from changing
+        # parameters
+        self.fake_tensor_converter.set_tensor_memo = lambda one, fake: (
+            None if one.is_meta else remember(one, fake)
+        )
 
     def __deepcopy__(self, _: Any) -> FakeTensorMode:
         """A copy of a tensor belongs to the same mode."""
@@ -63,21 +69,38 @@ class _QuickMode(FakeTensorMode):
         if make := self._known.get(key := tuple(key)):
             return make(given)
         value = super().dispatch(func, types, args, kwargs or {})
-        self._known[key] = None if torch.Tag.inplace_view in func.tags else self._maker(value, given)
+        self._known[key] = (
+            None if torch.Tag.inplace_view in func.tags else self._maker(value, given)
+        )
         return value
 
     def _describe(self, values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
-        """Add all that matters of these values to a key, and their tensors to a list; whether that is known."""
+        """Add all that matters of these values to a key, and their tensors to a list; whether that
+        is known.
+        """
         for value in values:
             if isinstance(value, FakeTensor):
-                if value.layout is not torch.strided or value.constant is not None or value.is_conj() or value.is_neg():
+                if (
+                    value.layout is not torch.strided
+                    or value.constant is not None
+                    or value.is_conj()
+                    or value.is_neg()
+                ):
                     return False
-                key += value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+                key += (
+                    value.shape,
+                    value.stride(),
+                    value.storage_offset(),
+                    value.dtype,
+                    value.fake_device,
+                )
                 key.append(value.untyped_storage().nbytes())
                 tensors.append(value)
             elif isinstance(value, (tuple, list, dict)):
                 key += type(value), len(value)
-                if not self._describe(value.items() if isinstance(value, dict) else value, key, tensors):
+                if not self._describe(
+                    value.items() if isinstance(value, dict) else value, key, tensors
+                ):
                     return False
             elif isinstance(value, (Tensor, torch.Generator)):
                 return False
@@ -85,15 +108,22 @@ class _QuickMode(FakeTensorMode):
                 key += type(value), value
         return True
 
-    def _maker(self, value: Any, given: list[FakeTensor]) -> Callable[[list[FakeTensor]], FakeTensor] | None:
-        """How to make such a value of such tensors: it is one of them, or has the storage of one, or its own."""
+    def _maker(
+        self, value: Any, given: list[FakeTensor]
+    ) -> Callable[[list[FakeTensor]], FakeTensor] | None:
+        """How to make such a value of such tensors: it is one of them, or has the storage of one,
+        or its own.
+        """
         like: list[Any] = []
         if not isinstance(value, FakeTensor) or not self._describe([value], like, []):
             return None
         for place, one in enumerate(given):
             if one is value:
                 return itemgetter(place)
-        own, storages = key_of(value.untyped_storage()), [key_of(one.untyped_storage()) for one in given]
+        own, storages = (
+            key_of(value.untyped_storage()),
+            [key_of(one.untyped_storage()) for one in given],
+        )
         return partial(self._like, like, storages.index(own) if own in storages else None)
 
     def _like(self, like: list[Any], source: int | None, given: list[FakeTensor]) -> FakeTensor:
@@ -109,11 +139,17 @@ class _QuickMode(FakeTensorMode):
 
 
 def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor]) -> int:
-    """Bytes that an operator reads and writes: what it is given, what it makes, and what it changes in its place."""
+    """Bytes that an operator reads and writes: what it is given, what it makes, and what it changes
+    in its place.
+    """
     if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
         return 2 * sum(tensor.nbytes for tensor in args[0])
     arguments = zip(operator._schema.arguments, args, strict=False)
-    changed = [value for argument, value in arguments if argument.alias_info and argument.alias_info.is_write]
+    changed = [
+        value
+        for argument, value in arguments
+        if argument.alias_info and argument.alias_info.is_write
+    ]
     return sum(tensor.nbytes for tensor in (*tensors, *(made or tensors_in(changed))))
 
 
@@ -161,5 +197,7 @@ def ddp_asks(operator: Any, caller: FrameType) -> bool:
 
 
 def repeats_forward() -> bool:
-    """Whether this thread computes a forward pass inside of a backward pass, as activation checkpointing does."""
+    """Whether this thread computes a forward pass inside of a backward pass, as activation
+    checkpointing does.
+    """
     return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()

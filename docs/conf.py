@@ -1,7 +1,8 @@
-"""How Sphinx builds the site: README, lessons with their saved outputs, reports, API. Run by: make site.
+"""How Sphinx builds the site: README, lessons with their saved outputs, reports, API. Run by: make
+site.
 
-The source folder is the project's root, so that the links between README, lessons and diagrams hold on the site, too.
-Nothing is executed.
+The source folder is the project's root, so that the links between README, lessons and diagrams hold
+on the site, too. Nothing is executed.
 """
 
 import json
@@ -20,7 +21,14 @@ author = "the authors of distlab"
 release = distlab.__version__
 html_title = "distlab"
 root_doc = "README"
-include_patterns = ["README.md", "TEACHING.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/**.ipynb", "docs/**.md"]
+include_patterns = [
+    "README.md",
+    "TEACHING.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "notebooks/**.ipynb",
+    "docs/**.md",
+]
 include_patterns += ["notebooks/cheat_sheet.md", "benchmarks/README.md"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 
@@ -54,7 +62,8 @@ PARTS = {
     "5": "Sharding and pipelines",
     "6": "Machines",
 }
-REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # "owner/name", where a workflow publishes the site
+# "owner/name", where a workflow publishes the site
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")
 
 
 def toctree(caption: str, pages: list[str], glob: bool = False) -> str:
@@ -65,11 +74,16 @@ def toctree(caption: str, pages: list[str], glob: bool = False) -> str:
 def contents() -> str:
     """The site's table of contents, which README gets here."""
     labs = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    trees = [toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part]) for part, name in PARTS.items()]
+    trees = [
+        toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part])
+        for part, name in PARTS.items()
+    ]
     pages = ("course", "install", "package", "testing", "hosts", "speed")
     above = [  # or they would stand below 28 labs
         toctree("distlab", [f"docs/{page}" for page in pages]),
-        toctree("Reference", ["docs/api", "notebooks/cheat_sheet", "benchmarks/README", "CHANGELOG"]),
+        toctree(
+            "Reference", ["docs/api", "notebooks/cheat_sheet", "benchmarks/README", "CHANGELOG"]
+        ),
         toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]),
         toctree("When something goes wrong", ["docs/reports/*"], glob=True),
     ]
@@ -85,13 +99,19 @@ def buttons(page: str) -> str:
         if page == f"notebooks/{name}":  # make colab builds no answers
             colab = f"https://colab.research.google.com/github/{REPOSITORY}/blob/colab/{name}.ipynb"
             links.append(f"[Open in Colab]({colab})")
-        links.append(f"[Open in Binder](https://mybinder.org/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/{page}.ipynb)")
+        links.append(
+            f"[Open in Binder](https://mybinder.org/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/{page}.ipynb)"
+        )
     return " · ".join(links)
 
 
 def alternative(cell: dict) -> str:
-    """Words for the picture that a cell has drawn: those that were saved with it, or its code; "" without a picture."""
-    pictures = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    """Words for the picture that a cell has drawn: those that were saved with it, or its code; ""
+    without a picture.
+    """
+    pictures = [
+        output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
     if not pictures:
         return ""
     saved = pictures[0]["metadata"].get("image/png", {}).get("alt", "")
@@ -101,14 +121,17 @@ def alternative(cell: dict) -> str:
 
 
 def prepare(app, page: str, source: list[str]) -> None:
-    """README gets the table of contents; each lesson its buttons, the colours of its code, and what it folds."""
+    """README gets the table of contents; each lesson its buttons, the colours of its code, and what
+    it folds.
+    """
     if page == root_doc:
         source[0] += contents()
     elif page.startswith("notebooks/") and source[0].startswith("{"):
         notebook = json.loads(source[0])
         notebook["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
         for cell in notebook["cells"]:
-            if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the reader is asked for a prediction first
+            # the reader is asked for a prediction first
+            if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
                 cell["metadata"].setdefault("tags", []).append("hide-output")
             if words := alternative(cell):
                 cell["metadata"]["mystnb"] = {"image": {"alt": words}}
@@ -118,14 +141,18 @@ def prepare(app, page: str, source: list[str]) -> None:
 
 
 def leave_answers_out(app, env) -> None:
-    """Keep the words of answers out of the search: somebody who looks for a call is still to solve its exercise."""
+    """Keep the words of answers out of the search: somebody who looks for a call is still to solve
+    its exercise.
+    """
     for page in env.found_docs:
         if page.startswith(ANSWERS):
             env.metadata[page]["nosearch"] = True
 
 
 def as_rst(app, what: str, name: str, thing, options, lines: list[str]) -> None:
-    """A docstring as reStructuredText: an indented block after an empty line is code, and a star is a star."""
+    """A docstring as reStructuredText: an indented block after an empty line is code, and a star is
+    a star.
+    """
     done, indented, code = [], False, False
     for line in lines:
         before, indented = indented, line.startswith(" ") if line else indented
@@ -134,7 +161,11 @@ def as_rst(app, what: str, name: str, thing, options, lines: list[str]) -> None:
             done += ["::", ""]
         code = code and indented
         parts = [line] if code else re.split(r"(`[^`]*`)", line)
-        done.append("".join(part if code or part.startswith("`") else part.replace("*", "\\*") for part in parts))
+        done.append(
+            "".join(
+                part if code or part.startswith("`") else part.replace("*", "\\*") for part in parts
+            )
+        )
     lines[:] = done
 
 

@@ -1,10 +1,12 @@
-"""A residual network trained with DistributedDataParallel: a script that torchrun starts once for each rank.
+"""A residual network trained with DistributedDataParallel: a script that torchrun starts once for
+each rank.
 
     torchrun --standalone --nproc-per-node=2 resnet_ddp.py --epochs 2 --checkpoint run.pt
     torchrun --standalone --nproc-per-node=4 resnet_ddp.py --epochs 4 --checkpoint run.pt --resume
 
-`--epochs` counts from the first epoch of all, so the second line trains two more. With a GPU for each rank of a node it
-uses NCCL, otherwise gloo and CPUs. It is plain PyTorch; only the data come from distlab_course.
+`--epochs` counts from the first epoch of all, so the second line trains two more. With a GPU for
+each rank of a node it uses NCCL, otherwise gloo and CPUs. It is plain PyTorch; only the data come
+from distlab_course.
 """
 
 import argparse
@@ -12,7 +14,8 @@ import os
 from pathlib import Path
 
 import torch
-import torch._dynamo  # which DDP would import after the group is made: with torch 2.13 a script may then abort at exit
+# which DDP would import after the group is made: with torch 2.13 a script may then abort at exit
+import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -54,7 +57,8 @@ class Block(nn.Module):
     def forward(self, x):
         y = self.norms[0](self.first(x)).relu()
         skip = x[:, :, :: self.stride, :: self.stride]
-        skip = nn.functional.pad(skip, (0, 0, 0, 0, 0, self.more))  # zeros for the channels that x does not have
+        # zeros for the channels that x does not have
+        skip = nn.functional.pad(skip, (0, 0, 0, 0, 0, self.more))
         return (self.norms[1](self.second(y)) + skip).relu()
 
 
@@ -87,9 +91,12 @@ def train_epoch(ddp, optimizer, loader, device, augment):
 
 
 def evaluate(model, test, device):
-    """The share of the test images that is recognised; each rank looks at its own part, every image counts once."""
+    """The share of the test images that is recognised; each rank looks at its own part, every image
+    counts once.
+    """
     for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)  # each rank has running means of its own; those of rank 0 are saved
+        # each rank has running means of its own; those of rank 0 are saved
+        dist.broadcast(buffer, src=0)
     model.eval()
     counts = torch.zeros(2, device=device)
     part = range(dist.get_rank(), len(test), dist.get_world_size())
@@ -138,7 +145,8 @@ def main():
         dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    samples = data.load(options.data)  # where files are missing, one rank of each node downloads them
+    # where files are missing, one rank of each node downloads them
+    samples = data.load(options.data)
     sampler = DistributedSampler(samples.train, seed=options.seed)
     batch, on_gpu = options.batch_size // world_size, device.type == "cuda"
     loading = {"num_workers": options.workers, "pin_memory": on_gpu}
@@ -157,7 +165,8 @@ def main():
     writes = rank == 0 or (options.checkpoint_per_node and local_rank == 0)
     for epoch in range(first, options.epochs):
         sampler.set_epoch(epoch)
-        torch.manual_seed(options.seed + epoch * world_size + rank)  # every rank augments in its own way
+        # every rank augments in its own way
+        torch.manual_seed(options.seed + epoch * world_size + rank)
         loss = train_epoch(ddp, optimizer, loader, device, augment=options.data == "cifar10")
         accuracy = evaluate(model, samples.test, device)
         if options.checkpoint and writes:
@@ -165,7 +174,9 @@ def main():
         dist.barrier()  # no rank continues, or ends, before the checkpoint is there
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.3f}, accuracy {100 * accuracy:.1f} %", flush=True)
-    del ddp  # before the group: with torch 2.13 a gloo group that only DDP still holds may hang while it is freed
+    # before the group: with torch 2.13 a gloo group that only DDP still holds may hang while it is
+    # freed
+    del ddp
     dist.destroy_process_group()
 
 

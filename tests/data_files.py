@@ -1,4 +1,6 @@
-"""Small data sets in the true formats of the published files, for the tests of distlab_course.data."""
+"""Small data sets in the true formats of the published files, for the tests of
+distlab_course.data.
+"""
 
 import contextlib
 import functools
@@ -14,16 +16,31 @@ from pathlib import Path
 
 import numpy as np
 
-CIFAR_BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+CIFAR_BATCHES = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+)
 
 
 def idx_bytes(array):
-    """An array of unsigned bytes as an idx file: two zeros, 8, the number of dimensions, each as a big-endian int32."""
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + array.tobytes()
+    """An array of unsigned bytes as an idx file: two zeros, 8, the number of dimensions, each as a
+    big-endian int32.
+    """
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}i", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write_mnist(root, train=12, test=5, size=28):
-    """MNIST's four files under root/MNIST/raw; returns {stem: (images, labels)} of what is in them."""
+    """MNIST's four files under root/MNIST/raw; returns {stem: (images, labels)} of what is in
+    them.
+    """
     folder = Path(root) / "MNIST" / "raw"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -31,14 +48,20 @@ def write_mnist(root, train=12, test=5, size=28):
     for stem, n in (("train", train), ("t10k", test)):
         images = rng.integers(0, 256, (n, size, size), dtype=np.uint8)
         labels = rng.integers(0, 10, n, dtype=np.uint8)
-        (folder / f"{stem}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx_bytes(images), mtime=0))
-        (folder / f"{stem}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels), mtime=0))
+        (folder / f"{stem}-images-idx3-ubyte.gz").write_bytes(
+            gzip.compress(idx_bytes(images), mtime=0)
+        )
+        (folder / f"{stem}-labels-idx1-ubyte.gz").write_bytes(
+            gzip.compress(idx_bytes(labels), mtime=0)
+        )
         written[stem] = (images, labels)
     return written
 
 
 def python2_pickle(batch):
-    """A pickle whose keys are strings of Python 2, as in the published files of CIFAR-10: BINSTRING, not BINUNICODE."""
+    """A pickle whose keys are strings of Python 2, as in the published files of CIFAR-10:
+    BINSTRING, not BINUNICODE.
+    """
     content = pickle.dumps(batch, protocol=2)
     for key in map(str.encode, batch):
         length = struct.pack("<i", len(key))
@@ -68,7 +91,9 @@ def md5(path):
 
 @contextlib.contextmanager
 def serving(folder):
-    """The address at which a thread of this process serves a folder's files, over HTTP as their publishers do."""
+    """The address at which a thread of this process serves a folder's files, over HTTP as their
+    publishers do.
+    """
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,6 @@
-"""Processes that tests start: a Python of its own, those that carry a mark, and the wait for their end."""
+"""Processes that tests start: a Python of its own, those that carry a mark, and the wait for their
+end.
+"""
 
 import contextlib
 import os
@@ -10,22 +12,36 @@ import psutil
 
 from distlab.launch import reaper
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # then the script
+# then the script
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess:
-    """What a Python of its own has written when it has ended; `variables` are added to its environment."""
-    given = {"capture_output": True, "text": True, "timeout": 200, "env": {**os.environ, **(variables or {})}}
+    """What a Python of its own has written when it has ended; `variables` are added to its
+    environment.
+    """
+    given = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 200,
+        "env": {**os.environ, **(variables or {})},
+    }
     return subprocess.run([sys.executable, *arguments], **{**given, **options})
 
 
 def python_that_goes_on(code) -> subprocess.Popen:
-    """A Python of its own that runs this code, with pipes to what it reads and from what it prints."""
-    return subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A Python of its own that runs this code, with pipes to what it reads and from what it
+    prints.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
-    """Living processes in whose environment `name` begins with `value`; one that ends while we look is not living."""
+    """Living processes in whose environment `name` begins with `value`; one that ends while we look
+    is not living.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -37,7 +53,9 @@ def marked(name: str, value: str) -> list[psutil.Process]:
 
 
 def wait_until_gone(count, patience: float = 60) -> list:
-    """What `count()` still returns after at most so many seconds; an empty list as soon as nothing is left."""
+    """What `count()` still returns after at most so many seconds; an empty list as soon as nothing
+    is left.
+    """
     deadline = time.monotonic() + patience
     while (left := count()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -50,9 +68,17 @@ def until(condition) -> None:
 
 
 def controller_of(cluster) -> psutil.Process:
-    """ipyparallel's controller of a cluster: the process that listens where its client is connected."""
-    tag, port = cluster.ranks._processes.tag, cluster.client._query_socket.last_endpoint.decode().rpartition(":")[2]
+    """ipyparallel's controller of a cluster: the process that listens where its client is
+    connected.
+    """
+    tag, port = (
+        cluster.ranks._processes.tag,
+        cluster.client._query_socket.last_endpoint.decode().rpartition(":")[2],
+    )
     for process in marked(reaper.TAG, tag):
-        if any(c.laddr.port == int(port) and c.status == psutil.CONN_LISTEN for c in process.net_connections()):
+        if any(
+            c.laddr.port == int(port) and c.status == psutil.CONN_LISTEN
+            for c in process.net_connections()
+        ):
             return process
     raise AssertionError(f"no process listens on port {port}")

@@ -1,9 +1,9 @@
 """A plugin of pytest: forks kernels, and the servers of clusters, from one warm process.
 
-A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the notebooks start 54 kernels
-and twice as many clusters. Here the import happens once for each run of pytest, with the few modules of distlab that
-this file needs. Tests marked `new_python`, those of the start itself, and all that do not load this plugin, start them
-as always.
+A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the
+notebooks start 54 kernels and twice as many clusters. Here the import happens once for each run of
+pytest, with the few modules of distlab that this file needs. Tests marked `new_python`, those of
+the start itself, and all that do not load this plugin, start them as always.
 """
 
 import ctypes
@@ -30,16 +30,28 @@ from distlab.wire.rendezvous import INTERFACES
 
 FORKS = multiprocessing.get_context("forkserver")
 LIBRARIES = ["ipykernel.kernelapp", "torch", "matplotlib.pyplot", "tornado.platform.asyncio"]
-LIBRARIES += ["ipyparallel.controller.app", "ipyparallel.engine.app", "torch._dynamo", "torch.distributed.fsdp"]
-LIBRARIES += ["torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.distributed.tensor.parallel"]
-# psutil, and so reaper.py, reads the environment with which a program was started: there it stands until it is replaced
-READ_ONCE = ("TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL")  # what torch reads of a rank's environment when it is imported
+LIBRARIES += [
+    "ipyparallel.controller.app",
+    "ipyparallel.engine.app",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+]
+LIBRARIES += [
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.distributed.tensor.parallel",
+]
+# psutil, and so reaper.py, reads the environment with which a program was started: there it stands
+# until it is replaced
+# what torch reads of a rank's environment when it is imported
+READ_ONCE = ("TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL")
 ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
 def pytest_configure() -> None:
     """Start the warm process, and have it fork."""
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as ipykernel sets it, before matplotlib
+    # as ipykernel sets it, before matplotlib
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     given = {name: settings.environment("", alone=True)[name] for name in READ_ONCE}
     with mock.patch.dict(os.environ, {**given, ROOM[0]: ROOM[1]}):
         FORKS.set_forkserver_preload([*LIBRARIES, __name__])
@@ -54,7 +66,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     Servers.forked = item.get_closest_marker("new_python") is None
 
 
-def _launch_kernel(command: list[str], *, launch: Any = local_provisioner.launch_kernel, **options: Any):
+def _launch_kernel(
+    command: list[str], *, launch: Any = local_provisioner.launch_kernel, **options: Any
+):
     if not Servers.forked:
         return launch(command, **options)
     return Forked(command, **{name: options.get(name) for name in ("env", "cwd", "stderr")})
@@ -63,7 +77,9 @@ def _launch_kernel(command: list[str], *, launch: Any = local_provisioner.launch
 def _start_new_kernel(*arguments: Any, start: Any = kernel.start_new_kernel, **options: Any):
     try:
         return start(*arguments, **options)
-    except RuntimeError:  # another program has taken a port between Jupyter's choice and the kernel's start
+    except (
+        RuntimeError
+    ):  # another program has taken a port between Jupyter's choice and the kernel's start
         return start(*arguments, **options)
 
 
@@ -72,7 +88,9 @@ class Forked:
 
     stdin = stdout = stderr = returncode = None
 
-    def __init__(self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **ends: Any):
+    def __init__(
+        self, command: list[str], *, env: dict[str, str], cwd: str | None = None, **ends: Any
+    ):
         given = [ends.get(name) for name in ("stdin", "stdout", "stderr")]
         given[2] = given[1] if given[2] == subprocess.STDOUT else given[2]
         files = {}
@@ -81,7 +99,8 @@ class Forked:
                 files[number] = Connection(os.dup(one if isinstance(one, int) else one.fileno()))
         ready, tell = FORKS.Pipe(duplex=False)
         arguments = (command, env, cwd or os.getcwd(), files, tell)
-        self._process = FORKS.Process(target=_be_program, args=arguments, daemon=True)  # it ends with this one
+        # it ends with this one
+        self._process = FORKS.Process(target=_be_program, args=arguments, daemon=True)
         self._process.start()
         ready.recv()  # it has a process group of its own, to which the client sends signals
         self.pid = self._process.pid
@@ -105,7 +124,9 @@ class Forked:
             self._process.kill()
 
 
-def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[int, Connection], tell: Any) -> None:
+def _be_program(
+    command: list[str], env: dict[str, str], cwd: str, files: dict[int, Connection], tell: Any
+) -> None:
     """Do what a new Python does with this command. Runs in a forked process."""
     os.setsid()
     tell.send(True)
@@ -126,9 +147,11 @@ def _be_program(command: list[str], env: dict[str, str], cwd: str, files: dict[i
         sys.argv = ["-c", *arguments]
         exec(program, {"__name__": "__main__"})
     else:
-        forkserver._forkserver.ensure_running = lambda: None  # it is: Python would start another one
+        # it is: Python would start another one
+        forkserver._forkserver.ensure_running = lambda: None
         subprocess.Popen = Servers
-        sys.argv = [program, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]  # it ends with its parent
+        # it ends with its parent
+        sys.argv = [program, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]
         runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
@@ -142,7 +165,9 @@ class Servers(subprocess.Popen):
     forked = True
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
-        alone = cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
+        alone = (
+            cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
+        )
         if alone and command == fork_server.command():
             return Forked(command, **options)
         return super().__new__(cls)
@@ -158,4 +183,6 @@ def _tag(value: str) -> None:
     ctypes.memmove(start + block.index(room), written, len(written))
 
 
-gc.freeze()  # the last import of the warm process: no child's collector touches, and thereby copies, the shared pages
+# the last import of the warm process: no child's collector touches, and thereby copies, the shared
+# pages
+gc.freeze()

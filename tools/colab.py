@@ -1,8 +1,9 @@
-"""Builds dist/colab/: every notebook as one file that runs where nothing of this project is installed.
+"""Builds dist/colab/: every notebook as one file that runs where nothing of this project is
+installed.
 
-Called by: make colab. Each file carries the package's wheel in its first code cell, its diagrams in its text, and in
-cells the scripts that it runs, so that uploading the one file to Colab (or to any Jupyter with torch) is enough. Links
-to files that do not travel with it become plain words.
+Called by: make colab. Each file carries the package's wheel in its first code cell, its diagrams in
+its text, and in cells the scripts that it runs, so that uploading the one file to Colab (or to any
+Jupyter with torch) is enough. Links to files that do not travel with it become plain words.
 """
 
 import base64
@@ -18,7 +19,8 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Torch and numpy are the machine's own: on Colab they match its drivers, so pip may not exchange them.
+# Torch and numpy are the machine's own: on Colab they match its drivers, so pip may not exchange
+# them.
 INSTALL_CELL = """\
 # @title Install distlab: run this cell first {{ display-mode: "form" }}
 # The package is inside this cell. Where distlab is already installed, nothing happens.
@@ -53,7 +55,8 @@ LEFT_OUT = "The outputs of the programs are left out: you see them when you run 
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
-    """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed here and no network.
+    """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed
+    here and no network.
 
     A copy without the lessons, because each file is one of them.
     """
@@ -62,31 +65,49 @@ def build_wheel(root: Path, folder: Path) -> Path:
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(root / name, copy)
         for package in ("distlab", "distlab_predict", "distlab_course"):
-            shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+            )
         done = subprocess.run(
-            [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)],
+            [
+                sys.executable,
+                "-m",
+                "build",
+                "--wheel",
+                "--no-isolation",
+                "--outdir",
+                str(folder),
+                str(copy),
+            ],
             # A fixed time makes the same sources give the same bytes.
             env={**os.environ, "SOURCE_DATE_EPOCH": "1577836800"},
             capture_output=True,
             text=True,
         )
     if done.returncode:
-        raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\nThe wheel could not be built; see above.")
+        raise SystemExit(
+            f"{done.stdout[-2000:]}{done.stderr[-2000:]}\nThe wheel could not be built; see above."
+        )
     (wheel,) = folder.glob("distlab-*.whl")
     return wheel
 
 
 def install_cell(wheel: Path, extras: str) -> nbformat.NotebookNode:
-    """The first code cell: unpacks the wheel that it holds and installs it with its `extras`, and ipyparallel."""
+    """The first code cell: unpacks the wheel that it holds and installs it with its `extras`, and
+    ipyparallel.
+    """
     data = base64.b64encode(wheel.read_bytes()).decode()
     source = INSTALL_CELL.format(name=wheel.name, data=data, extras=extras)
-    cell = nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}})
+    cell = nbformat.v4.new_code_cell(
+        source.rstrip("\n"), metadata={"jupyter": {"source_hidden": True}}
+    )
     cell["id"] = "install-distlab"
     return cell
 
 
 def picture(path: Path) -> str:
-    """A diagram as a data: address of its PNG, the one form that Colab, JupyterLab and VS Code all show.
+    """A diagram as a data: address of its PNG, the one form that Colab, JupyterLab and VS Code all
+    show.
 
     VS Code refuses data: addresses of SVG, and Colab does not reliably show attachments.
     """
@@ -101,7 +122,9 @@ def is_local(target: str) -> bool:
 
 
 def carry(text: str, folder: Path) -> str:
-    """Markdown that needs no other file: pictures inside, links to local files as plain words, code left alone."""
+    """Markdown that needs no other file: pictures inside, links to local files as plain words, code
+    left alone.
+    """
 
     def image(match: re.Match) -> str:
         before, target, after = match.groups()
@@ -123,8 +146,8 @@ def carry(text: str, folder: Path) -> str:
 def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
     """The notebook at `path` as one that runs alone.
 
-    Its saved outputs stay, for reading before running, but for those that a learner is to predict: Jupyter folds them,
-    and Colab does not know how.
+    Its saved outputs stay, for reading before running, but for those that a learner is to predict:
+    Jupyter folds them, and Colab does not know how.
     """
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -133,8 +156,14 @@ def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
         elif cell.metadata.get("jupyter", {}).get("outputs_hidden"):
             cell.outputs = []
             cell.execution_count = None
-    first_code = next(index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code")
-    extras = "[course,mpi]" if any('engines="mpi"' in cell.source for cell in notebook.cells) else "[course]"
+    first_code = next(
+        index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"
+    )
+    extras = (
+        "[course,mpi]"
+        if any('engines="mpi"' in cell.source for cell in notebook.cells)
+        else "[course]"
+    )
     for script in sorted(path.parent.glob("*.py")):
         if any(script.name in cell.source for cell in notebook.cells):
             source = f"%%writefile {script.name}\n{script.read_text()}"

@@ -1,7 +1,9 @@
-"""Random small programs without an end: `make fuzz`. What tests/unit/diagnosis/test_oracle.py does for a fixed seed.
+"""Random small programs without an end: `make fuzz`. What tests/unit/diagnosis/test_oracle.py does
+for a fixed seed.
 
-It runs until it is interrupted, or for so many seconds; where the judges of tests/unit/diagnosis/oracle.py disagree, it
-prints the seed and the smallest program on which they still do, and ends with status 1.
+It runs until it is interrupted, or for so many seconds; where the judges of
+tests/unit/diagnosis/oracle.py disagree, it prints the seed and the smallest program on which they
+still do, and ends with status 1.
 
     python -m tools.fuzz [SECONDS] [FIRST SEED]
 """
@@ -19,7 +21,10 @@ REPORT_SECONDS = 10
 
 def main(limit: float, first: int) -> int:
     began = reported = time.monotonic()
-    print(f"Programs from seed {first} on, " + (f"for {limit:g} s." if limit < math.inf else "until you interrupt."))
+    print(
+        f"Programs from seed {first} on, "
+        + (f"for {limit:g} s." if limit < math.inf else "until you interrupt.")
+    )
     for seed in itertools.count(first):
         program = random_program(Random(seed))
         if differences(program, seed):

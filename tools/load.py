@@ -1,4 +1,5 @@
-"""Keeps this machine busy with COUNT processes until it is ended. Called by: make test LOAD=15, and by hand.
+"""Keeps this machine busy with COUNT processes until it is ended. Called by: make test LOAD=15, and
+by hand.
 
 python tools/load.py 15
 """
@@ -18,7 +19,8 @@ def compute(parent: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     if os.getpid() != os.getpgrp():
-        os.setsid()  # as from another terminal: Linux shares the cores among sessions, and the tests have theirs
+        # as from another terminal: Linux shares the cores among sessions, and the tests have theirs
+        os.setsid()
     for _ in range(int(sys.argv[1])):
         multiprocessing.Process(target=compute, args=[os.getpid()], daemon=True).start()
     signal.pause()

@@ -1,8 +1,9 @@
 """Draws the maps among the diagrams. Called by: diagrams.py.
 
-ranks, for lab 00: the driver, four ranks and what travels between them. agents, for lab 08: two torchrun and their
-ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from a call to the wire. house, for
-CONTRIBUTING.md: the processes of a cluster, the folders that run in each of them, and what travels between them.
+ranks, for lab 00: the driver, four ranks and what travels between them. agents, for lab 08: two
+torchrun and their ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from
+a call to the wire. house, for CONTRIBUTING.md: the processes of a cluster, the folders that run in
+each of them, and what travels between them.
 """
 
 from itertools import combinations
@@ -18,7 +19,9 @@ ONE_WAY, BOTH_WAYS = "-|>", "<|-|>"
 
 
 class Process(NamedTuple):
-    """A box: its lower left corner and size, in a map of 100 x 40; its name, and what stands in it."""
+    """A box: its lower left corner and size, in a map of 100 x 40; its name, and what stands in
+    it.
+    """
 
     x: float
     y: float
@@ -32,12 +35,26 @@ class Process(NamedTuple):
         """Draw it with its text."""
         box(ax, self.x, self.y, self.width, self.height, ec=self.color, lw=1.6)
         top = self.y + self.height
-        ax.text(self.x + 1.5, top - 1.4, self.name, color=self.color, weight="bold", va="top", fontsize=9.5)
+        ax.text(
+            self.x + 1.5,
+            top - 1.4,
+            self.name,
+            color=self.color,
+            weight="bold",
+            va="top",
+            fontsize=9.5,
+        )
         for row, line in enumerate(self.lines):
             ax.text(self.x + 1.5, top - 5.2 - 3.2 * row, line, color=INK, va="top", fontsize=7.5)
 
 
-DRIVER_LINES = ("the notebook's own process,", "which is not a rank", "", "%%px, cluster.run,", "push, pull")
+DRIVER_LINES = (
+    "the notebook's own process,",
+    "which is not a rank",
+    "",
+    "%%px, cluster.run,",
+    "push, pull",
+)
 DRIVER = Process(0, 7, 27, 22, INK, "driver", DRIVER_LINES)
 CORNERS = ((47, 21), (79, 21), (47, 2), (79, 2))
 RANKS = [
@@ -68,7 +85,9 @@ HOUSE = (
 
 def box(ax: Axes, x: float, y: float, width: float, height: float, **options: object) -> None:
     """Draw an empty box with round corners."""
-    ax.add_patch(FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=1.2", fc="none", **options))
+    ax.add_patch(
+        FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=1.2", fc="none", **options)
+    )
 
 
 def arrow(ax: Axes, x: float, y: float, to_x: float, to_y: float, heads: str = ONE_WAY) -> None:
@@ -94,8 +113,16 @@ def draw_ranks(ax: Axes) -> None:
     for one, other in combinations(RANKS, 2):
         side, up = (other.x > one.x) - (other.x < one.x), (other.y > one.y) - (other.y < one.y)
         half_x, half_y = one.width / 2, one.height / 2
-        from_x, from_y = one.x + half_x * (1 + side), one.y + half_y * (1 + up)  # from box to box, not from its middle
-        arrow(ax, from_x, from_y, other.x + half_x * (1 - side), other.y + half_y * (1 - up), BOTH_WAYS)
+        # from box to box, not from its middle
+        from_x, from_y = one.x + half_x * (1 + side), one.y + half_y * (1 + up)
+        arrow(
+            ax,
+            from_x,
+            from_y,
+            other.x + half_x * (1 - side),
+            other.y + half_y * (1 - up),
+            BOTH_WAYS,
+        )
     for rank in RANKS:
         rank.draw(ax)
     words(ax, 71.5, 30, "messages")
@@ -124,7 +151,10 @@ def draw_agents(ax: Axes) -> None:
     for number, (x, machine) in enumerate(((0, "node-a"), (54, "node-b"))):
         box(ax, x, -0.5, 46, 40, ec=INK, lw=1, linestyle="--")
         words(ax, x + 23, 38.6, f"machine {machine}", va="top")
-        lines = (f"GROUP_RANK {number}", "serves the store" if number == 0 else "a client of the store")
+        lines = (
+            f"GROUP_RANK {number}",
+            "serves the store" if number == 0 else "a client of the store",
+        )
         Process(x + 3, 21, 40, 13, INK, "torchrun, an agent", lines).draw(ax)
         for local in (0, 1):
             rank, left = 2 * number + local, x + 3 + 22 * local
@@ -139,14 +169,27 @@ def draw_agents(ax: Axes) -> None:
 def draw_init_methods(ax: Axes) -> None:
     """For each init method: where the store is, who serves it, and who numbers the ranks."""
     for x, method, store, number in (
-        (0, "env://", ("MASTER_ADDR:MASTER_PORT,", "served by rank 0, or", "by the agent of torchrun"), "RANK=1"),
-        (34.5, "tcp://10.0.0.7:29500", ("host and port are in the URL,", "served by rank 0"), "rank=1"),
+        (
+            0,
+            "env://",
+            ("MASTER_ADDR:MASTER_PORT,", "served by rank 0, or", "by the agent of torchrun"),
+            "RANK=1",
+        ),
+        (
+            34.5,
+            "tcp://10.0.0.7:29500",
+            ("host and port are in the URL,", "served by rank 0"),
+            "rank=1",
+        ),
         (69, "file:///shared/name", ("all ranks open it;", "nobody serves it"), "rank=1"),
     ):
         words(ax, x + 15.5, 39.5, method, va="top")
         Process(x, 19, 31, 17, INK, "the file" if "file" in method else "the store", store).draw(ax)
         for rank, left in enumerate((x, x + 17)):
-            told = number.replace("1", str(rank)), "a variable" if number[0] == "R" else "an argument"
+            told = (
+                number.replace("1", str(rank)),
+                "a variable" if number[0] == "R" else "an argument",
+            )
             Process(left, 0, 14, 12.5, rank_color(rank), f"rank {rank}", told).draw(ax)
             arrow(ax, left + 7, 12.5, left + 7, 19)
 

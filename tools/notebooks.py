@@ -1,9 +1,9 @@
 """Runs notebooks top to bottom, in place, and saves their outputs. Called by: make notebooks.
 
-Arguments are the notebooks to run; none means all of notebooks/. What differs from run to run without being part of
-the lesson (times, the Python version, how a stream was cut into messages) is not saved: a refresh changes little.
-Pictures are saved with few colours, which keeps the repository small.
-A notebook that fails is left as it was.
+Arguments are the notebooks to run; none means all of notebooks/. What differs from run to run
+without being part of the lesson (times, the Python version, how a stream was cut into messages) is
+not saved: a refresh changes little. Pictures are saved with few colours, which keeps the repository
+small. A notebook that fails is left as it was.
 """
 
 import base64
@@ -21,7 +21,12 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 # nbconvert makes a script by these; the author's version of Python is not among them
-LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "nbconvert_exporter": "python"}
+LANGUAGE = {
+    "name": "python",
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "nbconvert_exporter": "python",
+}
 CELL_TIMEOUT = 300
 
 
@@ -35,7 +40,8 @@ def execute(path: Path) -> nbformat.NotebookNode:
         record_timing=False,
         coalesce_streams=True,
         store_widget_state=False,
-        extra_arguments=["--log-level=ERROR"],  # the kernel's warnings are about its transport, not about the lesson
+        # the kernel's warnings are about its transport, not about the lesson
+        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()
     return notebook
@@ -54,19 +60,26 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def fewer_colors(png: str) -> str:
-    """A picture in base64 with 256 colours at most, a third of the bytes; as it was where that is no smaller."""
+    """A picture in base64 with 256 colours at most, a third of the bytes; as it was where that is
+    no smaller.
+    """
     picture, smaller = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA"), io.BytesIO()
     picture.quantize(256, method=Image.Quantize.FASTOCTREE).save(smaller, "PNG", optimize=True)
     return min(png, base64.b64encode(smaller.getvalue()).decode(), key=len)
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(argument).resolve() for argument in arguments] or sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
-    os.environ["DISTLAB_PROGRESS"] = os.devnull  # what the reader has passed is no part of the lesson
+    paths = [Path(argument).resolve() for argument in arguments] or sorted(
+        (ROOT / "notebooks").rglob("[0-9]*.ipynb")
+    )
+    # what the reader has passed is no part of the lesson
+    os.environ["DISTLAB_PROGRESS"] = os.devnull
     failed = 0
     for path in paths:
         if not path.is_file():
-            print(f"NB must be a notebook, got {str(path)!r}. Try: make notebooks NB=notebooks/00_start_here.ipynb")
+            print(
+                f"NB must be a notebook, got {str(path)!r}. Try: make notebooks NB=notebooks/00_start_here.ipynb"
+            )
             return 2
         print(f"{path.name} ...", end=" ", flush=True)
         started = time.perf_counter()

@@ -1,4 +1,5 @@
-"""Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now. It needs Chromium.
+"""Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now. It needs
+Chromium.
 
 Called by a person, when the report looks different: python tools/screenshot.py
 """
@@ -32,20 +33,26 @@ def main() -> int:
         try:
             lab.wait_until_up()
             tags = [[], ["raises-exception"], []]
-            lab.write("a.ipynb", [new_code_cell(s, metadata={"tags": t}) for s, t in zip(CELLS, tags, strict=True)])
+            lab.write(
+                "a.ipynb",
+                [new_code_cell(s, metadata={"tags": t}) for s, t in zip(CELLS, tags, strict=True)],
+            )
             page = playwright.chromium.launch(executable_path=browser).new_page(
                 viewport={"width": 1130, "height": 1100}, device_scale_factor=1.5
             )
             page.set_default_timeout(200_000)
             open_notebook(page, lab, "a.ipynb")
-            page.locator(".jp-SideBar .lm-TabBar-tab.lm-mod-current").first.click()  # folds the list of files
+            # folds the list of files
+            page.locator(".jp-SideBar .lm-TabBar-tab.lm-mod-current").first.click()
             page.locator(".jp-CodeCell .cm-content").first.click()
             for number in range(len(CELLS)):
                 page.keyboard.press("Shift+Enter")
                 ran = f"n => (s => s.cells[n].execution_count && s.kernel == 'idle')(({STATE})())"
                 page.wait_for_function(ran, arg=number)
                 page.wait_for_timeout(6000)  # as a person would: what has started has come to rest
-            page.locator(".jp-WindowedPanel-viewport").first.screenshot(path=ROOT / "docs" / "deadlock.png")
+            page.locator(".jp-WindowedPanel-viewport").first.screenshot(
+                path=ROOT / "docs" / "deadlock.png"
+            )
         finally:
             lab.stop()
     return 0

@@ -1,8 +1,9 @@
 """Exercises: what one is, how an answer is tried on ranks, and the verdict.
 
-exercises.py says what an exercise is, and anybody may import its names from here. check.py runs on the notebook's kernel,
-trial.py on every rank; what a call did there travels as bytes (observed.py) to the process that judges it (judging.py,
-comparing.py): the notebook's kernel, or one that marks a class and trusts no answer (patches.py).
+exercises.py says what an exercise is, and anybody may import its names from here. check.py runs on
+the notebook's kernel, trial.py on every rank; what a call did there travels as bytes (observed.py)
+to the process that judges it (judging.py, comparing.py): the notebook's kernel, or one that marks a
+class and trusts no answer (patches.py).
 """
 
 from distlab.checking.exercises import (

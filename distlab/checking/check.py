@@ -1,8 +1,9 @@
-"""`check`, `hint`, `exercises` and `progress`, and the words of a verdict. Runs on the notebook's kernel.
+"""`check`, `hint`, `exercises` and `progress`, and the words of a verdict. Runs on the notebook's
+kernel.
 
-exercises.py defines what an exercise is, trial.py makes each call of an answer on the ranks, and judging.py
-compares what it did with what the reference did, and finds the words. A verdict is one line when
-the answer passes, and the smallest case that fails when it does not.
+exercises.py defines what an exercise is, trial.py makes each call of an answer on the ranks, and
+judging.py compares what it did with what the reference did, and finds the words. A verdict is one
+line when the answer passes, and the smallest case that fails when it does not.
 """
 
 import base64
@@ -47,7 +48,8 @@ class Verdict:
         passed: whether the answer is right.
         attempted: False for a stub that only raises NotImplementedError.
         words: what is wrong, or what a right answer did.
-        run: a right answer made of messages, in its largest world on a simulated network; a notebook draws it.
+        run: a right answer made of messages, in its largest world on a simulated network; a
+            notebook draws it.
     """
 
     name: str
@@ -65,7 +67,9 @@ class Verdict:
             return None
         state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
         badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
-        first, *more = html.escape("\n".join(filter(None, [self.words, self._next_step()]))).split("\n")
+        first, *more = html.escape("\n".join(filter(None, [self.words, self._next_step()]))).split(
+            "\n"
+        )
         text = f"{html.escape(_title(self.name))}: {badge} {first}{display.hanging(more, LABEL)}"
         text = f'<pre style="{display.wrapped()}">{text}</pre>'
         if self.run is None:
@@ -75,7 +79,9 @@ class Verdict:
         return f'{text}<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
 
     def _next_step(self) -> str:
-        """What to do now, in a line: the exercise that follows in the lab, or a hint; "" if there is neither."""
+        """What to do now, in a line: the exercise that follows in the lab, or a hint; "" if there
+        is neither.
+        """
         known = all_exercises()
         if self.name not in known:
             return ""
@@ -94,10 +100,10 @@ def exercises() -> list[str]:
 def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     """Try an answer to an exercise on real ranks, next to a reference, and say how it went.
 
-    A function is called in worlds of 1, 2, 3 and 4 ranks (some exercises have others), made from the ranks of the
-    running cluster, with several sizes and dtypes; where no cluster runs, one is started, and stays. Whatever the
-    function does, the cluster can be used afterwards. What it prints is shown only if it fails. An answer that is a
-    value is judged in the notebook's kernel.
+    A function is called in worlds of 1, 2, 3 and 4 ranks (some exercises have others), made from
+    the ranks of the running cluster, with several sizes and dtypes; where no cluster runs, one is
+    started, and stays. Whatever the function does, the cluster can be used afterwards. What it
+    prints is shown only if it fails. An answer that is a value is judged in the notebook's kernel.
 
     Runs on: the notebook's kernel; the function runs on the ranks.
 
@@ -106,8 +112,10 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         answer: the function, or the value.
 
     Returns:
-        the verdict; its repr is one line, or the smallest case that fails. If a right answer is made of messages,
-            a notebook also draws what its ranks sent; some are timed beside ours and the simulated library's.
+        the verdict; its repr is one line, or the smallest case that fails. If a right answer is
+        made of messages,
+            a notebook also draws what its ranks sent; some are timed beside ours and the simulated
+            library's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.
@@ -120,7 +128,8 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
 
 
 def hint(exercise: str, number: int = 1) -> str:
-    """A hint for an exercise; the higher its number, the more it gives away. Runs on: the notebook's kernel.
+    """A hint for an exercise; the higher its number, the more it gives away. Runs on: the
+    notebook's kernel.
 
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
@@ -133,22 +142,31 @@ def hint(exercise: str, number: int = 1) -> str:
 
 
 def progress() -> Table:
-    """The exercises that have been passed and the best times, by notebook, from the file beside the notebooks.
+    """The exercises that have been passed and the best times, by notebook, from the file beside the
+    notebooks.
 
-    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere. Delete it to start
-    over. On Colab it is lost with the session. The title of a lab whose notebook is in this folder is a link in a
-    notebook. Runs on: the notebook's kernel.
+    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere.
+    Delete it to start over. On Colab it is lost with the session. The title of a lab whose notebook
+    is in this folder is a link in a notebook. Runs on: the notebook's kernel.
     """
     passed, best = _kept()
     known = all_exercises()
     rows = []
-    for notebook, names in sorted(grouped((one.notebook, name) for name, one in known.items()).items()):
+    for notebook, names in sorted(
+        grouped((one.notebook, name) for name, one in known.items()).items()
+    ):
         left = [known[name].title for name in names if name not in passed]
         done = len(names) - len(left)
         bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
-        times = [f"{known[name].title} {format_seconds(best[name]).strip()}" for name in names if name in best]
+        times = [
+            f"{known[name].title} {format_seconds(best[name]).strip()}"
+            for name in names
+            if name in best
+        ]
         following = left[0] if left else ""
-        rows.append((notebook, f"{done} of {len(names)}", following, _lab(notebook), bar, ", ".join(times)))
+        rows.append(
+            (notebook, f"{done} of {len(names)}", following, _lab(notebook), bar, ", ".join(times))
+        )
     return Table("", ("notebook", "passed", "next", "lab", "", "best time"), tuple(rows), "lrllll")
 
 
@@ -189,10 +207,18 @@ def _judge(question: Question, value: Any) -> Verdict:
         return Verdict(question.name, False, attempted=False)
     try:
         words = question.judge(value)
-    except (TypeError, ValueError, AttributeError, KeyError, IndexError):  # a type that the judge does not expect
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        KeyError,
+        IndexError,
+    ):  # a type that the judge does not expect
         words = f"{value!r} is not the answer."
     passed = words is True
-    return Verdict(question.name, passed, words=" ".join(question.texts("Why")) if passed else words)
+    return Verdict(
+        question.name, passed, words=" ".join(question.texts("Why")) if passed else words
+    )
 
 
 def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
@@ -201,8 +227,11 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         found = judging.judged(exercise, fn.world)
         return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
     if not callable(fn):
-        refuse("fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True)
-    if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):  # a stub
+        refuse(
+            "fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True
+        )
+    # a stub
+    if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):
         return Verdict(exercise.name, False, attempted=False)
     cluster, most = _cluster(exercise), max(exercise.worlds)
     if cluster.n < most:
@@ -217,11 +246,15 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
 def _world(
     cluster: Cluster, exercise: Exercise, fn: Callable[..., Any], n: int
 ) -> Iterator[Callable[[Any], judging.Pair]]:
-    """Ranks 0 to n - 1 as a world of their own, in which a case is tried: the reference first, and then `fn`."""
+    """Ranks 0 to n - 1 as a world of their own, in which a case is tried: the reference first, and
+    then `fn`.
+    """
 
     def call(case: Any) -> judging.Pair:
         try:
-            replies = cluster.call(trial.call, exercise, case, True, fn, ranks=range(n), timeout=exercise.seconds)
+            replies = cluster.call(
+                trial.call, exercise, case, True, fn, ranks=range(n), timeout=exercise.seconds
+            )
         except RanksFailed as error:
             raise judging.failed(error) from error
         expected, actual = zip(*[map(from_bytes, reply) for reply in replies], strict=True)
@@ -236,7 +269,9 @@ def _world(
 
 
 def _cluster(exercise: Exercise) -> Cluster:
-    """The running cluster; where there is none, one that is started for the check and stays for what follows."""
+    """The running cluster; where there is none, one that is started for the check and stays for
+    what follows.
+    """
     if Cluster.current is not None:
         return Cluster.current
     n = max(RANKS, *exercise.worlds)
@@ -263,7 +298,8 @@ def _kept() -> tuple[list[str], dict[str, float]]:
 
 
 def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be written.
+    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be
+    written.
 
     The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
     """
@@ -277,7 +313,9 @@ def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file as a whole. What is no regular file stays what it is, such as os.devnull, which keeps nothing."""
+    """Replace a file as a whole. What is no regular file stays what it is, such as os.devnull,
+    which keeps nothing.
+    """
     if file.exists() and not file.is_file():
         file.write_text(text)
         return
@@ -286,7 +324,8 @@ def _write(file: Path, text: str) -> None:
         unfinished.write_text(text)
         os.replace(unfinished, file)
     finally:
-        unfinished.unlink(missing_ok=True)  # the disk is full, or the file is none that can be replaced
+        # the disk is full, or the file is none that can be replaced
+        unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What an answer did, compared with what the reference did: plain data, as it came from the ranks.
 
-Runs on the process that judges, the notebook's kernel or a marking process, and is called by judging.py. Nothing here
-calls a method of a student's object: there are none, see observed.py.
+Runs on the process that judges, the notebook's kernel or a marking process, and is called by
+judging.py. Nothing here calls a method of a student's object: there are none, see observed.py.
 """
 
 from __future__ import annotations
@@ -51,17 +51,25 @@ class Outcome:
     printed: str
 
 
-def compared(exercise: Exercise, expected: Sequence[Observed], actual: Sequence[Observed]) -> list[Outcome]:
-    """The outcome on each rank, of one call of the reference and one of the answer with the same arguments.
+def compared(
+    exercise: Exercise, expected: Sequence[Observed], actual: Sequence[Observed]
+) -> list[Outcome]:
+    """The outcome on each rank, of one call of the reference and one of the answer with the same
+    arguments.
 
-    Where the reference has None on every rank, an answer may have anything. Where it has None on some ranks only, as a
-    function that returns its result on rank 0, an answer has None there, too.
+    Where the reference has None on every rank, an answer may have anything. Where it has None on
+    some ranks only, as a function that returns its result on rank 0, an answer has None there, too.
     """
     somewhere = {path for one in expected for path in _paths(one.value)}
-    return [_on_rank(exercise, *pair, somewhere, len(expected)) for pair in zip(expected, actual, strict=True)]
+    return [
+        _on_rank(exercise, *pair, somewhere, len(expected))
+        for pair in zip(expected, actual, strict=True)
+    ]
 
 
-def _on_rank(exercise: Exercise, expected: Observed, actual: Observed, somewhere: set[Path], n: int) -> Outcome:
+def _on_rank(
+    exercise: Exercise, expected: Observed, actual: Observed, somewhere: set[Path], n: int
+) -> Outcome:
     before = expected.given
     found = [
         (path, wanted, got)
@@ -69,12 +77,15 @@ def _on_rank(exercise: Exercise, expected: Observed, actual: Observed, somewhere
         if wanted is not None or path in somewhere
     ]
     pairs = found or [((), None, None)]
-    shown = next((pair for pair in pairs if pair[1] is not None), pairs[0])  # of a rank that is right
+    # of a rank that is right
+    shown = next((pair for pair in pairs if pair[1] is not None), pairs[0])
     path, wanted, got = next((pair for pair in pairs if not _alike(*pair[1:])), shown)
     size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
     right = _alike(wanted, got)
     why = "" if right else _reason(exercise, path, wanted, got, expected, n)
-    return Outcome(right, _words(before), _words(wanted), _words(got), why, size, actual.events, actual.printed)
+    return Outcome(
+        right, _words(before), _words(wanted), _words(got), why, size, actual.events, actual.printed
+    )
 
 
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -92,8 +103,12 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 def _pairs(expected: Any, actual: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
     """What has to be alike, and its path: parts of sequences and dicts of equal length."""
-    sequences = all(isinstance(value, (list, tuple)) for value in (expected, actual)) and len(expected) == len(actual)
-    dicts = isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys()
+    sequences = all(isinstance(value, (list, tuple)) for value in (expected, actual)) and len(
+        expected
+    ) == len(actual)
+    dicts = (
+        isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys()
+    )
     if sequences and all(isinstance(part, (int, float, str)) for part in expected):
         yield path, list(expected), list(actual)
     elif sequences or dicts:
@@ -103,17 +118,22 @@ def _pairs(expected: Any, actual: Any, path: Path = ()) -> Iterator[tuple[Path, 
         yield path, expected, actual
 
 
-def _reason(exercise: Exercise, path: Path, wanted: Any, got: Any, expected: Observed, n: int) -> str:
+def _reason(
+    exercise: Exercise, path: Path, wanted: Any, got: Any, expected: Observed, n: int
+) -> str:
     """Which value is wrong, and what is wrong with it; "" if neither can be said."""
     where = _where(exercise, path, wanted, expected)
     if where.endswith("change."):
         return where
-    ranks = n if expected.events else 0  # where nothing is sent, their number has nothing to do with it
+    # where nothing is sent, their number has nothing to do with it
+    ranks = n if expected.events else 0
     return f"{where} {_why(wanted, got, expected.given, _part(exercise, path), ranks)}".strip()
 
 
 def _part(exercise: Exercise, path: Path) -> str:
-    """Whether a path is of what is returned, or of an argument afterwards; "" where a trial made the value."""
+    """Whether a path is of what is returned, or of an argument afterwards; "" where a trial made
+    the value.
+    """
     if exercise.trial is returned:
         return "returned"
     if exercise.trial is not outcome or not path:
@@ -136,7 +156,9 @@ def _where(exercise: Exercise, path: Path, wanted: Any, expected: Observed) -> s
 
 
 def _alike(expected: Any, actual: Any) -> bool:
-    """Whether two values are equal, except for rounding: first their types, in which only an int may be a float."""
+    """Whether two values are equal, except for rounding: first their types, in which only an int
+    may be a float.
+    """
     if isinstance(expected, Tensor):
         return isinstance(actual, Tensor) and _alike_tensors(expected, actual)
     if isinstance(expected, (list, tuple)):
@@ -150,11 +172,17 @@ def _alike(expected: Any, actual: Any) -> bool:
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, dict):
-        return expected.keys() == actual.keys() and all(_alike(expected[key], actual[key]) for key in expected)
+        return expected.keys() == actual.keys() and all(
+            _alike(expected[key], actual[key]) for key in expected
+        )
     if isinstance(expected, Record):
         return expected.kind == actual.kind and _alike(expected.fields, actual.fields)
     if isinstance(expected, numpy.ndarray):
-        return expected.shape == actual.shape and expected.dtype == actual.dtype and bool((expected == actual).all())
+        return (
+            expected.shape == actual.shape
+            and expected.dtype == actual.dtype
+            and bool((expected == actual).all())
+        )
     return bool(expected == actual)
 
 
@@ -164,7 +192,9 @@ def _alike_tensors(expected: Tensor, actual: Tensor) -> bool:
     if not expected.is_floating_point():
         return torch.equal(expected, actual)
     digits = 1e-2 if expected.element_size() < 4 else 1e-5
-    return torch.allclose(actual.double(), expected.double(), rtol=digits, atol=digits, equal_nan=True)
+    return torch.allclose(
+        actual.double(), expected.double(), rtol=digits, atol=digits, equal_nan=True
+    )
 
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) -> str:
@@ -174,7 +204,11 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) 
     if actual is None:
         return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and the like return nothing themselves.)"
     if expected is None:
-        return "Nothing should be returned here." if part == "returned" else "There should be nothing here."
+        return (
+            "Nothing should be returned here."
+            if part == "returned"
+            else "There should be nothing here."
+        )
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         return _why_tensor(expected, actual, given, part, n)
     if isinstance(expected, list) and isinstance(actual, list):
@@ -183,7 +217,9 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) 
         if any(isinstance(part, Tensor) for part in actual):
             return "It should hold numbers, not tensors: `item()` turns a tensor into a number."
         return ANOTHER_ORDER if sorted(map(repr, expected)) == sorted(map(repr, actual)) else ""
-    if type(actual) is type(expected) or (isinstance(actual, (int, float)) and not isinstance(expected, Tensor)):
+    if type(actual) is type(expected) or (
+        isinstance(actual, (int, float)) and not isinstance(expected, Tensor)
+    ):
         return ""
     return f"Its type should be {_type(expected)}, not {_type(actual)}."
 
@@ -211,7 +247,9 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
             return f"Every value is {factor} times too large{also}."
         if expected.is_floating_point() and _alike(expected, actual * factor):
             return f"Every value is {factor} times too small{also}."
-    if not expected.is_complex() and _alike(*(part.flatten().sort().values for part in (expected, actual))):
+    if not expected.is_complex() and _alike(
+        *(part.flatten().sort().values for part in (expected, actual))
+    ):
         return ANOTHER_ORDER
     wrong = (expected != actual).flatten().nonzero().flatten().tolist()
     if len(wrong) == expected.numel():

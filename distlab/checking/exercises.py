@@ -1,19 +1,21 @@
-"""What an exercise is: what it asks for, how an answer is tried, and what the right one does. Runs anywhere.
+"""What an exercise is: what it asks for, how an answer is tried, and what the right one does. Runs
+anywhere.
 
 An exercise is a reference: a function with the signature of the answer, under `@exercise`:
 
     from distlab.checking import COLLECTIVES, Limits, exercise
 
-    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(messages=2 * (n - 1)))
-    def ring_all_reduce(tensor):
+    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(messages=2 * (n -
+    1))) def ring_all_reduce(tensor):
         '''Replace the numbers of `tensor`, on every rank, by their sums over all ranks.
 
         Hint: Cut the tensor with `tensor.tensor_split(world_size)`.
         '''
         dist.all_reduce(tensor)
 
-The reference runs with the same inputs as the answer, on the same ranks; it may use what the answer must not.
-A `@question` asks for a value, which is judged in the notebook's kernel. All that a learner reads is in the docstring:
+The reference runs with the same inputs as the answer, on the same ranks; it may use what the answer
+must not. A `@question` asks for a value, which is judged in the notebook's kernel. All that a
+learner reads is in the docstring:
 
     the statement      its first paragraphs
     Title:             its number and title on the page, "2.1 In place"
@@ -24,9 +26,9 @@ A `@question` asks for a value, which is judged in the notebook's kernel. All th
     Otherwise:         what to say about any other wrong value
     Why:               why the right value is right; shown once it is found
 
-The decorators register what they define by name, so that `distlab.check("ring_all_reduce", fn)` finds it, and
-`name_labs` gives notebooks titles. A package
-lists its modules of exercises as entry points in the group "distlab.exercises"; they are imported when needed.
+The decorators register what they define by name, so that `distlab.check("ring_all_reduce", fn)`
+finds it, and `name_labs` gives notebooks titles. A package lists its modules of exercises as entry
+points in the group "distlab.exercises"; they are imported when needed.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ COLLECTIVES = [
 ]
 KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
 TOLERANCE = 0.01  # within which a float is the answer to a question
-_REGISTERED: dict[str, Any] = {}  # exercises and questions by name, in the order of their definition
+# exercises and questions by name, in the order of their definition
+_REGISTERED: dict[str, Any] = {}
 _LABS: dict[str, str] = {}  # titles by notebook
 
 
@@ -65,7 +68,9 @@ def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
 
 
 def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
-    """Inputs: a tensor of small whole numbers, different on each rank; `case` is its length, or (length, dtype)."""
+    """Inputs: a tensor of small whole numbers, different on each rank; `case` is its length, or
+    (length, dtype).
+    """
     length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
     return (((torch.arange(length) * 7 + rank * 3) % 10 + 1).to(dtype),)
 
@@ -101,7 +106,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Race:
-    """How a right answer is timed on a simulated network, `distlab.checking.check.LAN`, in its largest world.
+    """How a right answer is timed on a simulated network, `distlab.checking.check.LAN`, in its
+    largest world.
 
     Attributes:
         case: what `given` makes inputs of, large ones.
@@ -137,7 +143,11 @@ class _Described:
     def paragraphs(self) -> list[tuple[str, str]]:
         """(kind, text) of each: ("Hint", "Cut the tensor ...")."""
         parts = re.split(rf"\n\s*\n|\n(?=\s*{KINDS}:)", self.function.__doc__ or "")
-        found = [re.fullmatch(rf"(?:({KINDS}): )?(.*)", " ".join(part.split())) for part in parts if part.strip()]
+        found = [
+            re.fullmatch(rf"(?:({KINDS}): )?(.*)", " ".join(part.split()))
+            for part in parts
+            if part.strip()
+        ]
         return [(match[1] or "", match[2]) for match in found]
 
 
@@ -149,14 +159,16 @@ class Exercise(_Described):
         notebook: its number, or the name of a course.
         worlds: the numbers of ranks on which it is tried, in ascending order.
         cases: what `given` makes inputs from, from small to large.
-        given: given(rank, world_size, case) returns the arguments of the function on this rank, a tuple.
-        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns what is compared. What
-            is None on every rank matches anything; what is None on some ranks has to be None there. If it has a
-            parameter `events`, it gets the list that collects what this rank sends.
+        given: given(rank, world_size, case) returns the arguments of the function on this rank, a
+            tuple.
+        trial: trial(fn, *arguments) calls the function, the answer or the reference, and returns
+            what is compared. What is None on every rank matches anything; what is None on some
+            ranks has to be None there. If it has a parameter `events`, it gets the list that
+            collects what this rank sends.
         forbids: names of collectives that the answer must not call.
         race: how a right answer is timed; None for no race.
-        limits: the same for all, or limits(world_size, length, item), where the first tensor has `length` elements of
-            `item` bytes; None for no limits.
+        limits: the same for all, or limits(world_size, length, item), where the first tensor has
+            `length` elements of `item` bytes; None for no limits.
         seconds: after which a call counts as stuck.
         function: the reference, a right answer.
     """
@@ -175,12 +187,15 @@ class Exercise(_Described):
 
 @dataclass(frozen=True)
 class Question(_Described):
-    """A value to find; used as a decorator of a function that judges values, or has only a docstring.
+    """A value to find; used as a decorator of a function that judges values, or has only a
+    docstring.
 
     Attributes:
         notebook: its number, or the name of a course.
-        right: the value: an int, a float within 1 %, a text, or a list of these; None if the function alone judges.
-        function: called with a value that is not `right`; it returns True, False, or what is wrong with the value.
+        right: the value: an int, a float within 1 %, a text, or a list of these; None if the
+            function alone judges.
+        function: called with a value that is not `right`; it returns True, False, or what is wrong
+            with the value.
     """
 
     notebook: str
@@ -191,7 +206,11 @@ class Question(_Described):
         """True if the value is right, else what is wrong with it."""
         if self.right is not None and _is(value, self.right):
             return True
-        mistakes = [(ast.literal_eval(kind[4:]), text) for kind, text in self.paragraphs() if kind.startswith("Not ")]
+        mistakes = [
+            (ast.literal_eval(kind[4:]), text)
+            for kind, text in self.paragraphs()
+            if kind.startswith("Not ")
+        ]
         known = [text for wrong, text in mistakes if _is(value, wrong)]
         found = [*known, self.function(value), *self.texts("Otherwise")]
         return next(filter(None, found), f"{value!r} is not the answer.")
@@ -200,13 +219,19 @@ class Question(_Described):
 exercise, question = Exercise, Question
 
 
-def formula(notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = outcome) -> Exercise:
-    """An exercise without messages: a function of plain values, called on one rank with the arguments of each case."""
+def formula(
+    notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = outcome
+) -> Exercise:
+    """An exercise without messages: a function of plain values, called on one rank with the
+    arguments of each case.
+    """
     return Exercise(notebook, worlds=(1,), cases=cases, given=as_they_are, trial=trial)
 
 
 class Seen(str):
-    """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong with it."""
+    """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong
+    with it.
+    """
 
     why: str
 
@@ -229,12 +254,16 @@ def gathered(value: Any) -> list[Any]:
 
 
 def on_rank(rank: int, value: Any) -> Any:
-    """A value that one rank returns; None on the others, where an answer has to return nothing, too."""
+    """A value that one rank returns; None on the others, where an answer has to return nothing,
+    too.
+    """
     return value if dist.get_rank() == rank else None
 
 
 def all_exercises() -> dict[str, Exercise | Question]:
-    """Every exercise and question by name: those of installed packages, and those that this process has defined."""
+    """Every exercise and question by name: those of installed packages, and those that this process
+    has defined.
+    """
     own = dict(_REGISTERED)  # these win over a course's of the same name
     _import_courses()
     _REGISTERED.update(own)
@@ -242,7 +271,9 @@ def all_exercises() -> dict[str, Exercise | Question]:
 
 
 def name_labs(titles: Mapping[str, str]) -> None:
-    """Give notebooks, by their numbers, the titles that `distlab.progress()` shows where the files are not there."""
+    """Give notebooks, by their numbers, the titles that `distlab.progress()` shows where the files
+    are not there.
+    """
     _LABS.update(titles)
 
 
@@ -253,16 +284,24 @@ def title_of_lab(notebook: str) -> str:
 
 @functools.cache
 def _import_courses() -> None:
-    """Import the exercises of installed packages; once, as looking at all that is installed takes its time."""
+    """Import the exercises of installed packages; once, as looking at all that is installed takes
+    its time.
+    """
     for module in metadata.entry_points(group="distlab.exercises"):
         module.load()
 
 
 def _is(value: Any, right: Any) -> bool:
-    """Whether a value is the right one: a float within the tolerance, a list for a tuple, a tensor for its numbers."""
+    """Whether a value is the right one: a float within the tolerance, a list for a tuple, a tensor
+    for its numbers.
+    """
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(right, (list, tuple)):
-        return isinstance(value, (list, tuple)) and len(value) == len(right) and all(map(_is, value, right))
+        return (
+            isinstance(value, (list, tuple))
+            and len(value) == len(right)
+            and all(map(_is, value, right))
+        )
     if isinstance(right, float) and isinstance(value, (int, float)):
         return math.isclose(value, right, rel_tol=TOLERANCE)
     return bool(value == right)

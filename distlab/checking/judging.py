@@ -1,7 +1,7 @@
 """Whether an answer is right, and the words of its verdict, from what its calls did on the ranks.
 
-Runs on the process that judges: the notebook's kernel, called by check.py, or a marking process, where another
-process calls the answer. Both give a `World`, which makes the calls.
+Runs on the process that judges: the notebook's kernel, called by check.py, or a marking process,
+where another process calls the answer. Both give a `World`, which makes the calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from distlab.words import grouped, rank_list
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts", "Run it again")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
-A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)  # where only messages that follow each other take time
-Pair = tuple[list[Observed], list[Observed]]  # what the reference did, and what the answer did, by rank
+# where only messages that follow each other take time
+A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)
+# what the reference did, and what the answer did, by rank
+Pair = tuple[list[Observed], list[Observed]]
 World = Callable[[int], AbstractContextManager[Callable[[Any], Pair]]]
 
 
@@ -73,7 +75,9 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """An answer that another process calls, for `distlab.check`: the world in which its calls are made."""
+    """An answer that another process calls, for `distlab.check`: the world in which its calls are
+    made.
+    """
 
     world: World
 
@@ -82,8 +86,8 @@ def judged(exercise: Exercise, world: World) -> Judgement:
     """Try an answer in one world after the other, until it fails.
 
     Args:
-        world: world(n) is a context in which call(case) calls the reference and the answer on n ranks; it may raise
-            AnswerFailed.
+        world: world(n) is a context in which call(case) calls the reference and the answer on n
+            ranks; it may raise AnswerFailed.
     """
     run, race = None, ""
     for n in exercise.worlds:
@@ -109,8 +113,12 @@ def judged(exercise: Exercise, world: World) -> Judgement:
     return Judgement(True, f"{cases}{'' if last == 1 else f' with {worlds}'}.{race}", run)
 
 
-def _own_run(exercise: Exercise, call: Callable[[Any], Pair], observed: list[Observed]) -> tuple[Trace | None, str]:
-    """The answer on virtual machines, with the input of the race or of its last case; in a race the times, in words."""
+def _own_run(
+    exercise: Exercise, call: Callable[[Any], Pair], observed: list[Observed]
+) -> tuple[Trace | None, str]:
+    """The answer on virtual machines, with the input of the race or of its last case; in a race the
+    times, in words.
+    """
     ranks = range(len(observed))
     race, words, size = exercise.race, "", 0
     if race:
@@ -123,7 +131,9 @@ def _own_run(exercise: Exercise, call: Callable[[Any], Pair], observed: list[Obs
     run.finish(virtual.read(simulate([one.events for one in observed], LAN), ranks), {})
     if race:
         library = max(simulate([one.events for one in others], LAN).clocks)
-        times = (format_seconds(one).strip() for one in (run.seconds, race.ours, library, race.target))
+        times = (
+            format_seconds(one).strip() for one in (run.seconds, race.ours, library, race.target)
+        )
         met = "met" if run.seconds < race.target else "not met yet"
         words = "\n{} on a simulated network ({}): yours {}, ours {}, the simulated library's {}."
         words += "\nThe target, less than {}, is {}."
@@ -143,16 +153,26 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
         return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
-    called = {event.name for one in outcomes for event in one.events if isinstance(event, Collective)}
+    called = {
+        event.name for one in outcomes for event in one.events if isinstance(event, Collective)
+    }
     if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
         return f"The values are right, but it calls {' and '.join(found)}, which this exercise rules out."
-    limits = exercise.limits(len(outcomes), *outcomes[0].size) if callable(exercise.limits) else exercise.limits
+    limits = (
+        exercise.limits(len(outcomes), *outcomes[0].size)
+        if callable(exercise.limits)
+        else exercise.limits
+    )
     words = _too_much(outcomes, limits) if limits else ""
-    return words and " ".join([f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")])
+    return words and " ".join(
+        [f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")]
+    )
 
 
 def _wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> str:
-    """A grid of what the ranks should have and what they have, and what that suggests; a formula is of no rank."""
+    """A grid of what the ranks should have and what they have, and what that suggests; a formula is
+    of no rank.
+    """
     rows = [("", "given", "expected", "yours", "")]
     for rank, one in enumerate(outcomes):
         name = f"rank {rank}" if of_ranks else ""
@@ -161,18 +181,24 @@ def _wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> st
         rows = [(rank, *rest) for rank, _, *rest in rows]
     grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
     reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    notes = [f"{rank_list(ranks).capitalize()}: {why}" if of_ranks else why for why, ranks in reasons.items()]
+    notes = [
+        f"{rank_list(ranks).capitalize()}: {why}" if of_ranks else why
+        for why, ranks in reasons.items()
+    ]
     yours = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
     expected = [one.expected for one in outcomes]
     if not notes and set(yours.values()) <= set(expected):
         first = min(yours)
         notes = [f"Rank {first} has what rank {expected.index(yours[first])} should have."]
-    printed = [f"rank {rank} printed: {one.printed}" for rank, one in enumerate(outcomes) if one.printed]
+    printed = [
+        f"rank {rank} printed: {one.printed}" for rank, one in enumerate(outcomes) if one.printed
+    ]
     return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
 
 
 def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
-    """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were the whole cluster.
+    """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were
+    the whole cluster.
 
     What it says about the time after the cell is left out.
     """
@@ -186,11 +212,29 @@ def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
     result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
     sent = grouped((transfer.src, transfer.num_bytes) for transfer in result.transfers)
-    calls = {rank: sum(isinstance(event, Collective) for event in one.events) for rank, one in enumerate(outcomes)}
+    calls = {
+        rank: sum(isinstance(event, Collective) for event in one.events)
+        for rank, one in enumerate(outcomes)
+    }
     for words, by_rank, most, form in (
-        ("sends {}", {rank: sum(sizes) for rank, sizes in sent.items()}, limits.num_bytes, format_bytes),
-        ("sends {} messages", {rank: len(sizes) for rank, sizes in sent.items()}, limits.messages, str),
-        ("sends a message of {}", {rank: max(sizes) for rank, sizes in sent.items()}, limits.largest, format_bytes),
+        (
+            "sends {}",
+            {rank: sum(sizes) for rank, sizes in sent.items()},
+            limits.num_bytes,
+            format_bytes,
+        ),
+        (
+            "sends {} messages",
+            {rank: len(sizes) for rank, sizes in sent.items()},
+            limits.messages,
+            str,
+        ),
+        (
+            "sends a message of {}",
+            {rank: max(sizes) for rank, sizes in sent.items()},
+            limits.largest,
+            format_bytes,
+        ),
         ("calls {} collectives", calls, limits.calls, str),
     ):
         rank = max(by_rank, key=by_rank.get, default=None)

@@ -1,9 +1,11 @@
-"""What one call of a function did on one rank, on its way to the process that judges it: bytes of known types.
+"""What one call of a function did on one rank, on its way to the process that judges it: bytes of
+known types.
 
-A rank writes it (`to_bytes`, called by trial.py), and the process that judges reads it (`from_bytes`, called by
-judging.py's callers). The bytes are JSON, so that reading them runs no code, whoever wrote them. Tensors and arrays
-travel as their memory; subclasses of str, int and float become plain ones. A value of any other type travels as its
-type's name and its repr: it can be shown, and equals only what has both.
+A rank writes it (`to_bytes`, called by trial.py), and the process that judges reads it
+(`from_bytes`, called by judging.py's callers). The bytes are JSON, so that reading them runs no
+code, whoever wrote them. Tensors and arrays travel as their memory; subclasses of str, int and
+float become plain ones. A value of any other type travels as its type's name and its repr: it can
+be shown, and equals only what has both.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Other:
-    """A value of a type that does not travel: the name of its type, and its repr without addresses."""
+    """A value of a type that does not travel: the name of its type, and its repr without
+    addresses.
+    """
 
     kind: str
     words: str
@@ -68,7 +72,8 @@ class Observed:
         given: the arguments, before the call; () for an answer, as they are those of the reference.
         events: what the rank sent and received.
         printed: the beginning of what the function printed.
-        changed: an attribute of torch or Python that is another one than before the answer came; "" for none.
+        changed: an attribute of torch or Python that is another one than before the answer came; ""
+            for none.
     """
 
     value: Any
@@ -78,8 +83,12 @@ class Observed:
     changed: str = ""
 
 
-def to_bytes(value: Any, given: Any, happened: list[Event], printed: str, changed: str = "") -> bytes:
-    """One call as bytes; see Observed for the arguments. `value` and `given` may be packed already. Runs on: a rank."""
+def to_bytes(
+    value: Any, given: Any, happened: list[Event], printed: str, changed: str = ""
+) -> bytes:
+    """One call as bytes; see Observed for the arguments. `value` and `given` may be packed already.
+    Runs on: a rank.
+    """
     return json.dumps(
         {
             "value": value if isinstance(value, Packed) else packed(value),
@@ -109,7 +118,8 @@ def from_bytes(data: bytes) -> Observed:
 
 
 def read_plain_only() -> None:
-    """From now on, this process unpickles nothing of what its ranks send but distlab's own messages.
+    """From now on, this process unpickles nothing of what its ranks send but distlab's own
+    messages.
 
     Runs on: a process that has a student's code called, before it has ranks.
     """
@@ -159,12 +169,20 @@ def _packed_container(value: Any, depth: int) -> Packed | None:
             return Packed(["other", _name(value), f"{len(value)} values"])
         return Packed([kind, [packed(part, depth + 1) for part in value]])
     if isinstance(value, dict):
-        return Packed(["dict", [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()]])
+        return Packed(
+            [
+                "dict",
+                [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()],
+            ]
+        )
     if isinstance(value, (set, frozenset)):
         parts = [packed(part, depth + 1) for part in value]
         return Packed([type(value).__name__, sorted(parts, key=json.dumps)])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: packed(getattr(value, one.name, None), depth + 1) for one in dataclasses.fields(value)}
+        fields = {
+            one.name: packed(getattr(value, one.name, None), depth + 1)
+            for one in dataclasses.fields(value)
+        }
         return Packed(["record", _name(value), fields])
     return None
 
@@ -179,7 +197,9 @@ def _packed_memory(value: Any) -> Packed | None:
         return Packed(["other", "Tensor", f"shape {tuple(value.shape)} on {value.device}"])
     dense = value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     memory = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-    return Packed(["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), _text_of(memory)])
+    return Packed(
+        ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), _text_of(memory)]
+    )
 
 
 def _packed_other(value: Any) -> Packed:
@@ -252,7 +272,9 @@ _UNPACK = {
     "dict": lambda pairs: {_key(key): unpacked(part) for key, part in pairs},
     "set": lambda parts: {_key(part) for part in parts},
     "frozenset": lambda parts: frozenset({_key(part) for part in parts}),
-    "record": lambda kind, fields: Record(_text(kind), {name: unpacked(part) for name, part in fields.items()}),
+    "record": lambda kind, fields: Record(
+        _text(kind), {name: unpacked(part) for name, part in fields.items()}
+    ),
     "tensor": _tensor,
     "array": _array,
     "other": lambda kind, words: Other(_text(kind), _text(words)),
@@ -260,7 +282,9 @@ _UNPACK = {
 
 
 def _key(value: Any) -> Any:
-    """A key of a dict, or a member of a set; a tensor has its numbers as its key, as it has no order otherwise."""
+    """A key of a dict, or a member of a set; a tensor has its numbers as its key, as it has no
+    order otherwise.
+    """
     found = unpacked(value)
     try:
         hash(found)

@@ -1,7 +1,8 @@
-"""Whether an answer has replaced functions of torch or of Python, by their identity before and after.
+"""Whether an answer has replaced functions of torch or of Python, by their identity before and
+after.
 
-Runs on a rank, where a marking process has asked for it with `remember` before the answer came. What is replaced on a
-rank changes no verdict, which is found elsewhere; but a person should know.
+Runs on a rank, where a marking process has asked for it with `remember` before the answer came.
+What is replaced on a rank changes no verdict, which is found elsewhere; but a person should know.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _BEFORE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 def remember() -> None:
-    """Remember all functions and classes of the modules, before an answer comes. Runs on: every rank."""
+    """Remember all functions and classes of the modules, before an answer comes. Runs on: every
+    rank.
+    """
     backend.register()  # which wraps functions of torch
     own = {name: sys.modules.get(name) for name in OWN}
     for name, table in {**LOOKED_AT, **own}.items():
@@ -54,7 +57,9 @@ def remember() -> None:
 
 
 def changed() -> str:
-    """The full name of a function that is another one than at `remember`; "" for none. Runs on: a rank."""
+    """The full name of a function that is another one than at `remember`; "" for none. Runs on: a
+    rank.
+    """
     for name, (table, before) in _BEFORE.items():
         now = vars(table)
         for attribute, value in before.items():
@@ -71,4 +76,8 @@ def _functions(table: Any) -> dict[str, Any]:
     """What can be called, by name; a class's own attributes as they stand in it."""
     wrapped = (staticmethod, classmethod, property)
     # by their types, since torch warns whoever asks a deprecated name for its class
-    return {name: value for name, value in vars(table).items() if callable(value) or issubclass(type(value), wrapped)}
+    return {
+        name: value
+        for name, value in vars(table).items()
+        if callable(value) or issubclass(type(value), wrapped)
+    }

@@ -1,8 +1,8 @@
 """One call of a learner's function on some ranks, or of the reference, with notes of what it sent.
 
 Runs on every rank, called by check.py. `enter` makes the first n ranks a world of their own, on the
-simulated backend: a program there sees n ranks, and what it sends is noted and can be counted. Nothing is compared
-here: what a call did goes back as bytes (observed.py), and judging.py compares.
+simulated backend: a program there sees n ranks, and what it sends is noted and can be counted.
+Nothing is compared here: what a call did goes back as bytes (observed.py), and judging.py compares.
 """
 
 import contextlib
@@ -38,10 +38,12 @@ def enter(rank: int, world_size: int, n: int) -> None:
 def leave(rank: int, world_size: int) -> bool:
     """Go back to the whole world. Runs on: every rank of the small world.
 
-    Groups that were made in the small world go with it, and their numbers: the ranks outside have made none.
+    Groups that were made in the small world go with it, and their numbers: the ranks outside have
+    made none.
 
     Returns:
-        whether this rank is there; else the small world was destroyed, or replaced, and the whole one with it.
+        whether this rank is there; else the small world was destroyed, or replaced, and the whole
+        one with it.
     """
     group = dist.group.WORLD
     if not hasattr(group, "outer"):
@@ -58,11 +60,18 @@ def leave(rank: int, world_size: int) -> bool:
     return True
 
 
-@torch.random.fork_rng(devices=[])  # the lesson's random numbers continue as if nothing had been tried
+# the lesson's random numbers continue as if nothing had been tried
+@torch.random.fork_rng(devices=[])
 def call(
-    rank: int, world_size: int, exercise: Exercise, case: Any, reference: bool, fn: Callable[..., Any] | None
+    rank: int,
+    world_size: int,
+    exercise: Exercise,
+    case: Any,
+    reference: bool,
+    fn: Callable[..., Any] | None,
 ) -> list[bytes]:
-    """Call the reference, a learner's function, or both, on the inputs of a case; see observed.py for the bytes.
+    """Call the reference, a learner's function, or both, on the inputs of a case; see observed.py
+    for the bytes.
 
     Runs on: every rank of the small world.
 
@@ -82,8 +91,12 @@ def call(
     return found
 
 
-def _observed(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...], before: Packed) -> bytes:
-    """What a function did with arguments, in bytes; `before` is what they were, which the reference's has only."""
+def _observed(
+    exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...], before: Packed
+) -> bytes:
+    """What a function did with arguments, in bytes; `before` is what they were, which the
+    reference's has only.
+    """
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         value, events = _tried(exercise, fn, given)
@@ -91,8 +104,16 @@ def _observed(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]
     return to_bytes(value, before, events, text, patches.changed())
 
 
-def _tried(exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, list[Event]]:
-    """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events` may look at it."""
+def _tried(
+    exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]
+) -> tuple[Any, list[Event]]:
+    """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events`
+    may look at it.
+    """
     with notes.apart() as program:
-        more = {"events": program.events} if "events" in inspect.signature(exercise.trial).parameters else {}
+        more = (
+            {"events": program.events}
+            if "events" in inspect.signature(exercise.trial).parameters
+            else {}
+        )
         return exercise.trial(fn, *given, **more), program.events

@@ -1,4 +1,6 @@
-"""On both sides: the private parts of torch, ipyparallel and IPython, and the newest torch that was tested."""
+"""On both sides: the private parts of torch, ipyparallel and IPython, and the newest torch that was
+tested.
+"""
 
 import functools
 import re
@@ -9,7 +11,8 @@ NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in p
 
 @functools.cache
 def warn_of_newer_torch() -> None:
-    """Warn, once in a process, if the installed torch is a newer release than the newest one tested.
+    """Warn, once in a process, if the installed torch is a newer release than the newest one
+    tested.
 
     Runs on: the notebook's kernel, called by the constructor of `Cluster`.
     """

@@ -1,7 +1,8 @@
-"""The private parts of ipyparallel that distlab uses, one function or class for each. Tried with 9.0 to 9.2.
+"""The private parts of ipyparallel that distlab uses, one function or class for each. Tried with
+9.0 to 9.2.
 
-Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a cluster starts its
-fork server first.
+Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a
+cluster starts its fork server first.
 """
 
 import contextlib
@@ -14,8 +15,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-CALL = ("ipyparallel.engine.kernel", "do_apply")  # module and function in which an engine runs a call of the notebook's
-# the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand after the name
+# module and function in which an engine runs a call of the notebook's
+CALL = ("ipyparallel.engine.kernel", "do_apply")
+# the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand
+# after the name
 NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")
 
 
@@ -23,40 +26,56 @@ NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ 
 
 
 def engines_with_work(client: Any) -> set[int]:
-    """The engines that have not yet answered all that they were sent. Private: the client's tables."""
-    return {number for number, engine in list(client._engines.items()) if client._outstanding_dict.get(engine)}
+    """The engines that have not yet answered all that they were sent. Private: the client's
+    tables.
+    """
+    return {
+        number
+        for number, engine in list(client._engines.items())
+        if client._outstanding_dict.get(engine)
+    }
 
 
 def forget_engine(client: Any, engine_id: int) -> None:
     """Report to the hub that an engine has ended, as its nanny would; it informs all clients.
 
-    Private: a client's loop and socket. Runs on: any thread. A client that has been closed reports nothing.
+    Private: a client's loop and socket. Runs on: any thread. A client that has been closed reports
+    nothing.
     """
-    client._io_loop.add_callback(client.session.send, client._query_socket, "unregistration_request", {"id": engine_id})
+    client._io_loop.add_callback(
+        client.session.send, client._query_socket, "unregistration_request", {"id": engine_id}
+    )
 
 
 def ask_for_engines(client: Any) -> None:
-    """Have a client ask the hub which engines are there: it misses what is published while it connects.
+    """Have a client ask the hub which engines are there: it misses what is published while it
+    connects.
 
     Private: how a client sends, and its table of engines.
     """
     asked = client._send(client._query_stream, "connection_request")
-    asked.add_done_callback(lambda reply: client._update_engines(reply.result()["content"]["engines"]))
+    asked.add_done_callback(
+        lambda reply: client._update_engines(reply.result()["content"]["engines"])
+    )
 
 
 def drop_late_replies(client: Any) -> None:
-    """Have a client ignore replies that nobody waits for, as from a host that was lost and is back: it prints them.
+    """Have a client ignore replies that nobody waits for, as from a host that was lost and is back:
+    it prints them.
 
     Private: the client's table of what to do with replies.
     """
 
     def only_awaited(handle: Callable[[dict[str, Any]], None], reply: dict[str, Any]) -> None:
-        ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}  # or of a broadcast
+        # or of a broadcast
+        ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}
         if ids & client.outstanding:
             handle(reply)
 
     handlers = client._queue_handlers.items()
-    client._queue_handlers = {kind: functools.partial(only_awaited, handle) for kind, handle in handlers}
+    client._queue_handlers = {
+        kind: functools.partial(only_awaited, handle) for kind, handle in handlers
+    }
 
 
 def address_of_controller(client: Any) -> str:
@@ -65,7 +84,8 @@ def address_of_controller(client: Any) -> str:
 
 
 def written(result: Any) -> list[dict[str, Any]]:
-    """stdout, stderr and outputs of each engine, in the order of the targets. Private: the AsyncResult's metadata.
+    """stdout, stderr and outputs of each engine, in the order of the targets. Private: the
+    AsyncResult's metadata.
 
     The public `stdout` parses the dates of every message first, a tenth of a short cell's time.
     """
@@ -73,7 +93,9 @@ def written(result: Any) -> list[dict[str, Any]]:
 
 
 def answers(result: Any) -> list[Any]:
-    """The future of each engine's answer, in the order of the targets. Private: the AsyncResult's children."""
+    """The future of each engine's answer, in the order of the targets. Private: the AsyncResult's
+    children.
+    """
     return result._children
 
 
@@ -82,7 +104,8 @@ def answers(result: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def cluster_module_later() -> Iterator[None]:
-    """Import ipyparallel inside this without what starts clusters, a fifth of it; on a rank its first use loads it.
+    """Import ipyparallel inside this without what starts clusters, a fifth of it; on a rank its
+    first use loads it.
 
     Private: that ipyparallel takes some of its own names from that module.
     """
@@ -110,7 +133,9 @@ def cluster_module_later() -> Iterator[None]:
 
 
 def use_kernel(kernel: type) -> None:
-    """Have an engine that starts in this process run this class of kernels. Not documented: the module's variable."""
+    """Have an engine that starts in this process run this class of kernels. Not documented: the
+    module's variable.
+    """
     import ipyparallel.engine.app
 
     ipyparallel.engine.app.Kernel = kernel
@@ -119,7 +144,8 @@ def use_kernel(kernel: type) -> None:
 def change_controller(monitor: type) -> None:
     """Have a controller that starts in this process run this class, and not sleep on the way.
 
-    Not documented: variables of its modules, and that it sleeps for a quarter of a second on its way, for no reason.
+    Not documented: variables of its modules, and that it sleeps for a quarter of a second on its
+    way, for no reason.
     """
     from ipyparallel.controller import app, heartmonitor
 
@@ -128,7 +154,9 @@ def change_controller(monitor: type) -> None:
 
 
 def read_replies_with(loads: Callable[[Any], Any]) -> None:
-    """From now on, this process unpickles what engines send with this function; what it sends is pickled as before."""
+    """From now on, this process unpickles what engines send with this function; what it sends is
+    pickled as before.
+    """
     from ipyparallel.serialize import serialize
 
     serialize.pickle = types.SimpleNamespace(

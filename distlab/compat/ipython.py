@@ -1,4 +1,5 @@
-"""The private parts of IPython and ipykernel that distlab uses, and whether anybody is watching the output.
+"""The private parts of IPython and ipykernel that distlab uses, and whether anybody is watching the
+output.
 
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
@@ -18,10 +19,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-# Modules and functions that a rank's stack is searched for: a cell runs in the first, the others show an error.
+# Modules and functions that a rank's stack is searched for: a cell runs in the first, the others
+# show an error.
 CELL = ("IPython.core.interactiveshell", "run_code")
-SHOW_ERROR = ("IPython.core.interactiveshell", "showtraceback"), ("_pytest.reports", "from_item_and_call")
-# what a rank's event loop calls a coroutine or a callback in, and whose of those are not the learner's
+SHOW_ERROR = (
+    ("IPython.core.interactiveshell", "showtraceback"),
+    ("_pytest.reports", "from_item_and_call"),
+)
+# what a rank's event loop calls a coroutine or a callback in, and whose of those are not the
+# learner's
 LOOP_STEP = ("asyncio.events", "_run")
 OF_THE_ENGINE = ("ipykernel", "ipyparallel", "tornado", "zmq")
 READ_AT_ONCE = 1 << 16  # bytes of what a rank's children print
@@ -40,7 +46,9 @@ def is_ipythons(name: str, value: Any) -> bool:
 
 
 def start_folder() -> Path:
-    """The folder in which this kernel was started, that of its notebook. Private: IPython's list of folders."""
+    """The folder in which this kernel was started, that of its notebook. Private: IPython's list of
+    folders.
+    """
     folders = current_shell().user_ns.get("_dh") if current_shell() is not None else None
     return Path(folders[0] if folders else ".").absolute()
 
@@ -48,24 +56,31 @@ def start_folder() -> Path:
 def somebody_watches() -> bool:
     """Whether a person is watching: a front end that could ask its user for input, or a terminal.
 
-    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE forbids it.
+    Programs that execute notebooks (nbclient, nbval) never allow input, and IPP_NONINTERACTIVE
+    forbids it.
     """
     return os.environ.get("IPP_NONINTERACTIVE", "") in ("", "0") and _somebody_is_at(sys.stderr)
 
 
 def can_type() -> bool:
-    """Whether a person can answer input(): not where a program executes notebooks, or pytest keeps what is printed."""
+    """Whether a person can answer input(): not where a program executes notebooks, or pytest keeps
+    what is printed.
+    """
     return _somebody_is_at(sys.stdin)
 
 
 def _somebody_is_at(stream: Any) -> bool:
-    """Whether a person has this stream in a terminal, or a front end. Private: an attribute of the kernel."""
+    """Whether a person has this stream in a terminal, or a front end. Private: an attribute of the
+    kernel.
+    """
     shell = notebook_shell()
     return stream.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
 
 
 def notebook_shell() -> Any:
-    """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output is plain text."""
+    """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output
+    is plain text.
+    """
     shell = current_shell()
     return shell if hasattr(shell, "kernel") else None
 
@@ -85,8 +100,11 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
     return ipython_display(bundle, raw=True, display_id=handle or None)
 
 
-def show_errors_with(show: Callable[[BaseException, list[str]], list[str]], kinds: tuple[type, ...]) -> None:
-    """Let `show` see errors of some kinds that a person gets, and the lines of their tracebacks; once.
+def show_errors_with(
+    show: Callable[[BaseException, list[str]], list[str]], kinds: tuple[type, ...]
+) -> None:
+    """Let `show` see errors of some kinds that a person gets, and the lines of their tracebacks;
+    once.
 
     IPython shows the lines that it returns. Nothing happens outside of a notebook.
 
@@ -111,7 +129,9 @@ def _show_and_send(
 
 
 class NeverBusy:
-    """Put before a kernel class in a class's bases: it reports when it is idle, but not when it becomes busy."""
+    """Put before a kernel class in a class's bases: it reports when it is idle, but not when it
+    becomes busy.
+    """
 
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
@@ -119,7 +139,9 @@ class NeverBusy:
 
 
 class _NoSubshells:
-    """In the place of the thread that serves a kernel's subshells: there is none, and so it has no main thread."""
+    """In the place of the thread that serves a kernel's subshells: there is none, and so it has no
+    main thread.
+    """
 
     parent_thread = None
 
@@ -130,8 +152,8 @@ class _NoSubshells:
 def let_cells_await(kernel: Any) -> None:
     """Make a cell with a top-level await reply in an engine of ipyparallel.
 
-    Before such a cell, ipykernel 7 asks the thread of its subshells for the main thread; an engine has no subshells.
-    Private: both names. Runs on: a rank, when the engine has started.
+    Before such a cell, ipykernel 7 asks the thread of its subshells for the main thread; an engine
+    has no subshells. Private: both names. Runs on: a rank, when the engine has started.
     """
     if getattr(kernel, "shell_channel_thread", kernel) is None:
         names = {"shell_channel_thread": _NoSubshells(), "_supports_kernel_subshells": False}
@@ -139,11 +161,13 @@ def let_cells_await(kernel: Any) -> None:
 
 
 def task_of_cell() -> "asyncio.Task[Any] | None":
-    """The task of the cell that is running if it has a top-level await; another one runs in a task of the engine.
+    """The task of the cell that is running if it has a top-level await; another one runs in a task
+    of the engine.
 
     Private: the name of IPython's coroutine. Runs on: a rank, in a cell.
     """
-    import asyncio  # half of the time that importing distlab takes, where it has not been imported yet
+    # half of the time that importing distlab takes, where it has not been imported yet
+    import asyncio
 
     task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     coroutine = None if task is None else task.get_coro()
@@ -151,10 +175,11 @@ def task_of_cell() -> "asyncio.Task[Any] | None":
 
 
 class ReadsToTheEnd:
-    """Put before OutStream in a class's bases: one can wait until it has what other processes have written.
+    """Put before OutStream in a class's bases: one can wait until it has what other processes have
+    written.
 
-    A rank's stream also shows what its children write to the descriptor, which is a pipe that a thread reads. What the
-    thread has not read when a cell ends would come after the cell.
+    A rank's stream also shows what its children write to the descriptor, which is a pipe that a
+    thread reads. What the thread has not read when a cell ends would come after the cell.
 
     Private: the thread's method, and the attributes of an OutStream that it uses.
     """
@@ -200,10 +225,11 @@ class ReadsToTheEnd:
 
 
 class StderrKept(ReadsToTheEnd):
-    """ReadsToTheEnd, whose stderr is kept if the process aborts: what it writes just before that would be lost.
+    """ReadsToTheEnd, whose stderr is kept if the process aborts: what it writes just before that
+    would be lost.
 
-    The system moves it from the pipe into a file, before Python sees it; what is still in the pipe can be read by the
-    process that made the pipe, when this one has ended.
+    The system moves it from the pipe into a file, before Python sees it; what is still in the pipe
+    can be read by the process that made the pipe, when this one has ended.
 
     Private: the number of the descriptor in an OutStream.
 
@@ -212,7 +238,8 @@ class StderrKept(ReadsToTheEnd):
     """
 
     kept: tuple[int, int, int] | None = None
-    # what aborts writes first why, and then faulthandler looks at the frames of all threads: this one must not run then
+    # what aborts writes first why, and then faulthandler looks at the frames of all threads: this
+    # one must not run then
     _pause = 0.02
     _file: int | None = None
     _position = 0
@@ -230,7 +257,10 @@ class StderrKept(ReadsToTheEnd):
             return super()._read()
         try:
             count = os.splice(self._fid, self._file, READ_AT_ONCE)
-        except (OSError, AttributeError):  # the file system is full, or it or this system cannot do that
+        except (
+            OSError,
+            AttributeError,
+        ):  # the file system is full, or it or this system cannot do that
             self._file = None
             return super()._read()
         read = os.pread(self._file, count, self._position)
@@ -240,7 +270,8 @@ class StderrKept(ReadsToTheEnd):
 
 @contextlib.contextmanager
 def modules_unread() -> Iterator[None]:
-    """Make a kernel inside this: it lists the file of each module for the debugger, which costs a forked one 10 MB.
+    """Make a kernel inside this: it lists the file of each module for the debugger, which costs a
+    forked one 10 MB.
 
     Private: that it reads sys.modules for nothing else.
     """
@@ -254,7 +285,8 @@ def modules_unread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def debugger_hidden() -> Iterator[None]:
-    """Import ipykernel inside this without debugpy: 25 MB that a kernel without a debugger channel cannot use.
+    """Import ipykernel inside this without debugpy: 25 MB that a kernel without a debugger channel
+    cannot use.
 
     Not documented: ipykernel's debugger takes an ImportError as a sign that there is none.
     """

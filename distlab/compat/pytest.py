@@ -13,8 +13,11 @@ import pytest
 from _pytest import assertion, runner
 
 
-def started(options: dict[str, Any], node: str, without: Iterable[str], plugin: Any) -> pytest.Session:
-    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it is configured.
+def started(
+    options: dict[str, Any], node: str, without: Iterable[str], plugin: Any
+) -> pytest.Session:
+    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it
+    is configured.
 
     Args:
         without: plugins that do nothing here; their options are known, which may stand in a file.
@@ -39,7 +42,8 @@ def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
     try:
         session.config.hook.pytest_collection(session=session)
         for item in session.items[:1]:
-            with contextlib.contextmanager(assertion.pytest_runtest_protocol)(item):  # how an assert compares values
+            # how an assert compares values
+            with contextlib.contextmanager(assertion.pytest_runtest_protocol)(item):
                 runner.runtestprotocol(item, log=False, nextitem=None)
     finally:
         session._setupstate.teardown_exact(None)

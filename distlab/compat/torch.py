@@ -1,4 +1,5 @@
-"""The private parts of torch that distlab uses, one function or name for each. Tried with torch 2.13 to 2.15.
+"""The private parts of torch that distlab uses, one function or name for each. Tried with torch
+2.13 to 2.15.
 
 Runs on every rank, and in a notebook's kernel that has imported torch already.
 """
@@ -17,12 +18,14 @@ from torch._guards import detect_fake_mode
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.flop_counter import flop_registry
 
-# Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and DTensor's own functions.
+# Modules by whose names a wait is recognised: collectives that C++ makes, as for DTensor; and
+# DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
 DDP_MODULE = "torch.nn.parallel.distributed"
 UNUSED_TAG = 2**31 - 1  # of messages
-# Functions that begin collectives in C++, beside the backward pass, which runs DDP's hooks. The Reducer is DDP's, too.
+# Functions that begin collectives in C++, beside the backward pass, which runs DDP's hooks. The
+# Reducer is DDP's, too.
 BEGINNING_IN_CPP = (
     (dist.Reducer, "_rebuild_buckets"),
     (dist.Reducer, "_run_comm_hook"),
@@ -32,7 +35,8 @@ BEGINNING_IN_CPP = (
 )
 # What gives a Work to DDP's Reducer, which waits for it in C++.
 GIVES_TO_REDUCER = (dist.Reducer, "_set_forward_pass_work_handle")
-# The method of a Work that says where a message came from; and one that its class alone has, for TorchScript.
+# The method of a Work that says where a message came from; and one that its class alone has, for
+# TorchScript.
 SENDER, OF_CLASS = "_source_rank", "unbox"
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
 ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
@@ -45,17 +49,21 @@ FUNCTIONAL_METHODS = {
     "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
     "broadcast": "broadcast",
 }
-FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONAL_METHODS.items()}  # of several tensors
+# of several tensors
+FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONAL_METHODS.items()}
 
 
 # --- groups ---
 
-# of every group that this process is in now, by group; not group.group_name, which a group in Python may not have
+# of every group that this process is in now, by group; not group.group_name, which a group in
+# Python may not have
 GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names
 
 
 def leave_all_groups() -> None:
-    """Destroy every group, even if a program has put another one, or none, in the place of the default group."""
+    """Destroy every group, even if a program has put another one, or none, in the place of the
+    default group.
+    """
     if GROUP_NAMES:
         dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
         dist.destroy_process_group()
@@ -64,7 +72,8 @@ def leave_all_groups() -> None:
 def close_connections(group: dist.ProcessGroup, peer: int) -> None:
     """Have gloo close this rank's connections of a group: it does so where a wait has timed out.
 
-    Private: that; and the tag of a message that no program sends. The call is none of a learner's, and so not noted.
+    Private: that; and the tag of a message that no program sends. The call is none of a learner's,
+    and so not noted.
 
     Args:
         group: on gloo.
@@ -77,7 +86,9 @@ def close_connections(group: dist.ProcessGroup, peer: int) -> None:
 
 
 def destroy_group(group: dist.ProcessGroup) -> None:
-    """Like destroy_process_group, which finally asks a group for its name: one in Python may not know it."""
+    """Like destroy_process_group, which finally asks a group for its name: one in Python may not
+    know it.
+    """
     name = GROUP_NAMES.get(group, "")
     try:
         dist.destroy_process_group(group)
@@ -86,16 +97,20 @@ def destroy_group(group: dist.ProcessGroup) -> None:
 
 
 def forget_group_numbers(first: int = 0) -> None:
-    """Number the next group `first`: a group that only this rank made, or failed to build, has used up a number."""
+    """Number the next group `first`: a group that only this rank made, or failed to build, has used
+    up a number.
+    """
     c10d._world.group_count = first
 
 
-# The function that makes a group which has its name: init_process_group, new_group and all that call them come there.
+# The function that makes a group which has its name: init_process_group, new_group and all that
+# call them come there.
 MAKES_GROUP = (c10d, "_new_process_group_helper")
 
 
 def connects_when_made(backend: str) -> bool:
-    """Whether the members of a group wait for each other while it is made, as over gloo; over NCCL only later.
+    """Whether the members of a group wait for each other while it is made, as over gloo; over NCCL
+    only later.
 
     Private: torch's table of the backends that were registered.
     """
@@ -104,7 +119,9 @@ def connects_when_made(backend: str) -> bool:
 
 
 def is_shared(store: Any) -> bool:
-    """Whether ranks can find each other's keys in the store of a group: in one of these of torch's own."""
+    """Whether ranks can find each other's keys in the store of a group: in one of these of torch's
+    own.
+    """
     return isinstance(_without_prefixes(store), (dist.TCPStore, dist.FileStore, dist.HashStore))
 
 
@@ -114,7 +131,9 @@ def default_timeout() -> timedelta:
 
 
 def set_default_timeout(limit: timedelta) -> None:
-    """Make this the default timeout of new_group, which does not inherit the world's but takes half an hour."""
+    """Make this the default timeout of new_group, which does not inherit the world's but takes half
+    an hour.
+    """
     c10d.default_pg_timeout = limit
 
 
@@ -125,7 +144,9 @@ def set_timeouts(limit: timedelta) -> None:
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """The timeout of a group, or the default one if its backend does not say. Private: the backend and its options."""
+    """The timeout of a group, or the default one if its backend does not say. Private: the backend
+    and its options.
+    """
     with contextlib.suppress(AttributeError, IndexError, RuntimeError):
         return group._get_backend(group._device_types[0]).options._timeout
     return getattr(group, "timeout", default_timeout())
@@ -140,12 +161,15 @@ def limit_of(group: dist.ProcessGroup, options: Any) -> timedelta:
 
 
 def in_backward() -> bool:
-    """Whether this thread is in a backward pass. Private: the function, which torch's FSDP uses, too."""
+    """Whether this thread is in a backward pass. Private: the function, which torch's FSDP uses,
+    too.
+    """
     return torch._C._current_graph_task_id() != -1
 
 
 def quiet_loggers() -> None:
-    """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process number and a time.
+    """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process
+    number and a time.
 
     Private: the names of the loggers of the two DTensor modules that write them.
     """
@@ -154,13 +178,17 @@ def quiet_loggers() -> None:
 
 
 def functional_operators() -> list[tuple[str, Any]]:
-    """The operators of this torch that make, or wait for, functional collectives, with their names."""
+    """The operators of this torch that make, or wait for, functional collectives, with their
+    names.
+    """
     names, operators = (*FUNCTIONAL_METHODS, "wait_tensor"), torch.ops._c10d_functional
     return [(name, getattr(operators, name)) for name in names if hasattr(operators, name)]
 
 
 def functional_count(name: Any) -> int | None:
-    """How many collectives the group of this name has begun in C++; None for a group in Python, or one that is gone."""
+    """How many collectives the group of this name has begun in C++; None for a group in Python, or
+    one that is gone.
+    """
     for group, its_name in GROUP_NAMES.items():
         if its_name == name and type(group) is dist.ProcessGroup:
             with contextlib.suppress(RuntimeError):  # its backend does not count
@@ -169,7 +197,8 @@ def functional_count(name: Any) -> int | None:
 
 
 def is_tracing(args: Any) -> bool:
-    """Whether an operator that is called with these arguments computes nothing, because torch traces a program.
+    """Whether an operator that is called with these arguments computes nothing, because torch
+    traces a program.
 
     Private: the function that looks for a mode of fake tensors.
     """
@@ -202,7 +231,9 @@ def _without_prefixes(store: Any) -> Any:
 
 
 def polls(store: dist.Store) -> bool:
-    """Whether a store waits without a connection: it looks into a file, or into the memory of this process."""
+    """Whether a store waits without a connection: it looks into a file, or into the memory of this
+    process.
+    """
     return isinstance(_without_prefixes(store), (dist.FileStore, dist.HashStore))
 
 
@@ -220,7 +251,9 @@ def profiling() -> bool:
 
 
 def flight_record() -> list[dict[str, Any]]:
-    """The newest collectives of this process, including those made in C++, from torch's flight recorder."""
+    """The newest collectives of this process, including those made in C++, from torch's flight
+    recorder.
+    """
     return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])
 
 
@@ -244,7 +277,9 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.Pro
     """A process group over gloo that torch's tables do not have, as init_process_group builds one."""
     group, kind = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType.GLOO
     group._set_default_backend(kind)
-    group._register_backend(torch.device("cpu"), kind, dist.ProcessGroupGloo(store, rank, size, timeout))
+    group._register_backend(
+        torch.device("cpu"), kind, dist.ProcessGroupGloo(store, rank, size, timeout)
+    )
     return group
 
 
@@ -254,6 +289,8 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 
 
 def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int | None:
-    """What an operator computes, as torch's FlopCounterMode counts it; None if torch has no formula for it."""
+    """What an operator computes, as torch's FlopCounterMode counts it; None if torch has no formula
+    for it.
+    """
     count = flop_registry.get(operator._overloadpacket)
     return count and count(*args, **kwargs, out_val=value)

@@ -42,9 +42,11 @@ def _count(name: str) -> int:
 
 
 def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
-    """Start the agent of a worker; the other workers meet it at the same new store. Threads and timeout are as given.
+    """Start the agent of a worker; the other workers meet it at the same new store. Threads and
+    timeout are as given.
 
-    Its transports are those that can be freed: shared memory would keep a core busy and hide deadlocks.
+    Its transports are those that can be freed: shared memory would keep a core busy and hide
+    deadlocks.
     """
     asked = {"num_worker_threads": given.num_worker_threads, "rpc_timeout": given.rpc_timeout}
     options = rpc.TensorPipeRpcBackendOptions(**asked, _transports=["uv"], _channels=["basic"])
@@ -55,8 +57,9 @@ def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -
 def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
     """A pickled RRef as if its owner had sent it.
 
-    C++ keeps the first agent of a process for its messages about RRefs. With a later agent no RRef could be passed on,
-    because the owner is asked through the first one; an RRef that its owner sends needs no message.
+    C++ keeps the first agent of a process for its messages about RRefs. With a later agent no RRef
+    could be passed on, because the owner is asked through the first one; an RRef that its owner
+    sends needs no message.
     """
     receive, ((owner, *ids, _, kind),) = reduced
     return receive, ((owner, *ids, owner, kind),)
@@ -65,7 +68,8 @@ def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
 def use_plain_optimizers() -> None:
     """Have DistributedOptimizer use optimizers in plain Python, once it is imported.
 
-    Those in TorchScript are deprecated, and pass RRefs on in C++, which a later agent of a process cannot do.
+    Those in TorchScript are deprecated, and pass RRefs on in C++, which a later agent of a process
+    cannot do.
     """
     optimizers = sys.modules.get("torch.distributed.optim.optimizer")
     if optimizers is not None:
@@ -74,12 +78,16 @@ def use_plain_optimizers() -> None:
 
 
 def drop_rrefs() -> None:
-    """Tell the owners that this process holds no RRef any more, and wait until nobody holds its own."""
+    """Tell the owners that this process holds no RRef any more, and wait until nobody holds its
+    own.
+    """
     rpc.api._delete_all_user_and_unforked_owner_rrefs()
 
 
 def abandon() -> Any:
-    """Forget the agent while it serves something that does not end; return it: it must live as long as the process."""
+    """Forget the agent while it serves something that does not end; return it: it must live as long
+    as the process.
+    """
     agent = rpc.api._get_current_rpc_agent()
     rpc.api._destroy_rref_context(True)
     rpc.api._reset_current_rpc_agent()

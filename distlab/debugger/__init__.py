@@ -1,1 +1,3 @@
-"""`breakpoint()` on ranks: console.py is the debugger on a rank, turns.py the person who types, on the kernel."""
+"""`breakpoint()` on ranks: console.py is the debugger on a rank, turns.py the person who types, on
+the kernel.
+"""

@@ -1,7 +1,9 @@
-"""`breakpoint()` on a rank: Python's debugger, whose lines a person types into the notebook, or into pytest's terminal.
+"""`breakpoint()` on a rank: Python's debugger, whose lines a person types into the notebook, or
+into pytest's terminal.
 
-Runs on every rank, on its main thread, in the frames of the learner's code. What the debugger writes goes through the
-watchdog's channel to debugger/turns.py, which asks the person; the watchdog's thread brings the answer.
+Runs on every rank, on its main thread, in the frames of the learner's code. What the debugger
+writes goes through the watchdog's channel to debugger/turns.py, which asks the person; the
+watchdog's thread brings the answer.
 """
 
 import code
@@ -27,7 +29,8 @@ NOBODY = (
 )
 
 
-_CELL_FILE = re.compile(r"(?<= at )[^\n]*ipykernel_\d+/\d+\.py:(\d+)")  # in what pdb says of a breakpoint
+# in what pdb says of a breakpoint
+_CELL_FILE = re.compile(r"(?<= at )[^\n]*ipykernel_\d+/\d+\.py:(\d+)")
 
 
 class Person(io.StringIO):
@@ -48,7 +51,9 @@ class Person(io.StringIO):
         self.was_here = self.asked = self.is_open = self.after_failure = self._gone = False
 
     def type(self, line: str | None) -> None:
-        """A line has come; None where nobody can type, or the person has left. Runs on: the watchdog's thread."""
+        """A line has come; None where nobody can type, or the person has left. Runs on: the
+        watchdog's thread.
+        """
         self.was_here = True
         self._lines.put(line)
 
@@ -71,7 +76,9 @@ class Person(io.StringIO):
     def meet(self) -> None:
         """Make sure that somebody is there."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("breakpoint() must be called on a rank's main thread: this one serves a remote call")
+            raise RuntimeError(
+                "breakpoint() must be called on a rank's main thread: this one serves a remote call"
+            )
         if not self.is_open and self.ask() is None:
             raise RuntimeError(NOBODY)
         self.is_open = True
@@ -93,7 +100,13 @@ class Debugger(pdb.Pdb):
     """Python's debugger, with the notebook's numbers of lines."""
 
     def __init__(self) -> None:
-        super().__init__(stdin=PERSON, stdout=PERSON, skip=["distlab.*", "IPython.*"], nosigint=True, readrc=False)
+        super().__init__(
+            stdin=PERSON,
+            stdout=PERSON,
+            skip=["distlab.*", "IPython.*"],
+            nosigint=True,
+            readrc=False,
+        )
         self.prompt = f"(rank {os.environ['RANK']}) "
 
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
@@ -106,7 +119,9 @@ class Debugger(pdb.Pdb):
         return super().stop_here(frame) and any(_is_learners(one) for one, _ in walk_stack(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Every statement of a cell is a program of its own: that it begins or ends is nothing to stop at."""
+        """Every statement of a cell is a program of its own: that it begins or ends is nothing to
+        stop at.
+        """
         if frame.f_code.co_name != "<module>":
             super().user_call(frame, argument_list)
 
@@ -144,9 +159,18 @@ class Debugger(pdb.Pdb):
         """Type Python with the names of this frame; exit() comes back to the debugger."""
         names = {**self.curframe.f_globals, **self.curframe.f_locals}
         shown, sys.displayhook = sys.displayhook, sys.__displayhook__
-        with contextlib.redirect_stdout(PERSON), contextlib.redirect_stderr(PERSON), contextlib.suppress(SystemExit):
+        with (
+            contextlib.redirect_stdout(PERSON),
+            contextlib.redirect_stderr(PERSON),
+            contextlib.suppress(SystemExit),
+        ):
             try:
-                code.interact("Python, with the names of this frame; exit() goes back.", _console_line, names, "")
+                code.interact(
+                    "Python, with the names of this frame; exit() goes back.",
+                    _console_line,
+                    names,
+                    "",
+                )
             finally:
                 sys.displayhook = shown
 
@@ -156,7 +180,8 @@ def _is_learners(frame: FrameType) -> bool:
 
 
 def _console_line(prompt: str) -> str:
-    if (line := PERSON.ask("... " if prompt == sys.ps2 else ">>> ")) is None:  # a rank has IPython's prompts
+    # a rank has IPython's prompts
+    if (line := PERSON.ask("... " if prompt == sys.ps2 else ">>> ")) is None:
         raise EOFError
     return line.rstrip("\n")
 
@@ -172,7 +197,9 @@ def pause(*_: Any, **__: Any) -> None:
 
 
 def post_mortem(error: BaseException) -> None:
-    """Look at where an exception was raised; does nothing if another rank is at fault, or where nobody can type."""
+    """Look at where an exception was raised; does nothing if another rank is at fault, or where
+    nobody can type.
+    """
     from distlab.rank.log import is_at_fault
 
     if is_at_fault(error):

@@ -1,4 +1,5 @@
-"""A person types to the debuggers of ranks that are at breakpoints, one rank at a time. Runs on the notebook's kernel.
+"""A person types to the debuggers of ranks that are at breakpoints, one rank at a time. Runs on the
+notebook's kernel.
 
 debugger/console.py is the other side.
 """
@@ -21,10 +22,12 @@ class Turns:
     def __init__(self, channel: ControlChannel):
         self._channel = channel
         self._rank = -1  # of the last turn, or the one that the person has chosen for the next
-        self._stopped: set[int] = set()  # the ranks of which the person knows that they have stopped
+        # the ranks of which the person knows that they have stopped
+        self._stopped: set[int] = set()
 
     def take(self) -> None:
-        """Ask the person for one line, and send it to a rank: to the one of the last turn, if it wants another one.
+        """Ask the person for one line, and send it to a rank: to the one of the last turn, if it
+        wants another one.
 
         Raises:
             KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
@@ -57,11 +60,16 @@ class Turns:
         self._stopped = stopped
         if others:
             have = "have" if len(others) > 1 else "has"
-            print(f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there", flush=True)
+            print(
+                f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there",
+                flush=True,
+            )
 
 
 def _chosen(channel: ControlChannel, rank: int, before: int) -> int:
-    """The rank that a person has chosen, which may have come while the person was typing; or else the one before."""
+    """The rank that a person has chosen, which may have come while the person was typing; or else
+    the one before.
+    """
     _expect(channel, rank)
     if rank in channel.asks:
         return rank

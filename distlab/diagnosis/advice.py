@@ -1,4 +1,5 @@
-"""What to do about errors that learners meet, by the words of torch, Python and the system: pure functions.
+"""What to do about errors that learners meet, by the words of torch, Python and the system: pure
+functions.
 
 Runs on the notebook's kernel, called by failures.py and processes.py.
 """
@@ -7,7 +8,8 @@ import re
 
 from distlab.wire.messages import Failure
 
-# what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that fits
+# what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that
+# fits
 ADVICE = {
     r"Could not resolve the process group|is not initialized in the world group map|Group <[^<>]*> is not registered": (
         "This belongs to a process group that has since been rebuilt or destroyed. Make it again: a device mesh with "
@@ -81,14 +83,21 @@ RANK_AND_WORLD_SIZE = (
 def advice_for(failed: Failure) -> str:
     """What to do about an exception of a rank, for those that are known; "" for others."""
     text = f"{failed.kind}: {failed.message}"
-    if failed.kind == "TypeError" and not failed.lines and CALLED_WITHOUT_RANK.search(failed.message):
+    if (
+        failed.kind == "TypeError"
+        and not failed.lines
+        and CALLED_WITHOUT_RANK.search(failed.message)
+    ):
         return RANK_AND_WORLD_SIZE  # no line of the learner's ran: it was the call itself
     fitting = (words for pattern, words in ADVICE.items() if re.search(pattern, text))
-    if failed.kind == "BlockingIOError" and "fork" not in failed.traceback:  # also of a read that would have to wait
+    # also of a read that would have to wait
+    if failed.kind == "BlockingIOError" and "fork" not in failed.traceback:
         return next(fitting, "")
     return next(fitting, "") or on_limit_of_processes(text)
 
 
 def on_limit_of_processes(words: str) -> str:
-    """What to do if these words of the system mean that it allows no more processes or threads; "" otherwise."""
+    """What to do if these words of the system mean that it allows no more processes or threads; ""
+    otherwise.
+    """
     return END_SOME_PROCESSES if NO_MORE_PROCESSES.search(words) else ""

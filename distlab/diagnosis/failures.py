@@ -1,7 +1,8 @@
-"""What failed on the ranks of a cell, as one error with a message that a learner can act on: pure functions.
+"""What failed on the ranks of a cell, as one error with a message that a learner can act on: pure
+functions.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py, processes.py and predict.py, and `where` on ranks, by
-rpc_calls.py; no process is started, ended or asked here.
+Runs on the notebook's kernel, called by cell.py, ranks.py, processes.py and predict.py, and `where`
+on ranks, by rpc_calls.py; no process is started, ended or asked here.
 """
 
 import linecache
@@ -19,11 +20,14 @@ from distlab.words import grouped, rank_list
 
 MOST_LINES = 10  # of one rank's traceback
 GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
-RPC_ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
+RPC_ENDED = (
+    "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
+)
 FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 CUT_OFF = "was cut off from the notebook"  # a rank whose watchdog is gone
-TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")  # of gloo's and of torch's stores
+# of gloo's and of torch's stores
+TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")
 WITH_ANOTHER = "was ended by mpiexec when another rank ended"  # how a rank died that MPI ended
 OFTEN_GLOO = "often gloo: a message was longer than its tensor"
 # what gloo and C++ write about an exception that ends the process
@@ -49,7 +53,9 @@ def gone_with_group(subgroups: bool, rpc: bool) -> str:
 
 
 def failure(raised: Failure) -> Failure:
-    """A rank's own description of its exception, readable, and with source that only the notebook has."""
+    """A rank's own description of its exception, readable, and with source that only the notebook
+    has.
+    """
     handled = failure(raised.handled) if raised.handled is not None else None
     lines = tuple(map(with_text, raised.lines))
     return replace(raised, message=readable(raised.message), lines=lines, handled=handled)
@@ -75,22 +81,28 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
         if line.file not in cells:
             shown.append(with_text(line))
         elif line.file == cells[0] and line.number <= len(texts):
-            shown.append(Line(line.number, texts[line.number - 1].removeprefix("%px ").strip(), line.place))
+            shown.append(
+                Line(line.number, texts[line.number - 1].removeprefix("%px ").strip(), line.place)
+            )
         else:  # of a function from an earlier cell
             shown.append(Line(line.number, "", line.place))
     return tuple(shown)
 
 
 def readable(message: str) -> str:
-    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports, addresses,
-    and what the cluster puts before a learner's keys of a store.
+    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports,
+    addresses, and what the cluster puts before a learner's keys of a store.
 
-    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes does not. So does what
-    torch writes around an error of a Future's callback: that it was one, and all lines that led to it.
+    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes
+    does not. So does what torch writes around an error of a Future's callback: that it was one, and
+    all lines that led to it.
 
-    A learner's message may have a million characters in one line: no pattern may begin at each of them and look far.
+    A learner's message may have a million characters in one line: no pattern may begin at each of
+    them and look far.
     """
-    message = re.sub(r"Got the following error when running the callback: ", "", message).split("\n\nAt:\n")[0]
+    message = re.sub(r"Got the following error when running the callback: ", "", message).split(
+        "\n\nAt:\n"
+    )[0]
     message = re.sub(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
     message = re.sub(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)', r"\1:\2", message)
     # what the cluster's own keys begin with
@@ -99,12 +111,14 @@ def readable(message: str) -> str:
     message = re.sub(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
     message = re.sub(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)", "", message)
     message = message.split("\nException raised from")[0].strip()
-    return _without_libraries(message) if "Traceback (most recent call last)" in message else message
+    return (
+        _without_libraries(message) if "Traceback (most recent call last)" in message else message
+    )
 
 
 def _without_libraries(message: str) -> str:
-    """A message that holds Python's traceback of another process, as of a DataLoader's worker, with the learner's lines
-    only; those of libraries tell a learner nothing.
+    """A message that holds Python's traceback of another process, as of a DataLoader's worker, with
+    the learner's lines only; those of libraries tell a learner nothing.
     """
     kept: list[str] = []
     is_kept = True
@@ -122,7 +136,8 @@ def _without_libraries(message: str) -> str:
 def rank_error(
     failures: Sequence[Failure], targets: Sequence[int], rebuilt: bool, gone: str, cause: str = ""
 ) -> RankError:
-    """One error for all that the ranks of a cell raised: culprits first, those that only waited for them in one line.
+    """One error for all that the ranks of a cell raised: culprits first, those that only waited for
+    them in one line.
 
     Args:
         failures: of each rank that failed.
@@ -131,8 +146,11 @@ def rank_error(
         gone: what was lost with the old group, in sentences.
         cause: why ranks could not go on if none is at fault.
     """
-    # where none is at fault, a wait that timed out comes first: it has closed the others' connections
-    culprits = [f for f in failures if not f.consequence] or [f for f in failures if TIMED_OUT.search(f.message)]
+    # where none is at fault, a wait that timed out comes first: it has closed the others'
+    # connections
+    culprits = [f for f in failures if not f.consequence] or [
+        f for f in failures if TIMED_OUT.search(f.message)
+    ]
     consequences = [f for f in failures if f not in culprits]
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
     parts = [*raised_words(culprits)]
@@ -148,15 +166,22 @@ def rank_error(
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if rebuilt:
-        kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
+        kept = (
+            "The process group is rebuilt and variables are kept: change the cell and run it again."
+        )
         parts.append(f"{kept} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
 
 
 def groups_error(
-    words: str, made: Mapping[int, NewGroup], raised: Sequence[Failure], targets: Sequence[int], gone: str
+    words: str,
+    made: Mapping[int, NewGroup],
+    raised: Sequence[Failure],
+    targets: Sequence[int],
+    gone: str,
 ) -> RankError:
-    """The error for ranks that make different groups: the same words, whichever rank saw it first and raised.
+    """The error for ranks that make different groups: the same words, whichever rank saw it first
+    and raised.
 
     Args:
         words: what each rank makes.
@@ -169,7 +194,9 @@ def groups_error(
     kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
     if GROUPS_GONE not in gone:  # whether any was built depends on which rank was first
         gone = f"{GROUPS_GONE} {gone}"
-    message = "\n".join([f"some ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()])
+    message = "\n".join(
+        [f"some ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()]
+    )
     finished = tuple(rank for rank in targets if rank not in {f.rank for f in raised})
     culprits = [f for f in raised if not f.consequence]
     consequences = [f for f in raised if f.consequence]
@@ -178,15 +205,21 @@ def groups_error(
 
 def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
-    for (kind, message, lines), ranks in grouped(((f.kind, f.message, f.lines), f.rank) for f in raised).items():
+    for (kind, message, lines), ranks in grouped(
+        ((f.kind, f.message, f.lines), f.rank) for f in raised
+    ).items():
         what = f"{kind}: {message}" if message else kind
         yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
 
 
 def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
-    """Errors that ranks were handling when they raised others in communication, as in a `finally`, with their lines."""
+    """Errors that ranks were handling when they raised others in communication, as in a `finally`,
+    with their lines.
+    """
     own = [(f.rank, f.handled) for f in raised if f.handled is not None]
-    for (kind, message, lines), ranks in grouped(((e.kind, e.message, e.lines), rank) for rank, e in own).items():
+    for (kind, message, lines), ranks in grouped(
+        ((e.kind, e.message, e.lines), rank) for rank, e in own
+    ).items():
         what = f"{kind}: {message}" if message else kind
         was = "were" if len(ranks) > 1 else "was"
         yield f"{rank_list(ranks)} had raised {what} before, and {was} handling it\n{where(ranks, lines)}".rstrip()
@@ -197,15 +230,19 @@ def destroyed(states: Mapping[int, RankStatus]) -> str:
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
     if not calls:
         return ""
-    rows = [where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines]
+    rows = [
+        where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines
+    ]
     return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
 
 
 def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
-    """What to say of checked mode where gloo has ended a rank and the calls that do not match are not known.
+    """What to say of checked mode where gloo has ended a rank and the calls that do not match are
+    not known.
 
     Args:
-        is_pythons: whether a function of torch.distributed was under way, which checked mode compares.
+        is_pythons: whether a function of torch.distributed was under way, which checked mode
+            compares.
         was_checked: whether the cell ran in it.
     """
     words = [] if was_checked else [RUN_CHECKED]
@@ -213,7 +250,9 @@ def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
 
 
 def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
-    """The learner's lines, outermost first, with the ranks beside the first one and the files of those of no cell."""
+    """The learner's lines, outermost first, with the ranks beside the first one and the files of
+    those of no cell.
+    """
     label = rank_list(ranks)
     rows = []
     for line in lines:
@@ -221,14 +260,22 @@ def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
         rows.append(f"  {label}   {line.position}{place}   {line.text}".rstrip())
         label = " " * len(label)
     if len(rows) > MOST_LINES:  # a recursion
-        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."]
+        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [
+            f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."
+        ]
     return "\n".join(rows)
 
 
 def late(ranks: Sequence[int], timeout: float | None) -> str:
-    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout None)."""
+    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout
+    None).
+    """
     who = rank_list(ranks) if ranks else "no rank"
-    return f"{who} did not come back within {timeout:g} s." if timeout else f"{who.capitalize()} had not finished."
+    return (
+        f"{who} did not come back within {timeout:g} s."
+        if timeout
+        else f"{who.capitalize()} had not finished."
+    )
 
 
 def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:
@@ -249,8 +296,13 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], go
 
 
 def not_freed(replaced: Mapping[int, str]) -> list[str]:
-    """A sentence for each rank that could not be freed: who takes its place, and what is lost with it."""
-    return [f"Rank {r} could not be freed: a new process took its place, {what}." for r, what in replaced.items()]
+    """A sentence for each rank that could not be freed: who takes its place, and what is lost with
+    it.
+    """
+    return [
+        f"Rank {r} could not be freed: a new process took its place, {what}."
+        for r, what in replaced.items()
+    ]
 
 
 def rank_died(
@@ -282,7 +334,11 @@ def rank_died(
         advice = "cluster.heal() and the next cell for all ranks try the host again."
     elif not again:
         kept = f"{who} {'keep theirs' if several else 'keeps its own'}."
-        places = "new ones in their places, without their" if len(died) > 1 else "a new one in its place, without its"
+        places = (
+            "new ones in their places, without their"
+            if len(died) > 1
+            else "a new one in its place, without its"
+        )
         advice = f"The next cell starts {places} variables, and rebuilds the process group."
     else:
         kept, why = "", "The cluster is incomplete"
@@ -293,20 +349,31 @@ def rank_died(
     words = " ".join(filter(None, [advice, kept if others else "", gone]))
     causes_first = sorted(died.items(), key=lambda item: (item[1] == WITH_ANOTHER, item[0]))
     raised = [
-        Failure(rank, DIED, how, lines.get(rank, ()), traceback=last_lines.get(rank, "")) for rank, how in causes_first
+        Failure(rank, DIED, how, lines.get(rank, ()), traceback=last_lines.get(rank, ""))
+        for rank, how in causes_first
     ]
     alike = grouped((failed.lines, failed.rank) for failed in raised if failed.lines)
     places = [where(ranks, at) for at, ranks in alike.items()]
-    return RankDied("\n".join([f"{deaths(died)}.", *places, *then, words]), tuple(raised), tuple(others))
+    return RankDied(
+        "\n".join([f"{deaths(died)}.", *places, *then, words]), tuple(raised), tuple(others)
+    )
 
 
 def waited_to_join(failed: Failure) -> bool:
     """Whether a rank that could not join a group only waited for the others."""
-    return failed.consequence or failed.kind == "DistStoreError" or "timed out" in failed.message.lower()
+    return (
+        failed.consequence
+        or failed.kind == "DistStoreError"
+        or "timed out" in failed.message.lower()
+    )
 
 
 def not_built(
-    failed: Sequence[Failure], missing: Sequence[int], patience: float, connecting: float, is_first: bool
+    failed: Sequence[Failure],
+    missing: Sequence[int],
+    patience: float,
+    connecting: float,
+    is_first: bool,
 ) -> str:
     """Why a process group could not be built, and what to do.
 
@@ -326,7 +393,9 @@ def not_built(
             parts.append(f"rank {one.rank} {one.message} when it joined.")
         else:
             parts += raised_words([one])
-    limit = next(filter(None, (on_limit_of_processes(f"{one.kind}: {one.message}") for one in failed)), "")
+    limit = next(
+        filter(None, (on_limit_of_processes(f"{one.kind}: {one.message}") for one in failed)), ""
+    )
     if limit:
         parts.append(f"{limit} Then {again}.")
         return f"The process group could not be built: {chr(10).join(parts)}"
@@ -349,14 +418,19 @@ def loss(variables: Sequence[str]) -> str:
 
 
 def deaths(died: Mapping[int, str]) -> str:
-    """Which ranks died and how, in words, without those that died with another; those that died alike together."""
+    """Which ranks died and how, in words, without those that died with another; those that died
+    alike together.
+    """
     alike = grouped((how, rank) for rank, how in sorted(died.items()) if how != WITH_ANOTHER)
     rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
-    return "; ".join(f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows)
+    return "; ".join(
+        f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows
+    )
 
 
 def exit_words(status: int | None, log: str = "", fault: Fault | None = None) -> str:
-    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status 3".
+    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status
+    3".
 
     Args:
         status: None if it is not known.
@@ -369,7 +443,8 @@ def exit_words(status: int | None, log: str = "", fault: Fault | None = None) ->
         return f"ended with exit status {status}"
     if fault is not None and fault.aborted:
         status = -signal.SIGABRT
-    in_python = fault is not None and fault.in_python  # in a thread of Python's, which is none of gloo's
+    # in a thread of Python's, which is none of gloo's
+    in_python = fault is not None and fault.in_python
     name = {known.value: known.name for known in signal.Signals}.get(-status, f"signal {-status}")
     cause = _why_aborted(log, in_python) if name == "SIGABRT" else CAUSES.get(name, "")
     return f"was killed by {name} ({cause})" if cause else f"was killed by {name}"
@@ -389,5 +464,7 @@ def _why_aborted(log: str, in_python: bool) -> str:
 
 
 def is_mismatch(how: str) -> bool:
-    """Whether a process that ended so, in words, may have made a call that does not match those of other ranks."""
+    """Whether a process that ended so, in words, may have made a call that does not match those of
+    other ranks.
+    """
     return "(gloo received" in how or OFTEN_GLOO in how

@@ -1,4 +1,5 @@
-"""The source lines where the ranks are, with what they do there beside them, as text and as HTML: pure functions.
+"""The source lines where the ranks are, with what they do there beside them, as text and as HTML:
+pure functions.
 
 Runs on the notebook's kernel, called by display.py.
 """
@@ -15,12 +16,15 @@ from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
-HANG = "padding-left:6ch;text-indent:-6ch"  # the rest of a line of source stands right of the numbers
+# the rest of a line of source stands right of the numbers
+HANG = "padding-left:6ch;text-indent:-6ch"
 
 
 @dataclass(frozen=True)
 class MarkedLine:
-    """A line of source: its number (0 for a gap), its text, and what the ranks do there as (ranks, words)."""
+    """A line of source: its number (0 for a gap), its text, and what the ranks do there as (ranks,
+    words).
+    """
 
     number: int
     text: str
@@ -28,20 +32,30 @@ class MarkedLine:
 
 
 def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:
-    """The source lines where the ranks are, with some around them; a gap is a line without a number.
+    """The source lines where the ranks are, with some around them; a gap is a line without a
+    number.
 
     Args:
         cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
     marked: list[MarkedLine] = []
-    for file, there in sorted(grouped((s.lines[-1].file, s) for s in states.values() if s.lines).items()):
+    for file, there in sorted(
+        grouped((s.lines[-1].file, s) for s in states.values() if s.lines).items()
+    ):
         source = linecache.getlines(file) if file else cell.splitlines()
         places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), s) for s in there)
         places.pop(0, None)
         activities = {at: rows({s.rank: s for s in those}) for at, those in places.items()}
-        notes = {at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in found] for at, found in activities.items()}
+        notes = {
+            at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in found]
+            for at, found in activities.items()
+        }
         near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
-        shown = {n for n in near if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)}
+        shown = {
+            n
+            for n in near
+            if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)
+        }
         for number in sorted(shown):
             if marked and number - 1 not in shown:
                 marked.append(MarkedLine(0, "...", []))
@@ -50,9 +64,15 @@ def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLin
 
 
 def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
-    """The number of the innermost line that is in this source; 0 for none: a function may be from another cell."""
+    """The number of the innermost line that is in this source; 0 for none: a function may be from
+    another cell.
+    """
     shown = [*map(with_text, lines)]
-    found = [s.number for s in shown if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text]
+    found = [
+        s.number
+        for s in shown
+        if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text
+    ]
     return found[-1] if found else 0
 
 
@@ -76,7 +96,9 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
     """
     body = []
     for line in marked:
-        notes = "; ".join(_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes)
+        notes = "; ".join(
+            _note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes
+        )
         color = "#d55e00;background:rgba(213,94,0,0.12)" if notes else "transparent"
         text = f"{line.number or '':>4}  {html.escape(line.text)}   {notes}".rstrip()
         body.append(f'<div style="border-left:3px solid {color};{HANG}">{text}</div>')

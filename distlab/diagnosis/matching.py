@@ -1,6 +1,8 @@
-"""Whether the calls of one collective, or the two ends of a message, match, and the words for it: pure functions.
+"""Whether the calls of one collective, or the two ends of a message, match, and the words for it:
+pure functions.
 
-Runs on the notebook's kernel, called by proof.py, report.py and meanwhile.py; in checked mode on ranks, by checks.py.
+Runs on the notebook's kernel, called by proof.py, report.py and meanwhile.py; in checked mode on
+ranks, by checks.py.
 """
 
 import math
@@ -11,14 +13,19 @@ from distlab.words import grouped, rank_list
 
 
 def disagreement(calls: Mapping[int, CallRecord]) -> str:
-    """How the calls that several ranks make to the same collective differ, in a sentence; "" if they match.
+    """How the calls that several ranks make to the same collective differ, in a sentence; "" if
+    they match.
 
     Args:
         calls: by rank.
     """
     if len({call.collective for call in calls.values()}) > 1:
-        differ = len({call.op for call in calls.values()}) > 1  # full_tensor may be one collective or the other
-        names = {rank: call.op if differ else f"{call.op} ({call.collective})" for rank, call in calls.items()}
+        # full_tensor may be one collective or the other
+        differ = len({call.op for call in calls.values()}) > 1
+        names = {
+            rank: call.op if differ else f"{call.op} ({call.collective})"
+            for rank, call in calls.items()
+        }
         return f"The ranks do not call the same collective: {by_value(names, ('calls', 'call'))}."
     aspects: list[Callable[[CallRecord], str]] = [
         lambda call: f"op={call.reduce_op}" if call.reduce_op else "",
@@ -35,7 +42,9 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
 
 
 def _is_one_broadcast(calls: Mapping[int, CallRecord]) -> bool:
-    """Whether it is a broadcast of tensors alike, whose shapes may differ: torch asks for as many elements."""
+    """Whether it is a broadcast of tensors alike, whose shapes may differ: torch asks for as many
+    elements.
+    """
     if any(call.collective != "broadcast" for call in calls.values()):
         return False
     return len({_contents(call) for call in calls.values()}) == 1
@@ -45,7 +54,9 @@ def by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
     """ "rank 2 has op=MAX, ranks 0 and 1 have op=SUM": the fewest ranks first."""
     groups = grouped((value, rank) for rank, value in sorted(values.items()))
     ordered = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
-    return ", ".join(f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered)
+    return ", ".join(
+        f"{rank_list(ranks)} {verbs[len(ranks) > 1]} {value or 'none'}" for value, ranks in ordered
+    )
 
 
 def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
@@ -62,7 +73,8 @@ def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
 
 
 def misfit(sent: CallRecord, received: CallRecord) -> str:
-    """How the tensors of a send and its recv differ in type or number of elements, in words; "" if they match.
+    """How the tensors of a send and its recv differ in type or number of elements, in words; "" if
+    they match.
 
     The shapes may differ: a message is just a row of numbers.
     """
@@ -77,7 +89,9 @@ def _contents(call: CallRecord) -> tuple[tuple[str, int], ...]:
 
 
 def tensor_words(call: CallRecord, shapes: bool = True) -> str:
-    """ "float32[2, 3]" of a call's tensors; only the types without `shapes`; "" for a call without tensors."""
+    """ "float32[2, 3]" of a call's tensors; only the types without `shapes`; "" for a call without
+    tensors.
+    """
     words = [f"{dtype}{list(shape)}" if shapes else dtype for dtype, shape in call.tensors]
     if not shapes:
         words = sorted(set(words))

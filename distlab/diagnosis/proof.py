@@ -2,11 +2,11 @@
 
 Runs on the notebook's kernel, called by cell.py, ranks.py and report.py; on ranks by groups.py.
 
-The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a message, or the members
-of a group that have not called the collective yet. A rank that computes, that does not answer, whose call ends by
-itself, or for which all that it needs has been begun can still go on, and so can each rank that needs it. Where no rank
-can, no rank will begin anything any more: that is a deadlock. cell.py calls it one only after nothing has moved for
-a while.
+The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a
+message, or the members of a group that have not called the collective yet. A rank that computes,
+that does not answer, whose call ends by itself, or for which all that it needs has been begun can
+still go on, and so can each rank that needs it. Where no rank can, no rank will begin anything any
+more: that is a deadlock. cell.py calls it one only after nothing has moved for a while.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +15,20 @@ from itertools import permutations
 
 from distlab.diagnosis.matching import by_value, disagreement
 from distlab.wire import messages
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, MessageCount, NewGroup, RankStatus
+from distlab.wire.messages import (
+    COLLECTIVE,
+    MESSAGE,
+    Answer,
+    CallRecord,
+    MessageCount,
+    NewGroup,
+    RankStatus,
+)
 from distlab.words import grouped, rank_list
 
-RULE_OF_GROUPS = "every rank must call new_group, even for a group that it is not in, and in the same order"
+RULE_OF_GROUPS = (
+    "every rank must call new_group, even for a group that it is not in, and in the same order"
+)
 DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begin
 MOST_GROUPS = 4  # that are named in one sentence
 
@@ -33,7 +43,11 @@ def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> Rank
     """
     if answer is None or answer.status is None:
         return RankStatus(rank, messages.SILENT)
-    return replace(answer.status, doing=messages.BETWEEN) if with_work and answer.status.idle else answer.status
+    return (
+        replace(answer.status, doing=messages.BETWEEN)
+        if with_work and answer.status.idle
+        else answer.status
+    )
 
 
 @dataclass(frozen=True)
@@ -52,23 +66,41 @@ class Need:
 def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
     """Whether nothing happened on any rank between two looks, and nothing is about to.
 
-    gloo's own threads have run in between: what they had in hand at the first look has been delivered.
+    gloo's own threads have run in between: what they had in hand at the first look has been
+    delivered.
     """
-    if before.keys() != now.keys() or not all(_unmoved(before[rank], state) for rank, state in now.items()):
+    if before.keys() != now.keys() or not all(
+        _unmoved(before[rank], state) for rank, state in now.items()
+    ):
         return False
     under_way = any(state.unread or state.unsent for state in (*before.values(), *now.values()))
     return not under_way or _is_stuck(before, now)
 
 
 def _unmoved(before: RankStatus, now: RankStatus) -> bool:
-    delivered = len(now.rounds) == len(before.rounds) and all(map(int.__gt__, now.rounds, before.rounds))
-    return now.doing != messages.SILENT and now.quiet and before.quiet and now.mark == before.mark and delivered
+    delivered = len(now.rounds) == len(before.rounds) and all(
+        map(int.__gt__, now.rounds, before.rounds)
+    )
+    return (
+        now.doing != messages.SILENT
+        and now.quiet
+        and before.quiet
+        and now.mark == before.mark
+        and delivered
+    )
 
 
 def _is_stuck(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
-    """Whether the bytes in the sockets stay where they are: gloo does not read a message whose irecv was dropped."""
-    stay = all((before[rank].unread, before[rank].unsent) == (one.unread, one.unsent) for rank, one in now.items())
-    return stay and any(_lost_irecv(sender, receiver, now) for sender, receiver in permutations(now, 2))
+    """Whether the bytes in the sockets stay where they are: gloo does not read a message whose
+    irecv was dropped.
+    """
+    stay = all(
+        (before[rank].unread, before[rank].unsent) == (one.unread, one.unsent)
+        for rank, one in now.items()
+    )
+    return stay and any(
+        _lost_irecv(sender, receiver, now) for sender, receiver in permutations(now, 2)
+    )
 
 
 def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
@@ -80,22 +112,28 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
         return None
     needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
-    others = [need(one, states) for state in states.values() for one in (*state.serving, *state.beside)]
+    others = [
+        need(one, states) for state in states.values() for one in (*state.serving, *state.beside)
+    ]
     if not needs or any(n is None for n in (*needs.values(), *others)):
         return None
     return needs
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """What a waiting rank needs; None if it has that, or if its call ends by itself, so that it goes on."""
+    """What a waiting rank needs; None if it has that, or if its call ends by itself, so that it
+    goes on.
+    """
     call = state.call
-    if call is None or call.own_limit or not call.members:  # a group that was destroyed has no members
+    # a group that was destroyed has no members
+    if call is None or call.own_limit or not call.members:
         return None
     if call.kind == MESSAGE:
         return _need_of_message(state, states)
     if call.kind == COLLECTIVE:
         return _need_of_collective(state, states)
-    if call.kind in (messages.REMOTE, messages.WAITING):  # their own statuses decide whether those can act
+    # their own statuses decide whether those can act
+    if call.kind in (messages.REMOTE, messages.WAITING):
         known = tuple(rank for rank in call.members if rank in states)
         return Need(known) if known else None
     if call.kind == messages.NEW_GROUP:
@@ -115,20 +153,28 @@ def _need_of_new_group(state: RankStatus, states: Mapping[int, RankStatus]) -> N
     if any(call.sequence and states[r].groups > call.sequence for r in missing):
         return None  # it has made this group, which it no longer remembers
     known = {r: (group,) for r, group in begun.items() if group is not None}
-    clash = words_of_groups(differing_groups(known)) or _other_name(state, [states[r] for r in missing])
+    clash = words_of_groups(differing_groups(known)) or _other_name(
+        state, [states[r] for r in missing]
+    )
     return Need(missing, clash) if missing or clash else None
 
 
 def _made(state: RankStatus, name: str) -> NewGroup | None:
-    """The group of this name that a rank has made, or makes; None if it does not, or no longer remembers it."""
+    """The group of this name that a rank has made, or makes; None if it does not, or no longer
+    remembers it.
+    """
     return next((group for group in reversed(state.made) if group.name == name), None)
 
 
 def _other_name(state: RankStatus, others: Sequence[RankStatus]) -> str:
-    """A sentence about members that make the same group alone under another name; "" for anything else."""
+    """A sentence about members that make the same group alone under another name; "" for anything
+    else.
+    """
     call = state.call
     own = _made(state, call.group)
-    alike = [s for s in others if s.call and s.call.kind == call.kind and s.call.members == call.members]
+    alike = [
+        s for s in others if s.call and s.call.kind == call.kind and s.call.members == call.members
+    ]
     theirs = [_made(other, other.call.group) for other in alike]
     within = {group.rank: group.within for group in (own, *theirs) if group is not None}
     if len(set(within.values())) < 2:
@@ -141,7 +187,8 @@ def _other_name(state: RankStatus, others: Sequence[RankStatus]) -> str:
 
 
 def differing_groups(made: Mapping[int, Sequence[NewGroup]]) -> dict[int, NewGroup]:
-    """What the ranks make under the first number under which they do not make the same group; empty if there is none.
+    """What the ranks make under the first number under which they do not make the same group; empty
+    if there is none.
 
     Ranks that make a group of themselves alone, each under the same number, do no harm.
 
@@ -171,7 +218,10 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     number = next(iter(groups.values())).name
     alike = grouped((_group_words(group), rank) for rank, group in sorted(groups.items()))
     ordered = sorted(alike.items(), key=lambda item: (len(item[1]), item[1]))
-    makes = [f"{rank_list(ranks)} {'make' if len(ranks) > 1 else 'makes'} {what}" for what, ranks in ordered]
+    makes = [
+        f"{rank_list(ranks)} {'make' if len(ranks) > 1 else 'makes'} {what}"
+        for what, ranks in ordered
+    ]
     more = f", and {len(makes) - MOST_GROUPS} more" if len(makes) > MOST_GROUPS else ""
     start = f"{DIFFERENT_GROUPS} in their new_group call number {number}"
     return f"{start}: {', '.join(makes[:MOST_GROUPS])}{more}, but {RULE_OF_GROUPS}."
@@ -200,19 +250,24 @@ def _need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Nee
     from_any = recvs_from_any.sequence
 
     def served(coming: Mapping[int, int]) -> bool:
-        spare = sum(max(0, coming[r] - expected[r]) for r in members)  # what only a recv from any source can take
+        # what only a recv from any source can take
+        spare = sum(max(0, coming[r] - expected[r]) for r in members)
         if call.is_send:
             return call.sequence <= expected[state.rank] or spare <= from_any
         return spare >= from_any if peer is None else coming[peer] >= call.sequence + from_any
 
     peers = tuple(r for r in members if r != state.rank) if peer is None else (peer,)
     if not peers:
-        return Need(clash=f"Rank {state.rank} waits for a message from any other rank, but its group has none.")
+        return Need(
+            clash=f"Rank {state.rank} waits for a message from any other rank, but its group has none."
+        )
     if not served(sent):
         return Need(peers, _wrong_tag(state, states))
     if call.is_send or served(kept):
         return None if peer is None else _blocked_by_dropped(call, (state.rank, peer), states)
-    whose = rank_list([r for r in (members if peer is None else peers) if kept[r] < sent[r]]).capitalize()
+    whose = rank_list(
+        [r for r in (members if peer is None else peers) if kept[r] < sent[r]]
+    ).capitalize()
     return _lost(whose, state.rank)
 
 
@@ -221,13 +276,17 @@ def _lost(whose: str, receiver: int) -> Need:
     return Need(clash=f"{lost}: keep the Work and call its wait().")
 
 
-def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[int, RankStatus]) -> Need | None:
-    """Why a call that has all that it needs does not end: a message between two of its ranks blocks it; None if none.
+def _blocked_by_dropped(
+    call: CallRecord, ends: Iterable[int], states: Mapping[int, RankStatus]
+) -> Need | None:
+    """Why a call that has all that it needs does not end: a message between two of its ranks blocks
+    it; None if none.
 
-    gloo's thread looks again and again for the data of a message whose recv is there and whose Work was dropped, and
-    nothing else moves between these two ranks. A message that was sent before its Work was dropped does no harm, but
-    then the call moves, and what moves is not proven. In the same way, it looks for the memory of a message that comes
-    after the Work of its irecv was dropped. Where that is known, its isend has been sent, if it was dropped or not.
+    gloo's thread looks again and again for the data of a message whose recv is there and whose Work
+    was dropped, and nothing else moves between these two ranks. A message that was sent before its
+    Work was dropped does no harm, but then the call moves, and what moves is not proven. In the
+    same way, it looks for the memory of a message that comes after the Work of its irecv was
+    dropped. Where that is known, its isend has been sent, if it was dropped or not.
     """
     pairs = list(permutations(ends, 2))
     for sender, receiver in pairs:
@@ -236,7 +295,9 @@ def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[i
             return _not_received(irecv, sender, states[receiver])
     for sender, receiver in pairs:
         for one in states[sender].traffic:
-            if not (one.is_send and one.dropped and (one.group, one.peer) == (call.group, receiver)):
+            if not (
+                one.is_send and one.dropped and (one.group, one.peer) == (call.group, receiver)
+            ):
                 continue
             recvs = _count(states[receiver], False, call.group, one.tag, sender)
             if recvs is not None and recvs.sequence >= one.first_dropped:
@@ -247,7 +308,8 @@ def _blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: Mapping[i
 def _lost_irecv(
     sender: int, receiver: int, states: Mapping[int, RankStatus], group: str | None = None
 ) -> MessageCount | None:
-    """Messages of which the receiver has dropped the Work, and the sender has sent one; None if there are none.
+    """Messages of which the receiver has dropped the Work, and the sender has sent one; None if
+    there are none.
 
     One that has arrived before does no harm: the receiver reads all that comes after it.
 
@@ -257,7 +319,12 @@ def _lost_irecv(
     if not states[receiver].unread:
         return None
     for irecvs in reversed(states[receiver].traffic):
-        if irecvs.is_send or not irecvs.dropped or irecvs.peer != sender or group not in (irecvs.group, None):
+        if (
+            irecvs.is_send
+            or not irecvs.dropped
+            or irecvs.peer != sender
+            or group not in (irecvs.group, None)
+        ):
             continue
         from_any = _count(states[receiver], False, irecvs.group, irecvs.tag, None)
         if from_any is None or from_any.sequence:
@@ -272,11 +339,16 @@ def _not_received(irecvs: MessageCount, sender: int, receiver: RankStatus) -> Ne
     """The need of a call behind a message of which the receiver has dropped the Work.
 
     Args:
-        irecvs: as many as were sent. Older ones may have arrived before, not the newest that was dropped.
+        irecvs: as many as were sent. Older ones may have arrived before, not the newest that was
+            dropped.
     """
     kind = (False, irecvs.group, irecvs.peer, irecvs.tag)
     calls = [one for one in receiver.left if (one.is_send, one.group, one.peer, one.tag) == kind]
-    lines = [one.lines[-1] for one in calls if one.kind == MESSAGE and one.lines and one.sequence <= irecvs.sequence]
+    lines = [
+        one.lines[-1]
+        for one in calls
+        if one.kind == MESSAGE and one.lines and one.sequence <= irecvs.sequence
+    ]
     where = f" ({lines[-1].position})" if lines else ""
     lost = f"Rank {receiver.rank} dropped the Work of its irecv{where}, and the message from rank {sender} with it"
     return Need(clash=f"{lost}: keep the Work and call its wait().")
@@ -293,8 +365,11 @@ def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
     return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
 
 
-def _count(state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None) -> MessageCount | None:
-    """How many messages of this group and tag a rank has begun to send to, or receive from, a peer (None: any).
+def _count(
+    state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
+) -> MessageCount | None:
+    """How many messages of this group and tag a rank has begun to send to, or receive from, a peer
+    (None: any).
 
     None where that is not known.
     """
@@ -308,10 +383,14 @@ def _count(state: RankStatus, is_send: bool, group: str, tag: int, peer: int | N
 def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     call = state.call
     others = [r for r in call.members if r != state.rank and r in states]
-    begun = {r: {old.sequence: old for old in states[r].history if old.group == call.group} for r in others}
+    begun = {
+        r: {old.sequence: old for old in states[r].history if old.group == call.group}
+        for r in others
+    }
     missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
     same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
-    same = {r: theirs for r, theirs in same.items() if theirs.members}  # no group is left where a rank has destroyed it
+    # no group is left where a rank has destroyed it
+    same = {r: theirs for r, theirs in same.items() if theirs.members}
     clash = disagreement({state.rank: call, **same})
     if missing or clash:
         return Need(missing, clash)
@@ -319,7 +398,9 @@ def _need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> 
 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
-    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" if it has not."""
+    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" if
+    it has not.
+    """
     missing = need(replace(states[rank], call=call), states)
     if missing is None or not missing.ranks:
         return ""

@@ -23,7 +23,11 @@ WITHOUT_CALL = {  # what a rank does outside of calls
 }
 
 
-def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], targets: Sequence[int] | None = None) -> str:
+def headline(
+    needs: Mapping[int, Need],
+    states: Mapping[int, RankStatus],
+    targets: Sequence[int] | None = None,
+) -> str:
     """Why no rank can go on, in one to four sentences.
 
     Args:
@@ -37,13 +41,20 @@ def headline(needs: Mapping[int, Need], states: Mapping[int, RankStatus], target
     waiting = [states[rank] for rank in sorted(needs)]
     if any(state.call.kind == messages.REMOTE for state in waiting):
         return _remote(waiting, states)
-    finished = {rank: [r for r in need.ranks if states[r].doing == messages.IDLE] for rank, need in needs.items()}
+    finished = {
+        rank: [r for r in need.ranks if states[r].doing == messages.IDLE]
+        for rank, need in needs.items()
+    }
     if not any(finished.values()):
         return _circle(needs, states)
-    alike = grouped((_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone)
+    alike = grouped(
+        (_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone
+    )
     sentences = [_sentence(ranks, words) for words, ranks in list(alike.items())[:3]]
     # nobody knows for which ranks a backward pass waits
-    awaited = {r for rank, gone in finished.items() if states[rank].call.op != "backward" for r in gone}
+    awaited = {
+        r for rank, gone in finished.items() if states[rank].call.op != "backward" for r in gone
+    }
     if targets is not None and awaited - set(targets):
         sentences.append(f"This cell runs on {rank_list(targets)} only.")
     return " ".join(sentences)
@@ -54,7 +65,11 @@ def _shares_a_group(state: RankStatus) -> bool:
 
     A thread that waits for the Work of a call that was made elsewhere is in none.
     """
-    threads = [one for one in (state, *state.beside) if one.call is not None and one.call.lines == one.lines]
+    threads = [
+        one
+        for one in (state, *state.beside)
+        if one.call is not None and one.call.lines == one.lines
+    ]
     groups = [one.call.group for one in threads if one.call.kind == messages.COLLECTIVE]
     return len(groups) > len(set(groups))
 
@@ -65,7 +80,9 @@ def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
 
 
 def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> str:
-    """Why remote calls never end: which call waits for which rank, and what that rank waits for while it serves it."""
+    """Why remote calls never end: which call waits for which rank, and what that rank waits for
+    while it serves it.
+    """
     serving = [one for _, state in sorted(states.items()) for one in state.serving]
     served = Counter((one.rank, one.caller, one.function) for one in serving)
     places = [("", state) for state in waiting]
@@ -81,7 +98,10 @@ def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> 
             others = need(state, states).ranks
             words = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
         found.append(((within, words), state.rank))
-    sentences = [_sentence(sorted(set(ranks)), words, within) for (within, words), ranks in grouped(found).items()]
+    sentences = [
+        _sentence(sorted(set(ranks)), words, within)
+        for (within, words), ranks in grouped(found).items()
+    ]
     return " ".join(sentences[:4])
 
 
@@ -90,14 +110,19 @@ def _callee(call: CallRecord) -> str:
     what = f"{call.function}(...)" if call.function else ""
     if not call.members:
         return what or f"an answer, in {call.op}"
-    return f"{rank_list(call.members)}: {what}" if what else f"{rank_list(call.members)}, in {call.op}"
+    return (
+        f"{rank_list(call.members)}: {what}" if what else f"{rank_list(call.members)}, in {call.op}"
+    )
 
 
-def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]) -> str:
+def _unserved(
+    caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]
+) -> str:
     """Why a callee does not answer if it does not serve the call; "" if it does.
 
     Args:
-        served: how many calls of a callee, caller and function are served and have no caller yet; one is taken out.
+        served: how many calls of a callee, caller and function are served and have no caller yet;
+            one is taken out.
     """
     served[callee.rank, caller.rank, call.function] -= 1
     if served[callee.rank, caller.rank, call.function] >= 0:
@@ -107,7 +132,9 @@ def _unserved(caller: RankStatus, call: CallRecord, callee: RankStatus, served: 
     for busy in (callee, caller):  # C++ needs one of these threads for an answer, too
         if len(busy.serving) >= busy.threads > 0:
             one = busy.threads == 1
-            threads = "only thread for calls is" if one else f"{busy.threads} threads for calls are all"
+            threads = (
+                "only thread for calls is" if one else f"{busy.threads} threads for calls are all"
+            )
             return f", but rank {busy.rank}'s {threads} waiting"
     return ", which returned a Future that nobody completes" if call.function else ""
 
@@ -130,7 +157,9 @@ def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, Rank
         why = _why_by_passes(state, gone, states, advice)
         forward = "the forward pass of DDP, which broadcasts buffers and the order of buckets"
         return f"waits in {forward}, for {finished}{why}"
-    rule = ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
+    rule = (
+        ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
+    )
     again = " again" if any(_called_before(call, states[r]) for r in gone) else ""
     return f"waits in {call.op}{rule} for {finished} without calling it{again}."
 
@@ -139,11 +168,16 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
     """Whether a rank has made a call like this one before, as in a loop."""
     if call.kind == messages.NEW_GROUP:
         return any(group.name.isdigit() for group in state.made) if call.sequence else False
-    return (call.group, call.op, call.place) in [(old.group, old.op, old.place) for old in state.history]
+    return (call.group, call.op, call.place) in [
+        (old.group, old.op, old.place) for old in state.history
+    ]
 
 
-def _why_by_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus], advice: str) -> str:
-    """The end of a sentence about DDP: why ranks that have finished do not come, by the forward passes of each.
+def _why_by_passes(
+    state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus], advice: str
+) -> str:
+    """The end of a sentence about DDP: why ranks that have finished do not come, by the forward
+    passes of each.
 
     Args:
         advice: if they made as many as the rank that waits.
@@ -156,14 +190,20 @@ def _why_by_passes(state: RankStatus, gone: Sequence[int], states: Mapping[int, 
     return "."
 
 
-def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
-    """The end of a sentence about a backward pass of DDP: why ranks that have finished send no gradients."""
+def _why_no_gradients(
+    state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]
+) -> str:
+    """The end of a sentence about a backward pass of DDP: why ranks that have finished send no
+    gradients.
+    """
     advice = ": does the loss of every rank use every parameter?"
     if any(states[rank].passes != state.passes for rank in gone):
         return _why_by_passes(state, gone, states, advice)
     backward = {rank: states[rank].backward_passes for rank in gone}
     if fewer := _fewer(backward, state.backward_passes, "backward pass{es}"):
-        return f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
+        return (
+            f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
+        )
     averaging = {rank: states[rank].averaging_passes for rank in gone}
     if fewer := _fewer(averaging, state.averaging_passes, "forward pass{es} outside of no_sync()"):
         return f". {fewer}: every rank must enter no_sync() in the same steps."
@@ -173,7 +213,9 @@ def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: Mapping[in
 
 
 def _call_of_a_hook(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
-    """The newest collective of a rank in a backward pass that others have not called, as from a hook; "" for none."""
+    """The newest collective of a rank in a backward pass that others have not called, as from a
+    hook; "" for none.
+    """
     newest = {call.group: call for call in state.history}  # in each group they are in their order
     for call in newest.values():
         if why := why_unmatched(state.rank, call, states):
@@ -195,14 +237,20 @@ def _fewer(counts: Mapping[int, int], own: int, what: str) -> str:
     made = []
     for count, ranks in fewer.items():
         have = "have" if len(ranks) > 1 else "has"
-        made.append(f"{rank_list(ranks)} {have} made {count} {what.format(es='' if count == 1 else 'es')}")
+        made.append(
+            f"{rank_list(ranks)} {have} made {count} {what.format(es='' if count == 1 else 'es')}"
+        )
     words = ", ".join([*made, f"and this one is number {own}"])
     return words[0].upper() + words[1:]
 
 
 def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
     unfinished, everyone = len(needs), len(states)
-    first = f"{unfinished} of {everyone} ranks wait for each other" if unfinished > 1 else "The rank waits for itself"
+    first = (
+        f"{unfinished} of {everyone} ranks wait for each other"
+        if unfinished > 1
+        else "The rank waits for itself"
+    )
     rule = ""
     calls = {rank: states[rank].call for rank in sorted(needs)}
     kinds = {(call.kind, call.is_send) for call in calls.values()}
@@ -212,15 +260,24 @@ def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
         return f"{first}; nobody will receive, and a send waits for its receiver."
     if kinds == {(messages.COLLECTIVE, False)} and len({call.group for call in calls.values()}) > 1:
         return f"{first}: they call {' and '.join(sorted({call.op for call in calls.values()}))} in different groups."
-    if {call.kind for call in calls.values()} == {messages.NEW_GROUP} and not any(c.sequence for c in calls.values()):
+    if {call.kind for call in calls.values()} == {messages.NEW_GROUP} and not any(
+        c.sequence for c in calls.values()
+    ):
         rule = " Every rank must make the groups that it shares with others in the same order."
-    means = {r: call.function if call.kind == messages.WAITING else f"in {call.op}" for r, call in calls.items()}
-    links = [f"rank {rank} {means[rank]} for {rank_list(needs[rank].ranks)}" for rank in list(calls)[:4]]
+    means = {
+        r: call.function if call.kind == messages.WAITING else f"in {call.op}"
+        for r, call in calls.items()
+    }
+    links = [
+        f"rank {rank} {means[rank]} for {rank_list(needs[rank].ranks)}" for rank in list(calls)[:4]
+    ]
     return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}.{rule}"
 
 
 def call_words(call: CallRecord) -> str:
-    """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)", "all_reduce(op=MAX)"."""
+    """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)",
+    "all_reduce(op=MAX)".
+    """
     given = [call.function] if call.function else []
     if call.kind == messages.REMOTE:
         return f"waiting for {_callee(call)}"
@@ -244,23 +301,34 @@ def call_words(call: CallRecord) -> str:
 
 
 def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
-    """What the ranks are doing, a row for those that do the same: (ranks, call or activity, tensors, line)."""
-    alike = grouped((row, rank) for rank, state in sorted(states.items()) for row in dict.fromkeys(_does(state)))
+    """What the ranks are doing, a row for those that do the same: (ranks, call or activity,
+    tensors, line).
+    """
+    alike = grouped(
+        (row, rank) for rank, state in sorted(states.items()) for row in dict.fromkeys(_does(state))
+    )
     return [(ranks, *row) for row, ranks in alike.items()]
 
 
 def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
-    """What one rank is doing, itself and in each remote call that it serves: call or activity, tensors, line."""
+    """What one rank is doing, itself and in each remote call that it serves: call or activity,
+    tensors, line.
+    """
     call, line = state.call, with_text(state.lines[-1]) if state.lines else None
     if call is not None:
         begun = with_text(call.lines[-1]) if call.lines else line
-        posted = f" of {begun.position}" if line and begun != line else ""  # and it is waited for in another one
+        # and it is waited for in another one
+        posted = f" of {begun.position}" if line and begun != line else ""
         found = [(f"{call_words(call)}{posted}", tensor_words(call), line)]
     elif state.doing == messages.IDLE and state.threads:
         found = [("finished, serving remote calls", "", None)]
     else:  # the lines of an idle rank mean nothing
         found = [
-            (_without_call(state), "", line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None)
+            (
+                _without_call(state),
+                "",
+                line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None,
+            )
         ]
     for one in state.beside:
         what, tensors, line = _does(one)[0]
@@ -290,7 +358,9 @@ def table(states: Mapping[int, RankStatus]) -> str:
         cells.append((rank_list(ranks), what, tensors, where, line.text if line else ""))
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
     columns = [i for i in range(5) if widths[i]]
-    return "\n".join("  " + "  ".join(f"{row[i]:<{widths[i]}}" for i in columns).rstrip() for row in cells)
+    return "\n".join(
+        "  " + "  ".join(f"{row[i]:<{widths[i]}}" for i in columns).rstrip() for row in cells
+    )
 
 
 def activity(state: RankStatus) -> str:
@@ -302,7 +372,9 @@ def activity(state: RankStatus) -> str:
 
 
 def brief(states: Mapping[int, RankStatus]) -> str:
-    """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1: all_reduce() (line 6)"."""
+    """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1:
+    all_reduce() (line 6)".
+    """
     some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
     return ", ".join(f"{words} ({line.position})" if line else words for words, line in some)
 
@@ -313,17 +385,23 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 def left(states: Mapping[int, RankStatus]) -> list[str]:
     """A line for each operation that no rank waits for and that the other side has not begun.
 
-    Nothing is known about a rank that does not answer, for example on a busy machine, or that computes, and sends no
-    history then: it may have begun any of them.
+    Nothing is known about a rank that does not answer, for example on a busy machine, or that
+    computes, and sends no history then: it may have begun any of them.
     """
     if any(state.doing in (messages.SILENT, messages.COMPUTING) for state in states.values()):
         return []
     calls = [(rank, call) for rank, state in states.items() for call in state.left]
-    return [f"  {_what(rank, call)}, {why}" for rank, call in calls if (why := why_unmatched(rank, call, states))]
+    return [
+        f"  {_what(rank, call)}, {why}"
+        for rank, call in calls
+        if (why := why_unmatched(rank, call, states))
+    ]
 
 
 def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
-    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what was lost with it, in sentences."""
+    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what was lost with
+    it, in sentences.
+    """
     done = f"The process group is rebuilt, so the next cell starts without them. {gone}".rstrip()
     if stays:
         done = "A call in the next cell may match them: cluster.heal() builds a new group."
@@ -331,8 +409,12 @@ def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
 
 
 def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
-    """A line for each operation of an earlier cell whose Work still exists: it may have matched a call of this one."""
-    found = dict.fromkeys(_what(rank, call) for rank, state in states.items() for call in state.kept)
+    """A line for each operation of an earlier cell whose Work still exists: it may have matched a
+    call of this one.
+    """
+    found = dict.fromkeys(
+        _what(rank, call) for rank, state in states.items() for call in state.kept
+    )
     words = "of an earlier cell, was not waited for, and may have matched a call of this one"
     return [f"  {what}, {words}" for what in found]
 

@@ -1,8 +1,9 @@
-"""What the controller's process becomes: ipyparallel's controller, which beats fast only while engines come.
+"""What the controller's process becomes: ipyparallel's controller, which beats fast only while
+engines come.
 
-Runs as a process of its own on the notebook's machine; notebook/processes.py starts it. An engine is registered when it
-has answered a heartbeat, so a slow one makes a cluster start late, and a fast one leaves the machine no rest for as
-long as the cluster lives, also while its ranks do nothing.
+Runs as a process of its own on the notebook's machine; notebook/processes.py starts it. An engine
+is registered when it has answered a heartbeat, so a slow one makes a cluster start late, and a fast
+one leaves the machine no rest for as long as the cluster lives, also while its ranks do nothing.
 """
 
 import time
@@ -20,13 +21,17 @@ FAST_SECONDS = 3.0  # for how long after one has connected, if it does not answe
 
 
 class SoonCalmMonitor(HeartMonitor):
-    """Beats fast from the moment at which an engine connects until it answers, and else with its period."""
+    """Beats fast from the moment at which an engine connects until it answers, and else with its
+    period.
+    """
 
     _coming = 0  # engines that have connected, and not answered yet
 
     def start(self) -> None:
         super().start()
-        self._connections = ZMQStream(self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED))
+        self._connections = ZMQStream(
+            self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED)
+        )
         self._connections.on_recv(self._come)
         self.hasten()
 
@@ -57,7 +62,9 @@ class SoonCalmMonitor(HeartMonitor):
             self.caller.callback_time = self.period
             self._coming = 0
 
-    def _check_missed(self, missed: set[bytes], on_probation: dict[bytes, int], hearts: set[bytes]) -> Any:
+    def _check_missed(
+        self, missed: set[bytes], on_probation: dict[bytes, int], hearts: set[bytes]
+    ) -> Any:
         """Count missed beats while calm only, so that their number stands for a time."""
         calm = time.monotonic() > self._calm_at
         return super()._check_missed(missed, on_probation, hearts) if calm else ([], on_probation)

@@ -1,8 +1,10 @@
-"""What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel gives each engine.
+"""What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel
+gives each engine.
 
-Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook reports to the hub when a rank of
-distlab's has ended, and the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on
-few cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones are left out.
+Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook reports to
+the hub when a rank of distlab's has ended, and the kernel's own control thread answers
+ipyparallel's Client.send_signal. With many engines on few cores a cell takes as long as all their
+messages and wake-ups take together, so two unnecessary ones are left out.
 """
 
 import inspect
@@ -24,10 +26,12 @@ from distlab.wire.source import is_learners
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
-    """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it becomes busy.
+    """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it
+    becomes busy.
 
-    ipyparallel's client waits for "idle", which ends the output of a request, and never for "busy". After an error it
-    continues with the cells that wait; skipping them, as a notebook's own kernel does, would do so on some ranks only.
+    ipyparallel's client waits for "idle", which ends the output of a request, and never for "busy".
+    After an error it continues with the cells that wait; skipping them, as a notebook's own kernel
+    does, would do so on some ranks only.
     """
 
     control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
@@ -40,7 +44,9 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
     def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         number = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
-        self.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
+        self.session.send(
+            stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident
+        )
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         parent["content"]["stop_on_error"] = False
@@ -50,7 +56,8 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
 class QuietStream(StderrKept, OutStream):
     """stdout or stderr of an engine; a flush with nothing to flush does not wake the output thread.
 
-    An engine flushes both after every request, and each flush waits for a round trip through that thread.
+    An engine flushes both after every request, and each flush waits for a round trip through that
+    thread.
     """
 
     _written = False
@@ -77,15 +84,22 @@ class ForkedEngine(IPEngine):
 
 
 def prepare() -> None:
-    """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the fork server."""
+    """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the
+    fork server.
+    """
     use_kernel(ForkedKernel)
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as the engine does it, for debugpy
+    # as the engine does it, for debugpy
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     sys.argv = ["ipengine"]
-    # nor need an engine look for the controller's heartbeats: it ends with its fork server, and that with the notebook
-    app = ForkedEngine.instance(enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream)
+    # nor need an engine look for the controller's heartbeats: it ends with its fork server, and
+    # that with the notebook
+    app = ForkedEngine.instance(
+        enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream
+    )
     # a database in SQLite is not needed either; %history works without it
     super(IPEngine, app).initialize(["--log-level=WARN", "--HistoryManager.enabled=False"])
-    sys.path.remove("")  # the working folder, where a learner's files may be named as torch's; init_engine adds it
+    # the working folder, where a learner's files may be named as torch's; init_engine adds it
+    sys.path.remove("")
     # a kernel takes the shell that is there, and gives it what it has itself
     ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)
 
@@ -95,7 +109,8 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
 
     Args:
         number: the engine's.
-        stderr: both ends of a pipe for what is written past Python, and the descriptor of the file that keeps it.
+        stderr: both ends of a pipe for what is written past Python, and the descriptor of the file
+            that keeps it.
     """
     QuietStream.kept = stderr
     app = ForkedEngine.instance()
@@ -107,8 +122,8 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
 def _start(app: IPEngine) -> None:
     """Run the engine's event loop until it is asked to end.
 
-    asyncio lets sys.exit() in a task end the loop, and has noted it in the task before: whatever awaits the task raises
-    it when the loop goes on. In the cell itself, IPython catches it.
+    asyncio lets sys.exit() in a task end the loop, and has noted it in the task before: whatever
+    awaits the task raises it when the loop goes on. In the cell itself, IPython catches it.
     """
     start = app.start
     while True:
@@ -121,6 +136,10 @@ def _start(app: IPEngine) -> None:
 
 
 def _is_of_a_coroutine(error: BaseException) -> bool:
-    """Whether a coroutine of the learner's has raised an error, and not a handler of signals or a callback."""
+    """Whether a coroutine of the learner's has raised an error, and not a handler of signals or a
+    callback.
+    """
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename) for code in codes)
+    return any(
+        code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename) for code in codes
+    )

@@ -1,13 +1,15 @@
-"""The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for every engine.
+"""The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for
+every engine.
 
-Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to it over stdin and
-stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one way and reports the other. When stdin
-closes, or a host receives nothing for long, the notebook's process is gone; the system ends the engines with their
-parent. On the notebook's machine ipyparallel's controller is forked first, which needs no torch; when the server has
-ended, it still tells the notebook of the engines that are gone.
+Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to
+it over stdin and stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one
+way and reports the other. When stdin closes, or a host receives nothing for long, the notebook's
+process is gone; the system ends the engines with their parent. On the notebook's machine
+ipyparallel's controller is forked first, which needs no torch; when the server has ended, it still
+tells the notebook of the engines that are gone.
 
-The server stays single-threaded and computes nothing: no OpenMP, autograd, CUDA or ZeroMQ thread may exist when it
-forks.
+The server stays single-threaded and computes nothing: no OpenMP, autograd, CUDA or ZeroMQ thread
+may exist when it forks.
 """
 
 import contextlib
@@ -37,13 +39,38 @@ ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook coun
 LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
 # what is compiled of all that an engine imports before torch
 COMPILED = (
-    *("zmq", "tornado.speedups", "psutil", "sqlite3", "_asyncio", "_blake2", "_contextvars", "_csv", "_curses"),
-    *("_datetime", "_decimal", "_hashlib", "_heapq", "_pickle", "_posixsubprocess", "_queue", "_ssl", "_uuid"),
+    *(
+        "zmq",
+        "tornado.speedups",
+        "psutil",
+        "sqlite3",
+        "_asyncio",
+        "_blake2",
+        "_contextvars",
+        "_csv",
+        "_curses",
+    ),
+    *(
+        "_datetime",
+        "_decimal",
+        "_hashlib",
+        "_heapq",
+        "_pickle",
+        "_posixsubprocess",
+        "_queue",
+        "_ssl",
+        "_uuid",
+    ),
     *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata", "_lsprof", "pyexpat"),
 )
 # what is not; every engine would otherwise import it for itself, or torch imports it
 PRELOADED = (
-    *("ipykernel.debugger", "tornado.platform.asyncio", "IPython.core.completerlib", "IPython.core.oinspect"),
+    *(
+        "ipykernel.debugger",
+        "tornado.platform.asyncio",
+        "IPython.core.completerlib",
+        "IPython.core.oinspect",
+    ),
     *("IPython.extensions.storemagic", "torchgen.model", "tqdm", "unittest", "distlab.rank.entry"),
 )
 
@@ -64,21 +91,23 @@ class Server:
         self._orders, self._reports = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
         self.host = 0
         self.engines: dict[int, int] = {}
-        self._errors: dict[int, int] = {}  # by process: the end of the pipe with what the engine writes past Python
+        # by process: the end of the pipe with what the engine writes past Python
+        self._errors: dict[int, int] = {}
         self._wakeup, self._woken = socket.socketpair()
 
     def serve(self, store: str | None, beats: bool) -> None:
         """Fork and report until the orders end.
 
         Args:
-            store: address of this machine at which to serve a TCPStore, once the orders that are there are carried out;
-                the first engines take longer to come; None for no store.
-            beats: whether to send heartbeats, and to end if nobody answers them; on the notebook's own machine the end
-                of the orders is enough.
+            store: address of this machine at which to serve a TCPStore, once the orders that are
+                there are carried out; the first engines take longer to come; None for no store.
+            beats: whether to send heartbeats, and to end if nobody answers them; on the notebook's
+                own machine the end of the orders is enough.
         """
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a Python handler, or nothing is written to the descriptor
+        # a Python handler, or nothing is written to the descriptor
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         self._reap()  # the controller may have ended before
         received = beat = time.monotonic()
         pending = b""
@@ -116,7 +145,8 @@ class Server:
                 for pid in [pid for pid, engine in self.engines.items() if engine == order.engine]:
                     os.kill(pid, signal.SIGKILL)  # it is there until it is reaped
             elif isinstance(order, orders.ForkOrder):
-                os.environ.update(order.environment)  # ipyparallel's connection information is in it
+                # ipyparallel's connection information is in it
+                os.environ.update(order.environment)
                 reader, writer = os.pipe()
                 pid = self._fork_if_allowed(_run_engine, order.engine, reader, writer)
                 os.close(writer)
@@ -126,7 +156,8 @@ class Server:
                 self._errors[pid] = reader
                 forked[pid] = order.engine
         self.engines |= forked
-        for pid, engine in forked.items():  # now: between two forks it would copy each page that this touches
+        # now: between two forks it would copy each page that this touches
+        for pid, engine in forked.items():
             self.report(orders.EngineProcess(engine, pid))
 
     def fork_controller(self, arguments: Sequence[str]) -> None:
@@ -144,21 +175,28 @@ class Server:
                     engine = self.engines.pop(pid)
                     code = os.waitstatus_to_exitcode(status)
                     self.report(
-                        orders.EngineProcess(engine, pid, code, self._last_words(engine, pid), _fault_of(engine))
+                        orders.EngineProcess(
+                            engine, pid, code, self._last_words(engine, pid), _fault_of(engine)
+                        )
                     )
 
     def _last_words(self, engine: int, pid: int) -> str:
-        """The end of what an engine's process has written, with what it had no time to read itself before it ended."""
+        """The end of what an engine's process has written, with what it had no time to read itself
+        before it ended.
+        """
         written = _end_of(_log_of(engine)) + _end_of(_stderr_of(engine))
         if (reader := self._errors.pop(pid, None)) is not None:
-            os.set_blocking(reader, False)  # a process that it has started may still have the other end
+            # a process that it has started may still have the other end
+            os.set_blocking(reader, False)
             with open(reader, "rb", buffering=0) as pipe:
                 while unread := pipe.read(1 << 16):
                     written += unread
         return written[-LOG_BYTES:].decode(errors="replace")
 
     def _serve_store(self, address: str) -> None:
-        """Fork a process that serves a TCPStore at an address of this machine, and report its port."""
+        """Fork a process that serves a TCPStore at an address of this machine, and report its
+        port.
+        """
         from distlab.wire.rendezvous import listen
 
         with listen(address) as listener:
@@ -172,7 +210,9 @@ class Server:
             self._reports.flush()
 
     def _fork_if_allowed(self, child: Callable[..., None], *arguments: Any) -> int | None:
-        """Fork; where the system refuses it, report why and return None: ranks that are there must not end for it."""
+        """Fork; where the system refuses it, report why and return None: ranks that are there must
+        not end for it.
+        """
         try:
             return self._fork(child, *arguments)
         except OSError as error:
@@ -180,7 +220,9 @@ class Server:
             return None
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
-        """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in the parent."""
+        """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in
+        the parent.
+        """
         pid = os.fork()
         if pid:
             return pid
@@ -205,7 +247,9 @@ class Server:
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the system send this process a signal when its parent ends, where it can, on Linux; 0 for none."""
+    """Have the system send this process a signal when its parent ends, where it can, on Linux; 0
+    for none.
+    """
     if sys.platform == "linux":
         import ctypes  # not for the notebook's kernel, which starts this server
 
@@ -236,11 +280,13 @@ def _run_engine(number: int, reader: int, writer: int) -> None:
 
 
 def _part_from_other_ranks() -> None:
-    """End what forked processes share with each other, and processes that a launcher started do not.
+    """End what forked processes share with each other, and processes that a launcher started do
+    not.
 
-    A program may depend on what its ranks share here, and fail where they are launched: one that forgets to send the
-    weights of rank 0 to the others would train one model here and several there. docs/testing.md lists what stays.
-    Python's own `random` is seeded anew by every fork. Runs in a forked child.
+    A program may depend on what its ranks share here, and fail where they are launched: one that
+    forgets to send the weights of rank 0 to the others would train one model here and several
+    there. docs/testing.md lists what stays. Python's own `random` is seeded anew by every fork.
+    Runs in a forked child.
     """
     import multiprocessing
 
@@ -300,7 +346,8 @@ def _fault_of(engine: int) -> str:
 def command(module: str = __name__, python: str = sys.executable) -> list[str]:
     """The command line that calls a module's main(), without the working folder on the path.
 
-    Python's own modules are imported by their names: a learner's random.py or queue.py is not one of them.
+    Python's own modules are imported by their names: a learner's random.py or queue.py is not one
+    of them.
     """
     bare = "import sys; sys.path[:] = filter(None, sys.path)"
     return [python, "-c", f"{bare}; from {module} import main; main()"]
@@ -313,13 +360,16 @@ def remote_command(python: str) -> str:
 
 def main() -> None:
     """Serve by the plan that comes first."""
-    with open(0, "rb", buffering=0, closefd=False) as stdin:  # the orders that come after the first line stay there
+    # the orders that come after the first line stay there
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
         _serve(from_json(stdin.readline()))
     os._exit(0)  # taking torch apart takes half a second of computation
 
 
 def _serve(plan: orders.ServerPlan) -> None:
-    """Import what every rank needs, and serve; another host first reports what it is, and has its own folder."""
+    """Import what every rank needs, and serve; another host first reports what it is, and has its
+    own folder.
+    """
     os.environ.update(plan.environment)
     source, sink = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
@@ -348,9 +398,11 @@ def _serve(plan: orders.ServerPlan) -> None:
 
 @contextlib.contextmanager
 def _torch_library() -> Iterator[None]:
-    """Load torch's library while what is inside this computes: a fifth of the time that importing torch takes.
+    """Load torch's library while what is inside this computes: a fifth of the time that importing
+    torch takes.
 
-    The system loads one library at a time, so those that other modules consist of are loaded before.
+    The system loads one library at a time, so those that other modules consist of are loaded
+    before.
     """
     import ctypes  # not for the notebook's kernel, which starts this server
 
@@ -361,7 +413,9 @@ def _torch_library() -> Iterator[None]:
 
     def load_all() -> None:
         """Load them in torch's own order; where that fails, torch says why."""
-        if load(os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL):
+        if load(
+            os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL
+        ):
             load(os.path.join(folder, "libtorch_cpu.so").encode(), os.RTLD_NOW)
 
     thread = threading.Thread(target=load_all)
@@ -371,8 +425,11 @@ def _torch_library() -> Iterator[None]:
 
 
 def _preload(server: Server, plan: orders.ServerPlan) -> None:
-    """Import what the engines will share, and fork the controller on the way: it starts while torch is imported."""
-    gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
+    """Import what the engines will share, and fork the controller on the way: it starts while torch
+    is imported.
+    """
+    # nothing that is imported is garbage, and looking for it takes a tenth of the time
+    gc.disable()
     with debugger_hidden():
         with _torch_library():
             with cluster_module_later():

@@ -1,8 +1,10 @@
-"""The guard: a small process for each cluster that ends the cluster's processes when its notebook's process is gone.
+"""The guard: a small process for each cluster that ends the cluster's processes when its notebook's
+process is gone.
 
-A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit handler. The guard is its
-child, waits for its end, and then ends every process whose environment holds the cluster's tag. It runs as
-`python reaper.py PID TAG FOLDER`; its functions also serve processes.py in the notebook's kernel, and the doctor.
+A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit
+handler. The guard is its child, waits for its end, and then ends every process whose environment
+holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`; its functions also serve
+processes.py in the notebook's kernel, and the doctor.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ def find(tag: str) -> list[psutil.Process]:
 
 
 def of_notebook(pid: int) -> list[psutil.Process]:
-    """Processes of all clusters that the process with this number has started: a tag begins with it."""
+    """Processes of all clusters that the process with this number has started: a tag begins with
+    it.
+    """
     return [process for process, tag in _tagged() if tag.startswith(f"{pid}-")]
 
 
@@ -37,7 +41,11 @@ def threads(process: psutil.Process) -> int:
 
 def leftovers() -> list[psutil.Process]:
     """Processes of clusters whose guard is gone as well."""
-    guarded = {word for process in psutil.process_iter(["cmdline"]) for word in process.info["cmdline"] or ()}
+    guarded = {
+        word
+        for process in psutil.process_iter(["cmdline"])
+        for word in process.info["cmdline"] or ()
+    }
     return [process for process, tag in _tagged() if tag not in guarded]
 
 
@@ -51,7 +59,9 @@ def _tagged() -> Iterator[tuple[psutil.Process, str]]:
 
 
 def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
-    """Ask the processes to end, and kill after `patience` seconds those that have not; returns when all are gone."""
+    """Ask the processes to end, and kill after `patience` seconds those that have not; returns when
+    all are gone.
+    """
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         for process in processes:
             with contextlib.suppress(psutil.Error):
@@ -73,7 +83,8 @@ def main(owner: int, tag: str, folder: str) -> None:
     """Wait until the process `owner` is gone, then end the cluster and remove its folder."""
     while os.getppid() == owner:
         time.sleep(0.5)
-    while processes := find(tag):  # one that was being started while we looked is found in the next round
+    # one that was being started while we looked is found in the next round
+    while processes := find(tag):
         end(processes)
     shutil.rmtree(folder, ignore_errors=True)
 

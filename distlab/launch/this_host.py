@@ -1,7 +1,8 @@
 """What a host says of itself: whether that many ranks fit on it, its versions, cores and address.
 
-Runs on each host, called by its fork server before torch is imported, for the report that notebook/hosts.py reads; for
-this machine also on the notebook's kernel, called by plan.py, and in the doctor's process.
+Runs on each host, called by its fork server before torch is imported, for the report that
+notebook/hosts.py reads; for this machine also on the notebook's kernel, called by plan.py, and in
+the doctor's process.
 """
 
 import contextlib
@@ -16,16 +17,19 @@ from distlab.launch import reaper
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan
 
-SAME = ("distlab", "torch", "ipyparallel")  # packages of which notebook and hosts must have the same version
+# packages of which notebook and hosts must have the same version
+SAME = ("distlab", "torch", "ipyparallel")
 PYTHON, PROTOCOL = "Python", "distlab's messages"  # whose versions must be the same, too
 
-# of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python of their own each
+# of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python
+# of their own each
 MEGABYTES_FORKED, MEGABYTES = 60, 190
-# (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77 and 6. A rank has 59
-# and one for each other rank; the rest is for what a learner opens.
+# (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77
+# and 6. A rank has 59 and one for each other rank; the rest is for what a learner opens.
 NEEDED_FILES = (100, 7)
-# processes and threads, which count alike: fork server, controller, store and guard have 13, and the notebook begins
-# some; a forked rank has 14 after the first all_reduce, one of ipyparallel's own 22
+# processes and threads, which count alike: fork server, controller, store and guard have 13, and
+# the notebook begins some; a forked rank has 14 after the first all_reduce, one of ipyparallel's
+# own 22
 NEEDED_TASKS = (20, 14, 22)
 MORE_TASKS = {
     True: "run `ulimit -u 4096` in the shell that starts Python or Jupyter",
@@ -34,10 +38,11 @@ MORE_TASKS = {
 
 
 def check(n: int, engines: str) -> None:
-    """ArgumentError if `n` ranks of a launcher need more memory, open files, or processes and threads than there are.
+    """ArgumentError if `n` ranks of a launcher need more memory, open files, or processes and
+    threads than there are.
 
-    Without this check, a start hangs when a library is refused a file, and ends in words of the system's when it is
-    refused a thread.
+    Without this check, a start hangs when a library is refused a file, and ends in words of the
+    system's when it is refused a thread.
     """
     free, each = machine.memory() / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
     most = max(2, int(free // each))
@@ -56,7 +61,12 @@ def _check_files(n: int) -> None:
     most = max(0, (files - common) // each)
     if n > most:
         cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
-        refuse("n", f"at most {most} on this machine", n, f"A process may open {files} files here. {cure}")
+        refuse(
+            "n",
+            f"at most {most} on this machine",
+            n,
+            f"A process may open {files} files here. {cure}",
+        )
 
 
 def _check_tasks(n: int, engines: str) -> None:
@@ -84,7 +94,8 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
         plans: one, or one for each of Slurm's nodes, in their order.
 
     Raises:
-        ArgumentError: its ranks do not fit. OSError: it has no address on the interface that is wanted.
+        ArgumentError: its ranks do not fit. OSError: it has no address on the interface that is
+            wanted.
     """
     plan = plans[int(os.environ["SLURM_NODEID"])] if len(plans) > 1 else plans[0]
     with contextlib.suppress(OSError):
@@ -113,10 +124,14 @@ def installed() -> dict[str, str]:
 
 
 def _address(interface: str | None, notebook: str) -> str:
-    """This host's address for the other ones: on an interface, or for None on the one that leads to the notebook."""
+    """This host's address for the other ones: on an interface, or for None on the one that leads to
+    the notebook.
+    """
     if interface is None:
         return rendezvous.address_towards(notebook)
     found = rendezvous.addresses()
     if interface not in found:
-        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {', '.join(found)}")
+        raise OSError(
+            f"it has no interface {interface!r} with an IPv4 address, but {', '.join(found)}"
+        )
     return found[interface][0]

@@ -1,4 +1,6 @@
-"""Timing of communication: `from distlab.measure import measure`. On every rank; tables and sweeps in the kernel."""
+"""Timing of communication: `from distlab.measure import measure`. On every rank; tables and sweeps
+in the kernel.
+"""
 
 from distlab.measure.timing import BUS_FACTORS, bus_factor, fit_alpha_beta, measure, measure_each  # noqa: F401
 from distlab.tables import format_bandwidth, format_bytes, format_seconds  # noqa: F401

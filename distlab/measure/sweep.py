@@ -1,6 +1,8 @@
-"""`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it measured.
+"""`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it
+measured.
 
-Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture, lines.
+Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture,
+lines.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from distlab.arguments import mapping, refuse, whole_number
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
-from distlab.tables import ShownAsTable, Table, count, format_bandwidth, format_bytes, format_seconds
+from distlab.tables import (
+    ShownAsTable,
+    Table,
+    count,
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+)
 from distlab.wire.namespace import lend_names
 from distlab.words import grouped
 
@@ -33,7 +42,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 ELEMENT = 4  # bytes of a float32
-HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")  # of the table
+# of the table
+HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +51,8 @@ class Sweep(ShownAsTable):
     """Times of functions over sizes and numbers of ranks; a notebook shows it as its table.
 
     Attributes:
-        timings: by number of ranks, size in bytes and function, in the order in which they were measured.
+        timings: by number of ranks, size in bytes and function, in the order in which they were
+            measured.
         collective: the one whose factor turns algbw into busbw.
         cores: of the machine, or machines, that the ranks run on.
         simulated: on which machines, in words, if times are virtual; "" for measured times.
@@ -75,7 +86,12 @@ class Sweep(ShownAsTable):
         """
         ranks = max(self.ranks) if ranks is None else ranks
         if (ranks, size, function) not in self.timings:
-            refuse("size, function, ranks", "one of those measured", (size, function, ranks), "table() shows them.")
+            refuse(
+                "size, function, ranks",
+                "one of those measured",
+                (size, function, ranks),
+                "table() shows them.",
+            )
         return self.timings[ranks, size, function]
 
     def table(self) -> Table:
@@ -97,10 +113,12 @@ class Sweep(ShownAsTable):
         return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
 
     def plot(self, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
-        """Time against size on logarithmic axes, a panel for each number of ranks: medians and quartiles.
+        """Time against size on logarithmic axes, a panel for each number of ranks: medians and
+        quartiles.
 
         Args:
-            theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit of the machine.
+            theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit
+                of the machine.
             title: what was measured.
 
         Returns:
@@ -112,7 +130,9 @@ class Sweep(ShownAsTable):
         for n in self.ranks:
             own = ((name, t) for (ranks, _, name), t in by_size if ranks == n)
             points = grouped((name, (t.num_bytes, t.seconds, t.low, t.high)) for name, t in own)
-            crowded = f" on {count(self.cores, 'core')}" if n > self.cores and not self.simulated else ""
+            crowded = (
+                f" on {count(self.cores, 'core')}" if n > self.cores and not self.simulated else ""
+            )
             curves = {name: tuple(zip(*timed, strict=True)) for name, timed in points.items()}
             panels[f"{title or self.collective}, {count(n, 'rank')}{crowded}"] = curves
         return size_panels(panels, theory or {}, self.simulated)
@@ -130,7 +150,11 @@ def progress(total: int) -> tqdm:
         total: how many steps there are.
     """
     file = sys.stdout if notebook_shell() else sys.stderr  # JupyterLab shows stderr as an error
-    look = {"bar_format": "{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}", "dynamic_ncols": True, "leave": False}
+    look = {
+        "bar_format": "{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}",
+        "dynamic_ncols": True,
+        "leave": False,
+    }
     return tqdm(total=total, file=file, disable=not somebody_watches(), **look)
 
 
@@ -146,18 +170,20 @@ def sweep(
 ) -> Sweep:
     """Time functions on the ranks of a cluster, at every size and on every number of ranks.
 
-    At each size the functions take turns, call by call, so that whatever slows the machine down slows all of them
-    alike. Each is called as fn(tensor) on a tensor of zeros, the same one in every call. Progress is shown while it
-    runs, and is not saved.
+    At each size the functions take turns, call by call, so that whatever slows the machine down
+    slows all of them alike. Each is called as fn(tensor) on a tensor of zeros, the same one in
+    every call. Progress is shown while it runs, and is not saved.
 
     Runs on: the notebook's kernel; the functions run on the ranks.
 
     Args:
-        functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce, "ring": ring}.
+        functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce, "ring":
+            ring}.
         sizes: of the full buffer of float32, in bytes; each a multiple of 4.
-        ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer are a group of the first
-            n, made with dist.new_group, which every rank calls; the others idle, and the cluster and its variables
-            stay as they are. A function is then called as fn(tensor, group=group), and must take that.
+        ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer are a
+            group of the first n, made with dist.new_group, which every rank calls; the others idle,
+            and the cluster and its variables stay as they are. A function is then called as
+            fn(tensor, group=group), and must take that.
         collective: what the functions do, for the factor of busbw: one of `measure.BUS_FACTORS`.
         repeat: number of timed calls of each function at each size.
         warmup: number of calls before them, after a first one that makes connections.
@@ -179,7 +205,9 @@ def sweep(
         whole_number("ranks", n, 1, cluster.n, "Start a larger cluster for more.")
     for size in sizes:
         if size <= 0 or size % ELEMENT:
-            refuse("sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE)
+            refuse(
+                "sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE
+            )
     timings: dict[tuple[int, int, str], Timing] = {}
     result = Sweep(timings, collective, machine.cores(), cluster.simulated)
     with progress(len(counts) * len(sizes)) as bar:
@@ -188,7 +216,9 @@ def sweep(
             bar.set_postfix_str(where)
             kept = f"{count(len(timings), 'time')} measured before that: `import sys; sys.last_value.partial` has them."
             try:
-                measured = cluster.call(take_turns, [*functions.values()], size, n, repeat, warmup + 1)[0]
+                measured = cluster.call(
+                    take_turns, [*functions.values()], size, n, repeat, warmup + 1
+                )[0]
             except RanksFailed as error:
                 message = f"{' or '.join(functions)} failed at {where}.\n{type(error).__name__}: {error}\n{kept}"
                 failed = SweepError(message, error.failures, error.finished)
@@ -198,7 +228,9 @@ def sweep(
                 error.partial = result
                 error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
                 raise
-            timings |= {(n, size, name): timing for name, timing in zip(functions, measured, strict=True)}
+            timings |= {
+                (n, size, name): timing for name, timing in zip(functions, measured, strict=True)
+            }
             bar.update()
     return result
 
@@ -222,7 +254,9 @@ def take_turns(
         calls = [functools.partial(fn, group=group) for fn in calls]
     tensor = torch.empty(size // ELEMENT).zero_()  # torch.zeros would leave its pages untouched
     try:
-        return measure_each(calls, tensor, num_bytes=size, repeat=repeat, warmup=warmup, group=group)
+        return measure_each(
+            calls, tensor, num_bytes=size, repeat=repeat, warmup=warmup, group=group
+        )
     finally:
         if group is not None:
             dist.destroy_process_group(group)

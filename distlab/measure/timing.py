@@ -1,7 +1,8 @@
-"""Measuring communication: a call repeated on every rank, timed as its slowest rank, with bandwidths and a cost model.
+"""Measuring communication: a call repeated on every rank, timed as its slowest rank, with
+bandwidths and a cost model.
 
-Called by the notebooks as `distlab.measure`, and by sweep.py. `measure` runs on the ranks, the rest anywhere. algbw and
-busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
+Called by the notebooks as `distlab.measure`, and by sweep.py. `measure` runs on the ranks, the rest
+anywhere. algbw and busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
 """
 
 import random
@@ -62,9 +63,15 @@ class Timing:
 
 
 def measure(
-    fn: Callable[..., Any], *args: Any, num_bytes: int = 0, repeat: int = 20, warmup: int = 3, group: Any = None
+    fn: Callable[..., Any],
+    *args: Any,
+    num_bytes: int = 0,
+    repeat: int = 20,
+    warmup: int = 3,
+    group: Any = None,
 ) -> Timing:
-    """Time fn(*args): warm up, then barrier and call, `repeat` times; each repetition counts as its slowest rank.
+    """Time fn(*args): warm up, then barrier and call, `repeat` times; each repetition counts as its
+    slowest rank.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
@@ -80,7 +87,9 @@ def measure(
     Raises:
         ArgumentError: repeat or warmup is not a whole number in range.
     """
-    return measure_each([fn], *args, num_bytes=num_bytes, repeat=repeat, warmup=warmup, group=group)[0]
+    return measure_each(
+        [fn], *args, num_bytes=num_bytes, repeat=repeat, warmup=warmup, group=group
+    )[0]
 
 
 def measure_each(
@@ -91,13 +100,14 @@ def measure_each(
     warmup: int = 3,
     group: Any = None,
 ) -> list[Timing]:
-    """Like `measure`, for functions that take turns: whatever slows the machine down slows all of them alike.
+    """Like `measure`, for functions that take turns: whatever slows the machine down slows all of
+    them alike.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Returns:
-        a `Timing` for each function, the same on every rank; on a simulated cluster it is that of a single call, in
-        virtual seconds, because all calls take equally long.
+        a `Timing` for each function, the same on every rank; on a simulated cluster it is that of a
+        single call, in virtual seconds, because all calls take equally long.
     """
     import torch
     import torch.distributed as dist
@@ -113,7 +123,8 @@ def measure_each(
             fn(*args)
     seconds = torch.zeros(len(functions), repeat, dtype=torch.float64)
     for i in range(repeat):
-        # in another order each time, the same on all ranks: a function may leave slower caches to the one after it
+        # in another order each time, the same on all ranks: a function may leave slower caches to
+        # the one after it
         for which in random.Random(i).sample(range(len(functions)), len(functions)):
             dist.barrier(group)
             began = time.perf_counter()
@@ -138,7 +149,9 @@ def bus_factor(collective: str, world_size: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a byte."""
+    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a
+    byte.
+    """
 
     alpha: float
     beta: float
@@ -153,7 +166,8 @@ class Fit:
 
 
 def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """Fit alpha + beta m to measured times by least squares of the relative error: small messages count as well.
+    """Fit alpha + beta m to measured times by least squares of the relative error: small messages
+    count as well.
 
     Runs on: anywhere. Source: Hockney, The communication challenge for MPP (1994), for the model.
 
@@ -165,10 +179,16 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
         ArgumentError: fewer than two sizes, or a time that is not above 0.
     """
     if len(num_bytes) != len(seconds) or len(set(num_bytes)) < 2:
-        refuse("num_bytes", "two different sizes or more, one for each time", list(num_bytes), "Measure more sizes.")
+        refuse(
+            "num_bytes",
+            "two different sizes or more, one for each time",
+            list(num_bytes),
+            "Measure more sizes.",
+        )
     if min(seconds) <= 0:
         refuse("seconds", "above 0", list(seconds), "Measure again.")
     m, t = np.array(num_bytes, dtype=float), np.array(seconds, dtype=float)
-    # minimise sum ((alpha + beta m) / t - 1)^2; noise must not make a latency or a bandwidth negative
+    # minimise sum ((alpha + beta m) / t - 1)^2; noise must not make a latency or a bandwidth
+    # negative
     beta, alpha = np.polyfit(m, t, 1, w=1 / t)
     return Fit(max(float(alpha), 0.0), max(float(beta), 1e-15))

@@ -1,1 +1,3 @@
-"""In the notebook's kernel: `Cluster`, the life of its ranks, a cell and the wait for it, %%px, what is shown."""
+"""In the notebook's kernel: `Cluster`, the life of its ranks, a cell and the wait for it, %%px,
+what is shown.
+"""

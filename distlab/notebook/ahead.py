@@ -1,7 +1,8 @@
-"""Fork server and controller without ranks, for the next cluster of a notebook. Runs on the notebook's kernel.
+"""Fork server and controller without ranks, for the next cluster of a notebook. Runs on the
+notebook's kernel.
 
-`%load_ext distlab` begins them before a cluster is asked for, and cluster.py keeps those of a cluster that was stopped;
-ranks.py takes them.
+`%load_ext distlab` begins them before a cluster is asked for, and cluster.py keeps those of a
+cluster that was stopped; ranks.py takes them.
 """
 
 import contextlib
@@ -28,7 +29,8 @@ def started(plan: Plan) -> Processes:
 
 
 class Ahead:
-    """Processes without engines, started or kept by a thread, which ends them if no cluster takes them for a while.
+    """Processes without engines, started or kept by a thread, which ends them if no cluster takes
+    them for a while.
 
     Importing torch takes most of the time of a start, and a person needs some for the next cell.
 
@@ -46,7 +48,8 @@ class Ahead:
     def _hold(self) -> None:
         """Start processes, unless some were kept, and end them if they are not wanted for a while.
 
-        Whatever goes wrong here, nobody has asked for it yet: the next cluster starts its own, and says why it cannot.
+        Whatever goes wrong here, nobody has asked for it yet: the next cluster starts its own, and
+        says why it cannot.
         """
         with contextlib.suppress(Exception):
             if self._processes is None:
@@ -56,8 +59,11 @@ class Ahead:
                 unwanted.stop()
 
     def take(self, plan: Plan) -> Processes | None:
-        """Return the processes if a cluster with this plan can use them; otherwise stop them and return None."""
-        if os.getpid() != self._owner:  # a process that the notebook has forked: they are its parent's
+        """Return the processes if a cluster with this plan can use them; otherwise stop them and
+        return None.
+        """
+        # a process that the notebook has forked: they are its parent's
+        if os.getpid() != self._owner:
             return None
         self._wanted.set()
         self._thread.join()
@@ -69,18 +75,23 @@ class Ahead:
 
 
 def begin() -> None:
-    """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster is asked for."""
+    """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster
+    is asked for.
+    """
     if not BEGUN and check_launcher(None) == FORK:
         BEGUN.append(Ahead())
 
 
 def keeps() -> bool:
-    """Whether this process keeps a cluster's processes: a notebook does, but a script, a test or a rank does not."""
+    """Whether this process keeps a cluster's processes: a notebook does, but a script, a test or a
+    rank does not.
+    """
     return notebook_shell() is not None and reaper.TAG not in os.environ and not BEGUN
 
 
 def keep(stopped: Processes) -> None:
-    """Keep the processes of a cluster that was stopped for the next one, without its ranks and all that they started.
+    """Keep the processes of a cluster that was stopped for the next one, without its ranks and all
+    that they started.
 
     Those that lead to other hosts are of no use to most clusters, so they end.
     """
@@ -90,10 +101,15 @@ def keep(stopped: Processes) -> None:
     try:
         stopped.end_engines()
         BEGUN.append(Ahead(stopped))
-    except (RuntimeError, psutil.Error):  # a process has died, or this one may not have another thread
+    except (
+        RuntimeError,
+        psutil.Error,
+    ):  # a process has died, or this one may not have another thread
         stopped.stop()
 
 
 def take(plan: Plan) -> Processes | None:
-    """The processes that wait for a cluster, for one with this plan; None if there are none of use to it."""
+    """The processes that wait for a cluster, for one with this plan; None if there are none of use
+    to it.
+    """
     return BEGUN.pop().take(plan) if BEGUN else None

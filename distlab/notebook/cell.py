@@ -1,6 +1,8 @@
-"""One cell: sent to its ranks, waited for, freed if it cannot go on; its outcome is shown or raised.
+"""One cell: sent to its ranks, waited for, freed if it cannot go on; its outcome is shown or
+raised.
 
-Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py for %%px.
+Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py
+for %%px.
 """
 
 import contextlib
@@ -36,8 +38,8 @@ class Options:
     Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        quiet: it is one call of many and concerns its own ranks alone: neither the newest lines nor what was left
-            unmatched are shown, and other ranks do not decide whether it can go on.
+        quiet: it is one call of many and concerns its own ranks alone: neither the newest lines nor
+            what was left unmatched are shown, and other ranks do not decide whether it can go on.
         source: the text of a %%px cell, its first line included; "" for a function.
         pauses: whether it may come to a breakpoint: then the groups' timeouts do not count.
         lines: of files that the ranks do not have, for the debugger.
@@ -54,7 +56,9 @@ class Options:
 
 
 def may_pause(code: bytes) -> bool:
-    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a breakpoint()."""
+    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a
+    breakpoint().
+    """
     return b"breakpoint" in code or b"set_trace" in code
 
 
@@ -65,7 +69,8 @@ def lines_of(function: Any) -> dict[str, list[str]]:
 
 
 class Cell:
-    """Code that runs on some ranks: sent when they are ready for it, waited for, shown and judged at its end.
+    """Code that runs on some ranks: sent when they are ready for it, waited for, shown and judged
+    at its end.
 
     `run`, `push`, `pull` and %%px all come this way.
 
@@ -76,8 +81,12 @@ class Cell:
         options: how it is to run.
     """
 
-    def __init__(self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options):
-        self._timeout = None if options.timeout is None else arguments.seconds("timeout", options.timeout)
+    def __init__(
+        self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options
+    ):
+        self._timeout = (
+            None if options.timeout is None else arguments.seconds("timeout", options.timeout)
+        )
         self._ranks, self._targets, self._options = ranks, targets, options
         ranks.ready(targets)
         self._lost_before = set(ranks.lost)
@@ -92,12 +101,15 @@ class Cell:
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
-        self._turns: turns.Turns | None = None  # with the debuggers of ranks that are at breakpoints
-        self._then: dict[int, RankStatus] = {}  # what the ranks did when the first one had failed or died
+        # with the debuggers of ranks that are at breakpoints
+        self._turns: turns.Turns | None = None
+        # what the ranks did when the first one had failed or died
+        self._then: dict[int, RankStatus] = {}
 
     @contextlib.contextmanager
     def _prepared(self, view: Any) -> Iterator[None]:
-        """What is sent inside this runs as the options say; afterwards ranks are as before, also if it cannot be sent.
+        """What is sent inside this runs as the options say; afterwards ranks are as before, also if
+        it cannot be sent.
 
         Args:
             view: ipyparallel's DirectView of the targets.
@@ -107,8 +119,12 @@ class Cell:
                 afterwards.callback(self._end_checks, view)
                 view.apply_async(entry.begin_checks, *self._ranks.checks())
             if self._options.pauses:
-                afterwards.callback(view.apply_async, entry.set_pauses, self._ranks.plan.timeout, False, {})
-                view.apply_async(entry.set_pauses, seconds.PAUSE, self._options.debug, self._options.lines)
+                afterwards.callback(
+                    view.apply_async, entry.set_pauses, self._ranks.plan.timeout, False, {}
+                )
+                view.apply_async(
+                    entry.set_pauses, seconds.PAUSE, self._options.debug, self._options.lines
+                )
             yield
 
     def _end_checks(self, view: Any) -> None:
@@ -117,7 +133,8 @@ class Cell:
     # --- waiting ---
 
     def finish(self) -> list[Any]:
-        """Wait for the ranks, show what they wrote, and return their replies in the order of the targets.
+        """Wait for the ranks, show what they wrote, and return their replies in the order of the
+        targets.
 
         Raises:
             RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
@@ -126,7 +143,8 @@ class Cell:
         try:
             self._wait()
             replies = self._replies()
-            if self._end_of_checks is not None:  # it makes the calls that still wait for the other ranks
+            # it makes the calls that still wait for the other ranks
+            if self._end_of_checks is not None:
                 self._end_of_checks.within(seconds.LAST_FAILURE)
             self._ranks.clear_what_is_left(not self._options.quiet)
             return replies
@@ -134,7 +152,8 @@ class Cell:
             self._place.erase()
 
     def _wait(self) -> None:
-        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are interrupted.
+        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are
+        interrupted.
 
         The callers hold interrupts back; here they are allowed where they do no harm.
         """
@@ -148,7 +167,8 @@ class Cell:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
-            self._ranks.note_ends(self._targets)  # a rank that had just died never replies to what it was sent
+            # a rank that had just died never replies to what it was sent
+            self._ranks.note_ends(self._targets)
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
@@ -156,7 +176,9 @@ class Cell:
             self._raise_late(late, replaced, timeout, duration)
 
     def _all_reply(self) -> bool:
-        """Wait until every rank has replied; False if they take too long or cannot go on, or if one has died."""
+        """Wait until every rank has replied; False if they take too long or cannot go on, or if one
+        has died.
+        """
         limit, duration = self._timeout or math.inf, 0.0
         while duration < limit:
             with waiting.allowed():
@@ -170,7 +192,9 @@ class Cell:
                 self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
-            if (died := self._ranks.unnoted_deaths()) or any(map(_has_failed, self._sent.so_far().values())):
+            if (died := self._ranks.unnoted_deaths()) or any(
+                map(_has_failed, self._sent.so_far().values())
+            ):
                 self._then = self._then or self._watch.ask(False)
                 self._ranks.free(self._sent.unfinished())
                 limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
@@ -194,12 +218,16 @@ class Cell:
         whole = not self._sent.unfinished() and set(self._targets) <= set(self._ranks.client.ids)
         limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
         with waiting.allowed():
-            display.show(self._sent.result, self._targets, self._place, limit, self._ranks.printed())
+            display.show(
+                self._sent.result, self._targets, self._place, limit, self._ranks.printed()
+            )
 
     # --- the outcome ---
 
     def _replies(self) -> list[Any]:
-        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a rank failed."""
+        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a
+        rank failed.
+        """
         if any(map(_has_failed, self._sent.so_far().values())):
             raised = self._raised()
             self._raise_if_dead(raised)
@@ -207,31 +235,50 @@ class Cell:
         return self._sent.result.get(return_exceptions=True)
 
     def _raised(self) -> list[Failure]:
-        """What the ranks that have replied raised; for one that has died, which is noted, ipyparallel has replied."""
+        """What the ranks that have replied raised; for one that has died, which is noted,
+        ipyparallel has replied.
+        """
         self._ranks.note_ends(self._targets)
         lost, replies = self._ranks.lost, self._sent.so_far()
-        failed = [rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost]
+        failed = [
+            rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost
+        ]
         exceptions = {rank for rank in failed if isinstance(replies[rank], Exception)}
         reached = exceptions & set(self._ranks.client.ids)  # one may have died since
-        described = self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE) if reached else {}
+        described = (
+            self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE)
+            if reached
+            else {}
+        )
         raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
         if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
-            self._ranks.note_ends(range(self._ranks.plan.n), seconds.DEATH)  # of one that served a call, without a cell
+            # of one that served a call, without a cell
+            self._ranks.note_ends(range(self._ranks.plan.n), seconds.DEATH)
         return raised
 
-    def _raise_if_dead(self, raised: list[Failure], replaced: Mapping[int, str] | None = None) -> None:
-        """Raise RankDied if a process has ended since the cell was sent, by itself and not as one of `replaced`."""
+    def _raise_if_dead(
+        self, raised: list[Failure], replaced: Mapping[int, str] | None = None
+    ) -> None:
+        """Raise RankDied if a process has ended since the cell was sent, by itself and not as one
+        of `replaced`.
+        """
         lost, replaced = self._ranks.lost, replaced or {}
-        died = {rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}}
+        died = {
+            rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}
+        }
         if not died:
             return
         survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
         how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
         seen = self._watch.states or self._ranks.states(survivors)
-        ended = failures.gone_with_group(False, any(seen[rank].threads for rank in survivors if rank in seen))
+        ended = failures.gone_with_group(
+            False, any(seen[rank].threads for rank in survivors if rank in seen)
+        )
         gone = " ".join([*failures.not_freed(replaced), ended]).rstrip()
         lines = {rank: self._lines_of_dead(rank) for rank in died}
-        raise failures.rank_died(died, survivors, *how, gone, lines, self._when_they_died(died, raised))
+        raise failures.rank_died(
+            died, survivors, *how, gone, lines, self._when_they_died(died, raised)
+        )
 
     def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
         """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
@@ -239,8 +286,12 @@ class Cell:
         return failures.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
 
     def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
-        """What the other ranks of the cell did when these died, in words, and what to do to learn more."""
-        words = [*failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])]
+        """What the other ranks of the cell did when these died, in words, and what to do to learn
+        more.
+        """
+        words = [
+            *failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])
+        ]
         others = [rank for rank in self._targets if rank not in self._ranks.lost]
         states = meanwhile.at_that_time(others, self._then, raised)
         is_mismatch = any(map(failures.is_mismatch, died.values()))
@@ -251,7 +302,10 @@ class Cell:
             for op in ops:
                 states |= meanwhile.last_calls(op, asked)
         if any(state.doing != IDLE for state in states.values()):
-            words += [f"What the other rank{'s' if len(states) > 1 else ''} did last:", report.table(states)]
+            words += [
+                f"What the other rank{'s' if len(states) > 1 else ''} did last:",
+                report.table(states),
+            ]
         if is_mismatch:
             known = {rank: state for rank, state in self._watch.states.items() if rank in died}
             if clash := meanwhile.clash_of(states | known):
@@ -261,7 +315,9 @@ class Cell:
         return words
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
-        """The groups that the ranks make differently, by rank, if that is all that any of them raised for."""
+        """The groups that the ranks make differently, by rank, if that is all that any of them
+        raised for.
+        """
         culprits = [failure for failure in raised if not failure.consequence]
         if not culprits or not all(f.message.startswith(proof.DIFFERENT_GROUPS) for f in culprits):
             return {}
@@ -274,16 +330,23 @@ class Cell:
         alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
         rebuilt, gone, cause = False, "", ""
         if all(failure.consequence for failure in raised):
-            cause = failures.destroyed(self._ranks.states(range(n))) or meanwhile.were_late(self._then)
+            cause = failures.destroyed(self._ranks.states(range(n))) or meanwhile.were_late(
+                self._then
+            )
         made = self._groups_that_differ(raised)
         if n > 1 and (not alike or any(f.communicated for f in raised)):
-            # a message that one rank sent and no rank received would be taken by the next cell's recv
+            # a message that one rank sent and no rank received would be taken by the next cell's
+            # recv
             rebuilt, gone = True, self._ranks.rebuild()
         if made:
-            raise failures.groups_error(proof.words_of_groups(made), made, raised, self._targets, gone)
+            raise failures.groups_error(
+                proof.words_of_groups(made), made, raised, self._targets, gone
+            )
         raise failures.rank_error(raised, self._targets, rebuilt, gone, cause)
 
-    def _raise_late(self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float) -> None:
+    def _raise_late(
+        self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float
+    ) -> None:
         """Raise for ranks that were freed or replaced, or could not be.
 
         Args:
@@ -298,21 +361,38 @@ class Cell:
         made = self._groups_that_differ(raised)
         gone = "" if busy else self._ranks.rebuild()
         in_time = [f for f in raised if f.rank not in late and not f.consequence]
-        if in_time and timeout is not None and not busy and not replaced:  # it is at fault for those that are late
+        # it is at fault for those that are late
+        if in_time and timeout is not None and not busy and not replaced:
             if made:
-                raise failures.groups_error(proof.words_of_groups(made), made, raised, self._targets, gone)
+                raise failures.groups_error(
+                    proof.words_of_groups(made), made, raised, self._targets, gone
+                )
             raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
         waits = [state for state in states.values() if state.doing == COMMUNICATING]
-        found = tuple(failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines)) for s in waits)
-        first = report.headline(needs, everyone, self._targets) if needs else failures.late(late, timeout)
+        found = tuple(
+            failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines))
+            for s in waits
+        )
+        first = (
+            report.headline(needs, everyone, self._targets)
+            if needs
+            else failures.late(late, timeout)
+        )
         own = [f for f in raised if not f.consequence and f.kind not in ENDED]
-        parts = [first, report.table(states), *failures.raised_words(own), *failures.handled_words(raised)]
+        parts = [
+            first,
+            report.table(states),
+            *failures.raised_words(own),
+            *failures.handled_words(raised),
+        ]
         parts += report.begun_earlier(everyone)
         message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
         display.show_source(states, self._options.source)
         if needs:
-            raise DeadlockError(message, found, tuple(r for r, state in states.items() if state.doing == IDLE))
+            raise DeadlockError(
+                message, found, tuple(r for r, state in states.items() if state.doing == IDLE)
+            )
         raise Interrupted(message) if timeout is None else RankTimeout(message, found)
 
 
@@ -320,7 +400,8 @@ class DeadlockWatch:
     """What the ranks of a cluster were doing at the last look, and since when nothing has moved.
 
     Args:
-        ask: returns what the ranks are doing; its argument: whether a rank that only waits for a CPU gets more time.
+        ask: returns what the ranks are doing; its argument: whether a rank that only waits for a
+            CPU gets more time.
 
     Attributes:
         states: by rank, from the last look.
@@ -333,7 +414,9 @@ class DeadlockWatch:
         self.needs: dict[int, proof.Need] = {}
 
     def look(self) -> bool:
-        """Ask every rank; True if there is a deadlock and nothing has moved since it was first seen."""
+        """Ask every rank; True if there is a deadlock and nothing has moved since it was first
+        seen.
+        """
         before, began = self.states, time.monotonic()
         self.states = self.ask(any(state.doing == SILENT for state in before.values()))
         needs = proof.proof(self.states)
@@ -345,7 +428,8 @@ class DeadlockWatch:
 
 
 class MemoryWatch:
-    """The memory of a cell's ranks, looked at rarely: a process takes long to add up the pages that it shares.
+    """The memory of a cell's ranks, looked at rarely: a process takes long to add up the pages that
+    it shares.
 
     Args:
         ask: returns megabytes by rank, of the ranks that answer.
@@ -357,7 +441,9 @@ class MemoryWatch:
         self._megabytes: dict[int, float] = {}
 
     def look(self, now: float) -> dict[int, float]:
-        """Megabytes by rank, as they were at the last look; of a rank that did not answer, at an earlier one."""
+        """Megabytes by rank, as they were at the last look; of a rank that did not answer, at an
+        earlier one.
+        """
         if now - self._asked >= seconds.MEMORY_AGAIN:
             self._asked = now
             self._megabytes |= self._ask()
@@ -365,14 +451,22 @@ class MemoryWatch:
 
 
 def _failure(rank: int, reply: Any, described: Any) -> Failure:
-    """What a rank raised: its own description, for a %%px cell `described`, else what ipyparallel knows about it."""
+    """What a rank raised: its own description, for a %%px cell `described`, else what ipyparallel
+    knows about it.
+    """
     if not isinstance(reply, Exception):
         return failures.failure(reply[0].failure)
     if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
         return failures.failure(described)
-    return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
+    return Failure(
+        rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply))
+    )
 
 
 def _has_failed(reply: Any) -> bool:
-    """Whether a rank raised: for a %%px cell ipyparallel has an exception, a call of entry.py starts with a Reply."""
-    return isinstance(reply, Exception) or (isinstance(reply, list) and reply[0].failure is not None)
+    """Whether a rank raised: for a %%px cell ipyparallel has an exception, a call of entry.py
+    starts with a Reply.
+    """
+    return isinstance(reply, Exception) or (
+        isinstance(reply, list) and reply[0].failure is not None
+    )

@@ -1,4 +1,6 @@
-"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py replies."""
+"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py
+replies.
+"""
 
 from __future__ import annotations
 
@@ -35,34 +37,45 @@ PACKED = "The function or one of its arguments"  # what cannot be sent
 class Cluster:
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
-    A new one in the same process, of any size, replaces the one that was running, unless an argument is refused. All
-    ranks have the names `rank`, `world_size`, `torch` and `dist`. Rank r is ipyparallel's engine r. The connection
-    between notebook and hosts is encrypted; what ranks send each other is not, as with torchrun.
+    A new one in the same process, of any size, replaces the one that was running, unless an
+    argument is refused. All ranks have the names `rank`, `world_size`, `torch` and `dist`. Rank r
+    is ipyparallel's engine r. The connection between notebook and hosts is encrypted; what ranks
+    send each other is not, as with torchrun.
 
     Args:
         n: number of ranks, 1 or more; left out with hosts.
-        backend: one that this torch has (nccl needs a GPU for each rank), or the name of a module, such as
-            "my_backend" for my_backend.py, which every rank imports: it calls dist.Backend.register_backend(NAME, ...)
-            when it is imported, and has that name as NAME. "distlab_course.mpi_backend" needs engines="mpi".
-        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or "file".
-        engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi", "slurm" or "ssh";
-            None takes the best one here. Forked ranks have one hash seed, so that a set of strings has the same order
-            on all of them, unlike under torchrun and with "local"; docs/testing.md lists what else differs. With "mpi",
-            mpiexec starts them: mpi4py's `MPI` is then defined on every rank, and a rank that dies ends the others.
-        timeout: seconds that a communication call waits for its peers before it raises; a deadlock is reported long
-            before that.
-        threads: OpenMP threads of each rank; None takes max(1, cores // n). The cores are those that this process may
-            use, in a container or a job its share, or as many as the variable DISTLAB_CORES says.
-        network: a `Network` to simulate: messages take virtual time, which `clock` shows; None for real time.
-        preload: modules imported once, before the ranks are forked; "torch._dynamo" is for ranks that train.
-        hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4}; rank 0 is on the first.
-            They need the same Python, torch and distlab as this machine. With engines="mpi" they are mpiexec's. A
-            mapping with two methods does without ssh: reach(name) returns the words to put before a command to run it
-            on a host, and address(name) the host's address for the other hosts; its `here` is that of this machine.
-        python, interface: on the hosts, for the ranks; None for the path of this Python, and the way that leads here.
-        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None for those of the
-            allocation that this process is in, or 1), Slurm's partition, the job's time limit, such as "10:00", a list
-            of further words for srun, and the seconds to wait in the queue (None for 60).
+        backend: one that this torch has (nccl needs a GPU for each rank), or the name of a module,
+            such as "my_backend" for my_backend.py, which every rank imports: it calls
+            dist.Backend.register_backend(NAME, ...) when it is imported, and has that name as NAME.
+            "distlab_course.mpi_backend" needs engines="mpi".
+        init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or
+            "file".
+        engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi",
+            "slurm" or "ssh"; None takes the best one here. Forked ranks have one hash seed, so that
+            a set of strings has the same order on all of them, unlike under torchrun and with
+            "local"; docs/testing.md lists what else differs. With "mpi", mpiexec starts them:
+            mpi4py's `MPI` is then defined on every rank, and a rank that dies ends the others.
+        timeout: seconds that a communication call waits for its peers before it raises; a deadlock
+            is reported long before that.
+        threads: OpenMP threads of each rank; None takes max(1, cores // n). The cores are those
+            that this process may use, in a container or a job its share, or as many as the variable
+            DISTLAB_CORES says.
+        network: a `Network` to simulate: messages take virtual time, which `clock` shows; None for
+            real time.
+        preload: modules imported once, before the ranks are forked; "torch._dynamo" is for ranks
+            that train.
+        hosts: machines that ssh reaches, with their numbers of ranks, {"nodeA": 4, "nodeB": 4};
+            rank 0 is on the first. They need the same Python, torch and distlab as this machine.
+            With engines="mpi" they are mpiexec's. A mapping with two methods does without ssh:
+            reach(name) returns the words to put before a command to run it on a host, and
+            address(name) the host's address for the other hosts; its `here` is that of this
+            machine.
+        python, interface: on the hosts, for the ranks; None for the path of this Python, and the
+            way that leads here.
+        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None
+            for those of the allocation that this process is in, or 1), Slurm's partition, the job's
+            time limit, such as "10:00", a list of further words for srun, and the seconds to wait
+            in the queue (None for 60).
 
     Attributes:
         n, backend, engines, timeout, threads: as given, or as chosen.
@@ -96,8 +109,16 @@ class Cluster:
         self._ranks: Ranks | None = None
         self.steps: list[Step] = []
         where = {"hosts": hosts, "python": python, "interface": interface, "preload": preload}
-        job = {"nodes": nodes, "partition": partition, "time": time, "options": options, "queue_timeout": queue_timeout}
-        self._plan = plan = make_plan(n, backend, init_method, engines, timeout, threads, network, **where, **job)
+        job = {
+            "nodes": nodes,
+            "partition": partition,
+            "time": time,
+            "options": options,
+            "queue_timeout": queue_timeout,
+        }
+        self._plan = plan = make_plan(
+            n, backend, init_method, engines, timeout, threads, network, **where, **job
+        )
         self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
         self.timeout, self.threads = plan.timeout, plan.threads
         try:
@@ -107,17 +128,24 @@ class Cluster:
 
     @classmethod
     def attach(
-        cls, where: str | os.PathLike = "default", *, backend: str = "gloo", timeout: float = TIMEOUT
+        cls,
+        where: str | os.PathLike = "default",
+        *,
+        backend: str = "gloo",
+        timeout: float = TIMEOUT,
     ) -> Cluster:
-        """Use the engines of a running ipyparallel cluster as ranks; they keep running after `stop`.
+        """Use the engines of a running ipyparallel cluster as ranks; they keep running after
+        `stop`.
 
-        Each needs the same Python, torch and distlab as this machine. `where` is the name of an ipyparallel profile, or
-        the path of a connection file.
+        Each needs the same Python, torch and distlab as this machine. `where` is the name of an
+        ipyparallel profile, or the path of a connection file.
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
     def restart(self) -> None:
-        """End every rank and start new ones, without variables; attached engines cannot be restarted from here."""
+        """End every rank and start new ones, without variables; attached engines cannot be
+        restarted from here.
+        """
         if self._plan.attached is not None:
             raise ClusterError(f"This cluster was started elsewhere: {self._plan.again}.")
         self._begin()
@@ -129,7 +157,8 @@ class Cluster:
         if before is not None and (plan.hosts is None or before.ranks.plan.hosts == plan.hosts):
             old = before.ranks.plan
             same = (plan.engines, plan.hosts, plan.preload) == (old.engines, old.hosts, old.preload)
-            warm = before._end(why, keep=same)  # processes that it can use keep running: it starts sooner
+            # processes that it can use keep running: it starts sooner
+            warm = before._end(why, keep=same)
         self._why_stopped = "did not start"
         self._ranks = Ranks(plan, warm)
         if Cluster.current is not None:  # hosts may be refused; then the old cluster keeps running
@@ -155,20 +184,24 @@ class Cluster:
     def stop(self) -> None:
         """End every rank of this cluster and all that they have started; it may be called twice.
 
-        In a notebook, the process that has forked the ranks waits for the next cluster, which then starts at once. If
-        none comes, it ends after five minutes; without a notebook it ends now.
+        In a notebook, the process that has forked the ranks waits for the next cluster, which then
+        starts at once. If none comes, it ends after five minutes; without a notebook it ends now.
         """
         if (kept := self._end("was stopped", keep=ahead.keeps())) is not None:
             ahead.keep(kept)
 
     def heal(self) -> None:
-        """Rebuild the process group, and replace ranks that have died with new processes; the others keep variables."""
+        """Rebuild the process group, and replace ranks that have died with new processes; the
+        others keep variables.
+        """
         if gone := self.ranks.rebuild(anew=True):
             display.say(gone, sys.stdout)
 
     @waiting.held()
     def interrupt(self) -> None:
-        """Free every rank now and rebuild the process group; variables stay, but not on ranks that must be ended."""
+        """Free every rank now and rebuild the process group; variables stay, but not on ranks that
+        must be ended.
+        """
         replaced = self.ranks.free_all()
         for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
             display.say(sentence, sys.stdout)
@@ -195,34 +228,52 @@ class Cluster:
     ) -> list[Any]:
         """Call fn(rank, world_size, *args, **kwargs) on every rank and return the values by rank.
 
-        The function, its arguments and the values travel by value: functions written in the notebook, closures,
-        lambdas, tensors and modules all work. What a rank prints is shown under its rank.
+        The function, its arguments and the values travel by value: functions written in the
+        notebook, closures, lambdas, tensors and modules all work. What a rank prints is shown under
+        its rank.
 
         Args:
             ranks: those that call it, and may communicate in `fn`; None for all.
-            timeout: seconds before ranks that have not returned are freed; None for no limit except the cluster's own,
-                which only ends communication calls.
-            check: before data moves, compare op, shape, dtype, root and reduce op of each collective that is not
-                functional, and size and dtype of each message; a call that does not match raises MismatchError.
+            timeout: seconds before ranks that have not returned are freed; None for no limit except
+                the cluster's own, which only ends communication calls.
+            check: before data moves, compare op, shape, dtype, root and reduce op of each
+                collective that is not functional, and size and dtype of each message; a call that
+                does not match raises MismatchError.
 
         Raises:
-            RankError: the function raised on some rank. RankDied: a rank's process ended. DeadlockError: no rank can
-            go on. RankTimeout: a rank did not return in time. SerializationError: something cannot be sent.
+            RankError: the function raised on some rank. RankDied: a rank's process ended.
+                DeadlockError: no rank can
+            go on. RankTimeout: a rank did not return in time. SerializationError: something cannot
+                be sent.
         """
         if not callable(fn):
-            refuse("fn", "callable", fn, "Call cluster.run(fn, *args) with the function itself.", wrong_type=True)
+            refuse(
+                "fn",
+                "callable",
+                fn,
+                "Call cluster.run(fn, *args) with the function itself.",
+                wrong_type=True,
+            )
         targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, kwargs), PACKED)
         options = Options(timeout, check, pauses=may_pause(packed[0]), lines=lines_of(fn))
         replies = self._ask(targets, options, entry.call, *packed)
-        self.steps.append(Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)"))
+        self.steps.append(
+            Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)")
+        )
         return pickling.unpack(replies)
 
     def call(
-        self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float | None = None
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> list[Any]:
         """Like `run`, for a tool that sends many calls: no live view, and no step in an export."""
         targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, {}), PACKED)
-        return pickling.unpack(self._ask(targets, Options(timeout, quiet=True), entry.call, *packed))
+        return pickling.unpack(
+            self._ask(targets, Options(timeout, quiet=True), entry.call, *packed)
+        )
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
@@ -234,41 +285,51 @@ class Cluster:
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
         listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
-        values = pickling.unpack(self._ask(targets, Options(), entry.pull, list(names) if listed else [names]))
+        values = pickling.unpack(
+            self._ask(targets, Options(), entry.pull, list(names) if listed else [names])
+        )
         return values if listed else [value[0] for value in values]
 
     def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
-        """Write the `%%px` cells that have run on the ranks so far, word for word, as a script for torchrun.
+        """Write the `%%px` cells that have run on the ranks so far, word for word, as a script for
+        torchrun.
 
-        What failed is left out. What only the notebook has, such as a pushed value or a function that was run, becomes
-        a comment that says what to define. The report lists these and says how to run the script.
+        What failed is left out. What only the notebook has, such as a pushed value or a function
+        that was run, becomes a comment that says what to define. The report lists these and says
+        how to run the script.
 
         Args:
             path: name of the new .py file. force: whether to replace a file of that name.
-            slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes as here; it is always
-                written for a cluster that Slurm started.
+            slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes
+                as here; it is always written for a cluster that Slurm started.
         """
         return write(self.steps, Path(path), force, self.ranks.plan, self.ranks.hosts, slurm)
 
     @contextlib.contextmanager
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
-        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and trace.table().
+        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and
+        trace.table().
 
-        torch's profiler records what runs in the with block on every rank, or on `ranks`, even if the block raises; on
-        a simulated cluster the trace holds what happened in virtual time.
+        torch's profiler records what runs in the with block on every rank, or on `ranks`, even if
+        the block raises; on a simulated cluster the trace holds what happened in virtual time.
         """
-        from distlab.notebook.recording import recorded  # only now: figures of a trace take time to import
+        # only now: figures of a trace take time to import
+        from distlab.notebook.recording import recorded
 
         if self.last_trace is not None and self.last_trace.recording:
-            raise ClusterError("This cluster is already being traced. End that trace first: leave its with block.")
+            raise ClusterError(
+                "This cluster is already being traced. End that trace first: leave its with block."
+            )
         with recorded(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:
-        """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`.
+        """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25
+        GB/s")): ...`.
 
-        Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both ends of the block.
+        Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both
+        ends of the block.
         """
         before = self.ranks.plan.network
         self._move_to(check_network(network, self.n, self.backend))
@@ -284,20 +345,32 @@ class Cluster:
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group was built, on the slowest rank; the next cell starts at that time."""
+        """Virtual seconds since the group was built, on the slowest rank; the next cell starts at
+        that time.
+        """
         if self._plan.network is None:
-            raise ClusterError("This cluster has no virtual clock: it runs in real time. Call Cluster(n, network=...).")
+            raise ClusterError(
+                "This cluster has no virtual clock: it runs in real time. Call Cluster(n, network=...)."
+            )
         return max(self.call(simulated.clock))
 
     @property
     def simulated(self) -> str:
-        """What figures and tables say where times are virtual: "simulated: 8 ranks, 5 us, 25 GB/s"; else ""."""
-        return "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
+        """What figures and tables say where times are virtual: "simulated: 8 ranks, 5 us, 25 GB/s";
+        else "".
+        """
+        return (
+            "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
+        )
 
     @waiting.held()
-    def _ask(self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any) -> list[Any]:
+    def _ask(
+        self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any
+    ) -> list[Any]:
         """The replies of some ranks to a call of a function of entry.py."""
-        return Cell(self.ranks, targets, lambda view: view.apply_async(function, *args), options).finish()
+        return Cell(
+            self.ranks, targets, lambda view: view.apply_async(function, *args), options
+        ).finish()
 
     @property
     def ranks(self) -> Ranks:
@@ -308,7 +381,9 @@ class Cluster:
         return self._ranks
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
-        """The ranks that are meant, all for None; ArgumentError for one that is not there, ClusterError after stop."""
+        """The ranks that are meant, all for None; ArgumentError for one that is not there,
+        ClusterError after stop.
+        """
         everyone = list(range(self.ranks.plan.n))
         return (
             everyone
@@ -321,7 +396,8 @@ class Cluster:
         raise TypeError("a Cluster stays in the notebook; a rank has `rank` and `world_size`")
 
     def describe(self) -> list[dict[str, Any]]:
-        """One dict for each rank: rank, pid, state ("idle", what it is doing where, or how it died), megabytes, host.
+        """One dict for each rank: rank, pid, state ("idle", what it is doing where, or how it
+        died), megabytes, host.
 
         Memory counts shared pages in proportion (PSS) where the system reports that.
         """
@@ -340,7 +416,9 @@ class Cluster:
 def current_cluster() -> Cluster:
     """The cluster of this notebook; ClusterError when there is none."""
     if Cluster.current is None:
-        raise ClusterError("No cluster is running here. Make one first: cluster = distlab.Cluster(4).")
+        raise ClusterError(
+            "No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
+        )
     return Cluster.current
 
 

@@ -1,6 +1,8 @@
-"""Connections to fork servers: to the one on this machine, to one on each host, or to those of all of Slurm's nodes.
+"""Connections to fork servers: to the one on this machine, to one on each host, or to those of all
+of Slurm's nodes.
 
-Runs on the notebook's kernel; processes.py makes them, and hosts.py reads them. The servers are fork_server.py.
+Runs on the notebook's kernel; processes.py makes them, and hosts.py reads them. The servers are
+fork_server.py.
 """
 
 import contextlib
@@ -22,13 +24,15 @@ END_SECONDS = 2.0  # for fork servers that were asked to end, and for the progra
 
 
 class Connection:
-    """Sends orders to fork servers and keeps what they report; a thread reads for as long as the connection lasts.
+    """Sends orders to fork servers and keeps what they report; a thread reads for as long as the
+    connection lasts.
 
     Args:
         process: the only server, or the program that leads to the servers.
         end: the socket to it.
         hosts: their numbers.
-        servers: all of the cluster's, which know each engine's host, and whom to call when one ends.
+        servers: all of the cluster's, which know each engine's host, and whom to call when one
+            ends.
 
     Attributes:
         hellos: what each host has reported about itself.
@@ -39,7 +43,13 @@ class Connection:
         refused: why the system did not let a server fork a process, in words; "" if it did.
     """
 
-    def __init__(self, process: subprocess.Popen, end: socket.socket, hosts: Sequence[int], servers: "Servers"):
+    def __init__(
+        self,
+        process: subprocess.Popen,
+        end: socket.socket,
+        hosts: Sequence[int],
+        servers: "Servers",
+    ):
         self.process, self._end, self.hosts, self._servers = process, end, hosts, servers
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
@@ -57,7 +67,9 @@ class Connection:
             self._end.sendall(to_json(order).encode() + b"\n")
 
     def _listen(self) -> None:
-        """Note what is reported. Whatever ends this, the hosts are lost: nothing would be known of them any more."""
+        """Note what is reported. Whatever ends this, the hosts are lost: nothing would be known of
+        them any more.
+        """
         why = "whose connection has ended"
         try:
             with contextlib.suppress(OSError), self._end:
@@ -65,7 +77,9 @@ class Connection:
                     if line.startswith(MESSAGE):
                         self._note(from_json(line))
         except Exception as error:
-            self.trouble = f"its reports cannot be read ({type(error).__name__}: {str(error).rstrip('.')})"
+            self.trouble = (
+                f"its reports cannot be read ({type(error).__name__}: {str(error).rstrip('.')})"
+            )
             why = f"and {self.trouble}"
         self._lose(self.hosts, why)
 
@@ -96,7 +110,8 @@ class Connection:
         elif isinstance(report, orders.NotForked):
             self.refused = report.why
         else:
-            self.engines = {**self.engines, (report.engine, report.pid): report}  # the system reuses process numbers
+            # the system reuses process numbers
+            self.engines = {**self.engines, (report.engine, report.pid): report}
             if report.status is not None:
                 self._servers.when_ended(report.engine)
 
@@ -119,13 +134,17 @@ class Servers:
         connections: in the order in which they were made; the newest one to a host counts.
     """
 
-    def __init__(self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]):
+    def __init__(
+        self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]
+    ):
         self.host_of_engine, self.when_ended = host_of_engine, when_ended
         self.connections: list[Connection] = []
 
     def to(self, host: int) -> Connection:
         """The newest connection to a host."""
-        return next(connection for connection in reversed(self.connections) if host in connection.hosts)
+        return next(
+            connection for connection in reversed(self.connections) if host in connection.hosts
+        )
 
     def why_lost(self, engine: int) -> str:
         """Why the host of an engine cannot be reached any more, in words; "" if it can."""
@@ -133,7 +152,9 @@ class Servers:
         return self.to(host).lost.get(host, "")
 
     def take_refusal(self) -> str:
-        """Why the system did not let a server fork a process since this was last asked, in words; "" if it did."""
+        """Why the system did not let a server fork a process since this was last asked, in words;
+        "" if it did.
+        """
         words = ""
         for connection in self.connections:
             words = words or connection.refused
@@ -143,20 +164,36 @@ class Servers:
     @property
     def pids(self) -> dict[int, int]:
         """Process number of each engine that runs or ran, the newest."""
-        return {engine: pid for c in self.connections for engine, pid in c.engines if engine != orders.CONTROLLER}
+        return {
+            engine: pid
+            for c in self.connections
+            for engine, pid in c.engines
+            if engine != orders.CONTROLLER
+        }
 
     def log_of(self, number: int) -> str:
         """The end of what an engine that has ended wrote outside cells, if that is known."""
-        logs = [one.log for c in self.connections for one in c.engines.values() if one.engine == number]
+        logs = [
+            one.log for c in self.connections for one in c.engines.values() if one.engine == number
+        ]
         return logs[-1] if logs else ""
 
     def fault_of(self, number: int) -> str:
         """Where an engine was when a fault in compiled code ended it, if that is known."""
-        faults = [one.fault for c in self.connections for one in c.engines.values() if one.engine == number]
+        faults = [
+            one.fault
+            for c in self.connections
+            for one in c.engines.values()
+            if one.engine == number
+        ]
         return faults[-1] if faults else ""
 
-    def order(self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any) -> None:
-        """Send an order for each of some engines; returns at once. Nothing happens to engines that have ended."""
+    def order(
+        self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any
+    ) -> None:
+        """Send an order for each of some engines; returns at once. Nothing happens to engines that
+        have ended.
+        """
         for engine in engines:
             host = self.host_of_engine[engine]
             self.to(host).order(kind(host, engine, **fields))

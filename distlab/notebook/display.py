@@ -1,10 +1,12 @@
-"""What a person sees of the ranks: that they are starting or working, what they wrote, what they are.
+"""What a person sees of the ranks: that they are starting or working, what they wrote, what they
+are.
 
 Runs on the notebook's kernel, called by cluster.py, ranks.py and cell.py.
 
-Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a cell runs and
-somebody is watching, the newest lines are shown in place; what stays, and is saved, is the sorted form, the same on
-every run. A terminal, or a program that executes notebooks, gets only the sorted form.
+Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a
+cell runs and somebody is watching, the newest lines are shown in place; what stays, and is saved,
+is the sorted form, the same on every run. A terminal, or a program that executes notebooks, gets
+only the sorted form.
 """
 
 from __future__ import annotations
@@ -29,19 +31,25 @@ from distlab.words import rank_list
 
 LABELLED = {"text/html", "text/markdown"}  # rich output that has a place for the names of its ranks
 KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown
-LANES, LANE_SECONDS, LANE_WIDTH = 16, 12.0, 240  # of the live picture: ranks, the time that it shows, and how wide
+# of the live picture: ranks, the time that it shows, and how wide
+LANES, LANE_SECONDS, LANE_WIDTH = 16, 12.0, 240
 ARROWS = 64 + LANE_WIDTH + 4  # where they begin
 OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
-LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}  # how opaque a lane is; other times leave a gap
-WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # unlike JupyterLab, which breaks words
-SAVED = "white-space:pre-wrap"  # the same in outputs that programs make: whatever shows them has its own rules
+# how opaque a lane is; other times leave a gap
+LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
+# unlike JupyterLab, which breaks words
+WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+# the same in outputs that programs make: whatever shows them has its own rules
+SAVED = "white-space:pre-wrap"
 HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
-LONGEST_OUTPUT = 100_000  # characters of one rank's stream that a notebook can show without becoming slow
+# characters of one rank's stream that a notebook can show without becoming slow
+LONGEST_OUTPUT = 100_000
 
 
 @dataclass
 class Item:
-    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle if it is rich.
+    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle
+    if it is rich.
 
     Two are equal if their ranks have written the same. `turn` counts what one rank has displayed.
     """
@@ -67,8 +75,11 @@ _in_words = functools.cache(rank_list)
 # --- what ranks wrote ---
 
 
-def collect(result: Any, targets: Sequence[int], served: Mapping[int, str] | None = None) -> list[Item]:
-    """The output in an ipyparallel AsyncResult as items, sorted by kind and rank, the identical ones folded.
+def collect(
+    result: Any, targets: Sequence[int], served: Mapping[int, str] | None = None
+) -> list[Item]:
+    """The output in an ipyparallel AsyncResult as items, sorted by kind and rank, the identical
+    ones folded.
 
     Args:
         served: what functions of remote calls have printed, by the rank that ran them.
@@ -85,7 +96,9 @@ def collect(result: Any, targets: Sequence[int], served: Mapping[int, str] | Non
 
 
 def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
-    return Item(kind, (rank,), data.get("text/plain", ""), data if set(data) - {"text/plain"} else None)
+    return Item(
+        kind, (rank,), data.get("text/plain", ""), data if set(data) - {"text/plain"} else None
+    )
 
 
 def _fold(items: list[Item]) -> list[Item]:
@@ -96,7 +109,8 @@ def _fold(items: list[Item]) -> list[Item]:
             first.ranks += item.ranks
         else:
             folded.append(item)
-    if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):  # which has a turn among those of others
+    # which has a turn among those of others
+    if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):
         folded.sort(key=lambda item: (KINDS.index(item.kind), item.turn, item.ranks))
     return folded
 
@@ -124,7 +138,9 @@ def wrapped() -> str:
 
 
 def hanging(lines: Sequence[str], columns: int) -> str:
-    """Lines of HTML below another one; for a person, the rest of one that does not fit is indented by some columns."""
+    """Lines of HTML below another one; for a person, the rest of one that does not fit is indented
+    by some columns.
+    """
     if not somebody_watches():
         return "".join(f"\n{line}" for line in lines)
     look = f"padding-left:{columns}ch;text-indent:-{columns}ch"
@@ -132,9 +148,13 @@ def hanging(lines: Sequence[str], columns: int) -> str:
 
 
 def as_html(items: Sequence[Item]) -> str:
-    """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of text and page."""
+    """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of
+    text and page.
+    """
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
-    pre = f"margin:0;padding:0;{wrapped()};background:transparent;font-size:inherit;line-height:1.35"
+    pre = (
+        f"margin:0;padding:0;{wrapped()};background:transparent;font-size:inherit;line-height:1.35"
+    )
     rows = []
     for item in items:
         label = f'<td style="{cell};white-space:nowrap">{chips(item.ranks)}{html.escape(item.label)}</td>'
@@ -155,17 +175,22 @@ def chips(ranks: tuple[int, ...]) -> str:
     return shown + '<span style="margin-right:4px"></span>'
 
 
-def show(result: Any, targets: Sequence[int], place: Place, patience: float, served: Mapping[int, str]) -> None:
-    """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's stdout.
+def show(
+    result: Any, targets: Sequence[int], place: Place, patience: float, served: Mapping[int, str]
+) -> None:
+    """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's
+    stdout.
 
     Args:
         place: where the live view is, which this replaces.
-        patience: seconds to wait for pending output; a rank that has died never sends the end of it.
+        patience: seconds to wait for pending output; a rank that has died never sends the end of
+            it.
         served: see `collect`.
     """
     result.wait_for_output(patience)
     items = collect(result, targets, served)
-    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):  # rich output stands alone
+    # rich output stands alone
+    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):
         block = list(block)
         if not block[0].has_place_for_label:
             place.leave(_bundle([replace(block[0], text="", data=None)]))
@@ -173,14 +198,20 @@ def show(result: Any, targets: Sequence[int], place: Place, patience: float, ser
 
 
 def as_paragraphs(text: str, name: str = "") -> str:
-    """A text as HTML that breaks between words where the pane ends; a row of a table is indented there.
+    """A text as HTML that breaks between words where the pane ends; a row of a table is indented
+    there.
 
     Args:
-        text: rows of a table begin with spaces; the last column, code, has a line of its own before it breaks.
+        text: rows of a table begin with spaces; the last column, code, has a line of its own before
+            it breaks.
         name: of the error whose message it is.
     """
     head = f"<b>{name}</b>: " if name else ""
-    shade = "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;" if name else ""
+    shade = (
+        "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;"
+        if name
+        else ""
+    )
     lines = []
     for line in text.splitlines():
         row = line.lstrip()
@@ -190,7 +221,11 @@ def as_paragraphs(text: str, name: str = "") -> str:
             head = ""
             continue
         columns, gap, code = line.rpartition("  ") if "  " in row else (line, "", "")
-        last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>' if code else ""
+        last = (
+            f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
+            if code
+            else ""
+        )
         hang = f"padding-left:{indent + HANG}ch;text-indent:-{indent + HANG}ch"
         lines.append(f'<div style="{hang}">{html.escape(columns + gap)}{last}</div>')
     font = "font-family:monospace;font-size:var(--jp-code-font-size,13px);line-height:1.35"
@@ -198,9 +233,11 @@ def as_paragraphs(text: str, name: str = "") -> str:
 
 
 def show_error(error: BaseException, lines: list[str]) -> list[str]:
-    """Show a person an error of distlab's as wide as the pane is; the lines that are then shown as its traceback.
+    """Show a person an error of distlab's as wide as the pane is; the lines that are then shown as
+    its traceback.
 
-    JupyterLab breaks the text of an error in the middle of words. Programs that execute notebooks get the text alone.
+    JupyterLab breaks the text of an error in the middle of words. Programs that execute notebooks
+    get the text alone.
     """
     name = type(error).__name__
     publish({"text/plain": "\n".join(lines), "text/html": as_paragraphs(str(error), name)})
@@ -208,7 +245,9 @@ def show_error(error: BaseException, lines: list[str]) -> list[str]:
 
 
 def say(words: str, stream: Any) -> None:
-    """Say something beside the outputs, on stdout or stderr; in a person's notebook it breaks where the pane ends."""
+    """Say something beside the outputs, on stdout or stderr; in a person's notebook it breaks where
+    the pane ends.
+    """
     if notebook_shell() is not None and somebody_watches():
         publish({"text/plain": words, "text/html": as_paragraphs(words)})
     else:
@@ -216,17 +255,27 @@ def say(words: str, stream: Any) -> None:
 
 
 def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequence[int]) -> None:
-    """Show a waiting person what the ranks are doing, in words and as HTML, and the newest lines that they wrote."""
-    items = [replace(item, text="\n".join(item.text.splitlines()[-5:])) for item in collect(result, targets)]
+    """Show a waiting person what the ranks are doing, in words and as HTML, and the newest lines
+    that they wrote.
+    """
+    items = [
+        replace(item, text="\n".join(item.text.splitlines()[-5:]))
+        for item in collect(result, targets)
+    ]
     bundle = _bundle(items, doing)
-    place.show({**bundle, "text/html": picture + as_html(items) if picture else bundle["text/html"]})
+    place.show(
+        {**bundle, "text/html": picture + as_html(items) if picture else bundle["text/html"]}
+    )
 
 
 class Live:
-    """The picture of ranks at work: a lane for each, its last seconds, what it does now, and for whom it waits."""
+    """The picture of ranks at work: a lane for each, its last seconds, what it does now, and for
+    whom it waits.
+    """
 
     def __init__(self) -> None:
-        self._runs: dict[int, list[tuple[Any, ...]]] = {}  # by rank: since when, what it does, in words, in which call
+        # by rank: since when, what it does, in words, in which call
+        self._runs: dict[int, list[tuple[Any, ...]]] = {}
 
     def look(self, now: float, states: Mapping[int, RankStatus]) -> None:
         """Remember what ranks do `now`, in seconds after the cell's beginning."""
@@ -237,8 +286,12 @@ class Live:
             if before[-1][1:] != run:
                 before.append((now, *run))
 
-    def picture(self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]) -> str:
-        """The picture as HTML: an SVG of lanes and arrows, and words for each rank, below it in a narrow pane."""
+    def picture(
+        self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]
+    ) -> str:
+        """The picture as HTML: an SVG of lanes and arrows, and words for each rank, below it in a
+        narrow pane.
+        """
         ranks = sorted(self._runs)[:LANES]
         middle = {rank: 18 * place + 9 for place, rank in enumerate(ranks)}
         shapes, words = [], []
@@ -248,23 +301,38 @@ class Live:
             shapes += self._arrows(rank, states, middle)
             _, _, doing, _ = self._runs[rank][-1]
             memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
-            words.append((rank, html.escape(f"{doing} · {now - self._runs[rank][-1][0]:.0f} s{memory}")))
-        more = f"<div>and {len(self._runs) - LANES} more ranks</div>" if len(self._runs) > LANES else ""
+            words.append(
+                (rank, html.escape(f"{doing} · {now - self._runs[rank][-1][0]:.0f} s{memory}"))
+            )
+        more = (
+            f"<div>and {len(self._runs) - LANES} more ranks</div>"
+            if len(self._runs) > LANES
+            else ""
+        )
         keys = "full: computing, pale: waiting for a rank, none: sleeping or done; an arrow leads to the rank awaited"
         size = f'width="{ARROWS + 30}" height="{18 * len(ranks)}"'
         style = 'style="flex:none;font:12px monospace;fill:currentColor;color:inherit"'
-        name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"  # its words stand beside it
+        # its words stand beside it
+        name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"
         lanes = f'<svg role="img" {size} {style}>{name}{"".join(shapes)}</svg>'
-        rows = "".join(f"<div><b>rank {rank}</b> <span>{doing}</span></div>" for rank, doing in words)
+        rows = "".join(
+            f"<div><b>rank {rank}</b> <span>{doing}</span></div>" for rank, doing in words
+        )
         texts = f'<div style="font:12px/18px monospace;{WRAPPED}">{rows}</div>'
         both = f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{lanes}{texts}</div>'
         return f"<b>{now:.0f} s</b> <small>({keys})</small>{both}{more}"
 
     def _bars(self, rank: int, y: int, now: float) -> Iterator[str]:
-        """What a rank did in the last seconds; the outline has a contrast that pale colours do not have."""
+        """What a rank did in the last seconds; the outline has a contrast that pale colours do not
+        have.
+        """
         from distlab.plotting.style import rank_color
 
-        begin, scale, runs = max(0.0, now - LANE_SECONDS), LANE_WIDTH / LANE_SECONDS, self._runs[rank]
+        begin, scale, runs = (
+            max(0.0, now - LANE_SECONDS),
+            LANE_WIDTH / LANE_SECONDS,
+            self._runs[rank],
+        )
         ends = [since for since, *_ in runs[1:]] + [now]
         for (since, doing, *_), end in zip(runs, ends, strict=True):
             opacity = LOOKS.get(doing, 0)
@@ -274,7 +342,9 @@ class Live:
             look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {OUTLINE}'
             yield f'<rect x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12" {look}/>'
 
-    def _arrows(self, rank: int, states: Mapping[int, RankStatus], middle: Mapping[int, int]) -> Iterator[str]:
+    def _arrows(
+        self, rank: int, states: Mapping[int, RankStatus], middle: Mapping[int, int]
+    ) -> Iterator[str]:
         """From a rank to those that it waits for, by the height of each one's lane."""
         from distlab.plotting.style import rank_color
 
@@ -288,7 +358,8 @@ class Live:
 
 
 def show_source(states: Mapping[int, Any], cell: str) -> None:
-    """In a notebook, show the source lines where the ranks of a cell were, with the ranks beside them.
+    """In a notebook, show the source lines where the ranks of a cell were, with the ranks beside
+    them.
 
     Args:
         states: RankStatus by rank.
@@ -325,7 +396,9 @@ def starting(n: int, backend: str) -> Iterator[None]:
     try:
         yield
         if notebook_shell() is not None:
-            place.leave({"text/plain": f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."})
+            place.leave(
+                {"text/plain": f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."}
+            )
     finally:
         place.erase()
 
@@ -346,12 +419,20 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
         host = f"  {row['host']:<{names}}" if "host" in row else ""
-        items.append(Item("state", (row["rank"],), f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}"))
+        items.append(
+            Item(
+                "state",
+                (row["rank"],),
+                f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}",
+            )
+        )
     return _bundle(items, headline)
 
 
 class Place:
-    """An output of the notebook's cell that changes while a person watches; elsewhere only the final one is shown."""
+    """An output of the notebook's cell that changes while a person watches; elsewhere only the
+    final one is shown.
+    """
 
     def __init__(self) -> None:
         self._handle: Any = None  # of the output, while it may change
@@ -362,7 +443,9 @@ class Place:
             self._handle = publish(bundle, handle=True, update=self._handle)
 
     def leave(self, bundle: dict[str, Any]) -> None:
-        """Show the final output in place of what was shown until now; outside a notebook, as text on stdout."""
+        """Show the final output in place of what was shown until now; outside a notebook, as text
+        on stdout.
+        """
         if notebook_shell() is None:
             print(bundle["text/plain"])
             return

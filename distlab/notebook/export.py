@@ -1,9 +1,10 @@
 """What has run on the ranks of a cluster, as a script for torchrun: the cells, word for word.
 
-Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push; `Cluster.export` and
-`%%px --export` write. Before the cells stands script_head.txt, and sbatch.txt is for a file for sbatch. The script
-is plain PyTorch and does not need distlab. What only the notebook has, such as a value that was pushed, becomes a
-comment that says what to define. A step keeps no value alive.
+Runs on the notebook's kernel: cluster.py and magics.py note each cell, call and push;
+`Cluster.export` and `%%px --export` write. Before the cells stands script_head.txt, and sbatch.txt
+is for a file for sbatch. The script is plain PyTorch and does not need distlab. What only the
+notebook has, such as a value that was pushed, becomes a comment that says what to define. A step
+keeps no value alive.
 """
 
 import ast
@@ -30,7 +31,8 @@ class Step:
     Attributes:
         kind: "cell" for %%px, "called" for cluster.run, "pushed" for cluster.push.
         ranks: those that did it.
-        source: the cell as typed, or what only the notebook has: a function with its arguments, or names.
+        source: the cell as typed, or what only the notebook has: a function with its arguments, or
+            names.
     """
 
     kind: str
@@ -63,29 +65,44 @@ def _template(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def write(steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool) -> Export:
-    """Write the steps into a script at `path`, in the order in which they ran, and a file for sbatch if wanted.
+def write(
+    steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool
+) -> Export:
+    """Write the steps into a script at `path`, in the order in which they ran, and a file for
+    sbatch if wanted.
 
     Args:
         force: whether to replace an existing file; otherwise an existing file is an ArgumentError.
         plan: the cluster's Plan.
         hosts: name of each rank's host; none where all are here.
-        slurm: whether to write a file for sbatch; for a cluster that Slurm started, one is always written.
+        slurm: whether to write a file for sbatch; for a cluster that Slurm started, one is always
+            written.
     """
     job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
-    there = [file for file in (path, *[path.with_suffix(".sbatch")] * bool(job)) if file.exists() and not force]
+    there = [
+        file
+        for file in (path, *[path.with_suffix(".sbatch")] * bool(job))
+        if file.exists() and not force
+    ]
     if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or there:
         advice = f"Choose another name, or replace {there[0].name if there else 'it'}: --force, or force=True."
         refuse("path", "the name of a new .py file in a directory that exists", str(path), advice)
     command = _command_and_batch_file(path, plan, len({*hosts}) or 1, job)
     # with nccl, objects and barriers travel through the current GPU, which is 0 at first
     backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
-    notes = [f"left out: the backend {plan.backend}; the script uses gloo"] if backend != plan.backend else []
+    notes = (
+        [f"left out: the backend {plan.backend}; the script uses gloo"]
+        if backend != plan.backend
+        else []
+    )
     parts, cells = [], 0
     for step in steps:
         if step.kind != "cell":
             notes.append(f"define by hand, where the script says so: {step.source}")
-            heading, text = f"{step.kind} from the notebook", f"# define {step.source} here: only the notebook has it"
+            heading, text = (
+                f"{step.kind} from the notebook",
+                f"# define {step.source} here: only the notebook has it",
+            )
         else:
             cells += 1
             heading, text = f"cell {cells}", step.source.strip("\n") + "\n"
@@ -111,26 +128,36 @@ def _not_python(source: str) -> str:
 
 
 def indented(source: str) -> str:
-    """The source indented by four columns, except for lines that begin inside a string; it may be comments only."""
+    """The source indented by four columns, except for lines that begin inside a string; it may be
+    comments only.
+    """
     tree = ast.parse(source)
     strings = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
     inside = {line for node in strings for line in range(node.lineno + 1, node.end_lineno + 1)}
     lines = source.split("\n") if tree.body else [*source.split("\n")[:-1], "pass", ""]
-    return "\n".join(f"    {line}" if line.strip() and i not in inside else line for i, line in enumerate(lines, 1))
+    return "\n".join(
+        f"    {line}" if line.strip() and i not in inside else line
+        for i, line in enumerate(lines, 1)
+    )
 
 
 def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
-    """The command that starts a script with equally many ranks on each node; for Slurm, also write its batch file."""
+    """The command that starts a script with equally many ranks on each node; for Slurm, also write
+    its batch file.
+    """
     ranks, threads, meet = -(-plan.n // nodes), plan.threads or 1, "--standalone"
     if job is None:
         if nodes > 1:
             meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
-        # by default torchrun gives each rank one thread, and then sums may differ in their last digits
+        # by default torchrun gives each rank one thread, and then sums may differ in their last
+        # digits
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
     batch = path.with_suffix(".sbatch")
     words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
     numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
     paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
-    batch.write_text(_template("sbatch.txt").format(words=words, **numbers, **paths), encoding="utf-8")
+    batch.write_text(
+        _template("sbatch.txt").format(words=words, **numbers, **paths), encoding="utf-8"
+    )
     return f"sbatch {shlex.quote(str(batch))}"

@@ -1,10 +1,10 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by processes.py. A host gets one connection to one fork server:
-by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host that is this machine. srun's
-stdin goes to the servers of all nodes, and their reports come over its stdout; ipyparallel's own launcher for Slurm
-submits a batch file that starts every engine by itself, and drops `options`.
-Plans and keys travel over it, never on a command line.
+Runs on the notebook's kernel, called by processes.py. A host gets one connection to one fork
+server: by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host
+that is this machine. srun's stdin goes to the servers of all nodes, and their reports come over its
+stdout; ipyparallel's own launcher for Slurm submits a batch file that starts every engine by
+itself, and drops `options`. Plans and keys travel over it, never on a command line.
 """
 
 import math
@@ -24,7 +24,8 @@ from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 
 SSH_NAME, SLURM_NAME = "ssh", "slurm"
-SLURM_END_SECONDS = 10.0  # that srun has to give back the nodes, which stay allocated where it is killed
+# that srun has to give back the nodes, which stay allocated where it is killed
+SLURM_END_SECONDS = 10.0
 HELLO_SECONDS = 20.0  # for a host to report what it is
 CONNECT_SECONDS = 10  # for a host to answer ssh
 RETURN_SECONDS = 20.0  # for a host that was lost to be reached again
@@ -33,7 +34,8 @@ LOCALHOST = "localhost"  # as a host it is this machine, without ssh
 
 
 def by_ssh(name: str) -> tuple[str, ...]:
-    """The words that lead to a shell of a host; by IPv4, since the address that the host then sees is the notebook's.
+    """The words that lead to a shell of a host; by IPv4, since the address that the host then sees
+    is the notebook's.
 
     The control channel, the store and gloo use such addresses only, see wire/rendezvous.py.
     """
@@ -92,7 +94,8 @@ class Hosts:
     Attributes:
         hosts: in the order of their ranks; Slurm's have no names yet.
         python: the Python there.
-        interface: the network interface that their ranks talk over; None for the one that leads to the notebook.
+        interface: the network interface that their ranks talk over; None for the one that leads to
+            the notebook.
         here: the address of this machine that they reach; "" if ssh or srun knows it.
         job: what Slurm is asked for; None for hosts with names.
     """
@@ -120,7 +123,9 @@ class Hosts:
 def check_slurm() -> None:
     """ArgumentError where Slurm's commands are not installed."""
     if shutil.which("srun") is None:
-        advice = "srun was not found: run this on a machine of the Slurm cluster, or call Cluster(n)."
+        advice = (
+            "srun was not found: run this on a machine of the Slurm cluster, or call Cluster(n)."
+        )
         refuse("engines", "a launcher whose programs are installed here", SLURM_NAME, advice)
 
 
@@ -131,7 +136,13 @@ def nodes_of_allocation() -> int | None:
 
 def srun(job: Job) -> list[str]:
     """srun's command line: a task a node, with a CPU for each of its ranks."""
-    words = ["srun", "--job-name=distlab", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"]
+    words = [
+        "srun",
+        "--job-name=distlab",
+        f"--nodes={job.nodes}",
+        f"--ntasks={job.nodes}",
+        "--ntasks-per-node=1",
+    ]
     words += [f"--cpus-per-task={job.ranks}", f"--immediate={math.ceil(job.queue_timeout)}"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
     words += ["--overlap"] if nodes_of_allocation() is not None else []
@@ -141,15 +152,20 @@ def srun(job: Job) -> list[str]:
 # --- connections ---
 
 
-def programs(wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str) -> Iterator[tuple[list, ServerPlan]]:
-    """What leads to fork servers on the hosts of these numbers: command line and plan for each program.
+def programs(
+    wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str
+) -> Iterator[tuple[list, ServerPlan]]:
+    """What leads to fork servers on the hosts of these numbers: command line and plan for each
+    program.
 
     Args:
         plan: of each server, without its hosts.
         here: the address of this machine that the hosts reach; "" if they find it themselves.
     """
     line = fork_server.remote_command(wanted.python)
-    for group in [numbers] if numbers and wanted.job is not None else [[number] for number in numbers]:
+    for group in (
+        [numbers] if numbers and wanted.job is not None else [[number] for number in numbers]
+    ):
         hosts = []
         for number in group:
             host = wanted.hosts[number]
@@ -158,8 +174,11 @@ def programs(wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str)
         yield [*wanted.hosts[group[0]].command, line], replace(plan, hosts=tuple(hosts))
 
 
-def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path) -> dict[int, Hello]:
-    """What each of these hosts reports about itself, by number; HostError if one does not, or cannot be used.
+def answers(
+    servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path
+) -> dict[int, Hello]:
+    """What each of these hosts reports about itself, by number; HostError if one does not, or
+    cannot be used.
 
     Args:
         logs: the folder of what the programs that lead to them write.
@@ -169,25 +188,37 @@ def answers(servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path)
     troubles: dict[int, str] = {}
     for number in numbers:
         connection = servers.to(number)
-        while number not in connection.hellos and number not in connection.lost and time.monotonic() < deadline:
+        while (
+            number not in connection.hellos
+            and number not in connection.lost
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         if number in connection.lost and not connection.trouble:
             connection.process.wait()  # so that all that it has written is in its log
         if hello := connection.hellos.get(number):
             troubles[number] = _what_differs(hello)
         elif connection.trouble:
-            troubles[number] = f"{connection.trouble}. distlab must be the same there: install it, or give python=."
+            troubles[number] = (
+                f"{connection.trouble}. distlab must be the same there: install it, or give python=."
+            )
         else:
-            troubles[number] = _why_silent(wanted, number, logs / f"host-{connection.hosts[0]}.log", limit)
+            troubles[number] = _why_silent(
+                wanted, number, logs / f"host-{connection.hosts[0]}.log", limit
+            )
     if troubles := {number: words for number, words in troubles.items() if words}:
         raise HostError(_all_troubles(wanted, troubles))
     return {number: servers.to(number).hellos[number] for number in numbers}
 
 
 def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
-    """Why a host has reported nothing: the last line that ssh, srun or its Python has written, and what to try."""
+    """Why a host has reported nothing: the last line that ssh, srun or its Python has written, and
+    what to try.
+    """
     lines = log.read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), f"no answer within {limit:g} s").rstrip(".")
+    last = next(
+        (line.strip() for line in reversed(lines) if line.strip()), f"no answer within {limit:g} s"
+    ).rstrip(".")
     if wanted.job is not None:
         return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. queue_timeout=600 waits longer."
     host = wanted.hosts[number]

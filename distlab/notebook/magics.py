@@ -1,8 +1,9 @@
-"""What a person types: %px and %%px on the ranks of the current cluster, completion and Shift-Tab in such cells.
+"""What a person types: %px and %%px on the ranks of the current cluster, completion and Shift-Tab
+in such cells.
 
-The magics have ipyparallel's names and our output, errors and options. Completion keeps the kernel's own answers, and
-adds those of rank 0. Runs on the notebook's kernel; put in place by `%load_ext distlab`, or at the first use of %px
-after `import distlab`.
+The magics have ipyparallel's names and our output, errors and options. Completion keeps the
+kernel's own answers, and adds those of rank 0. Runs on the notebook's kernel; put in place by
+`%load_ext distlab`, or at the first use of %px after `import distlab`.
 """
 
 import contextlib
@@ -48,13 +49,33 @@ class PxMagics(Magics):
 
     @cell_magic("px")
     @magic_arguments("px")
-    @argument("--targets", metavar="RANKS", help="only some ranks: 2, a list such as 0,2 or a slice such as ::2")
+    @argument(
+        "--targets",
+        metavar="RANKS",
+        help="only some ranks: 2, a list such as 0,2 or a slice such as ::2",
+    )
     @argument("--local", action="store_true", help="also run the cell in the notebook")
-    @argument("--timeout", type=float, help="seconds before the cell is judged stuck and its ranks are freed")
-    @argument("--check", action="store_true", help="compare the arguments of messages and collectives on the ranks")
+    @argument(
+        "--timeout",
+        type=float,
+        help="seconds before the cell is judged stuck and its ranks are freed",
+    )
+    @argument(
+        "--check",
+        action="store_true",
+        help="compare the arguments of messages and collectives on the ranks",
+    )
     @argument("--pdb", action="store_true", help="a rank that raises opens the debugger")
-    @argument("--trace", action="store_true", help="record and show what the ranks do; it stays as cluster.last_trace")
-    @argument("--export", metavar="NAME.py", help="then write this and the cells before it into a script for torchrun")
+    @argument(
+        "--trace",
+        action="store_true",
+        help="record and show what the ranks do; it stays as cluster.last_trace",
+    )
+    @argument(
+        "--export",
+        metavar="NAME.py",
+        help="then write this and the cells before it into a script for torchrun",
+    )
     @argument("--force", action="store_true", help="with --export: replace an existing file")
     @waiting.held()
     def cell_px(self, line: str, cell: str, source: str = "") -> None:
@@ -70,7 +91,9 @@ class PxMagics(Magics):
             print(tensor.item())
         """
         args, cluster = parse_argstring(self.cell_px, line), current_cluster()
-        targets = cluster.check_ranks(None if args.targets is None else _chosen(args.targets, cluster.n))
+        targets = cluster.check_ranks(
+            None if args.targets is None else _chosen(args.targets, cluster.n)
+        )
         first = f"%%px {line}".rstrip()
         shown = source or f"{first}\n{cell}"
         code = cell if source else with_first_line(first, cell)
@@ -78,8 +101,15 @@ class PxMagics(Magics):
         options = Options(args.timeout, args.check, source=shown, pauses=pauses, debug=args.pdb)
         with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
             if args.trace:  # the trace is shown even if the cell fails
-                afterwards.callback(ipython_display, meanwhile.enter_context(cluster.trace(targets)))
-            sent = Cell(cluster.ranks, targets, lambda view: view.execute(code, silent=False, block=False), options)
+                afterwards.callback(
+                    ipython_display, meanwhile.enter_context(cluster.trace(targets))
+                )
+            sent = Cell(
+                cluster.ranks,
+                targets,
+                lambda view: view.execute(code, silent=False, block=False),
+                options,
+            )
             if args.local:
                 with waiting.allowed():
                     self.shell.run_cell(code)
@@ -90,11 +120,12 @@ class PxMagics(Magics):
 
 
 def with_first_line(first: str, cell: str) -> str:
-    """The text of a cell as it is compiled: with a comment in the place of its first line, so that the lines count.
+    """The text of a cell as it is compiled: with a comment in the place of its first line, so that
+    the lines count.
 
-    Line 3 of the cell is then line 3 for Python, too, and whatever asks Python says what the notebook shows: reports,
-    the debugger, warnings, a learner's own traceback. Another magic below %%px is called as IPython calls one that is
-    on the first line.
+    Line 3 of the cell is then line 3 for Python, too, and whatever asks Python says what the
+    notebook shows: reports, the debugger, warnings, a learner's own traceback. Another magic below
+    %%px is called as IPython calls one that is on the first line.
 
     Args:
         first: the line with %%px.
@@ -118,7 +149,9 @@ def _chosen(words: str, n: int) -> list[int]:
     """The ranks that --targets means: a list of them, or a slice of all."""
     try:
         if ":" in words:
-            return list(range(n))[slice(*[int(word) if word else None for word in words.split(":")])]
+            return list(range(n))[
+                slice(*[int(word) if word else None for word in words.split(":")])
+            ]
         return [int(word) for word in words.split(",")]
     except (ValueError, TypeError):
         advice = "For example: --targets 0,2 or --targets ::2."
@@ -141,7 +174,9 @@ def install(shell: Any) -> None:
 
 
 def _help_for_px(lines: list[str]) -> list[str]:
-    """Turn `%%px --help` into `%%px?`: IPython refuses a cell magic without a cell before the magic is asked."""
+    """Turn `%%px --help` into `%%px?`: IPython refuses a cell magic without a cell before the magic
+    is asked.
+    """
     asks = bool(lines) and HELP.fullmatch(lines[0]) and not any(line.strip() for line in lines[1:])
     return ["%%px?\n"] if asks else lines
 
@@ -164,7 +199,11 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     else:
         return reply
     hidden = not fragment.startswith("_")
-    found = sorted(word for word in words if word.startswith(fragment) and not (hidden and word.startswith("_")))
+    found = sorted(
+        word
+        for word in words
+        if word.startswith(fragment) and not (hidden and word.startswith("_"))
+    )
     if not found:
         return reply
     start = cursor - len(fragment)
@@ -173,7 +212,9 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": {}}
 
 
-def _inspect(own: Callable[..., Any], code: str, cursor: int, detail_level: int = 0, *more: Any) -> Any:
+def _inspect(
+    own: Callable[..., Any], code: str, cursor: int, detail_level: int = 0, *more: Any
+) -> Any:
     """The kernel's reply to a front end that asks about a name: Shift-Tab."""
     from IPython.utils.tokenutil import token_at_cursor
 
@@ -184,16 +225,21 @@ def _inspect(own: Callable[..., Any], code: str, cursor: int, detail_level: int 
     return reply
 
 
-def explain(shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None) -> None:
+def explain(
+    shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None
+) -> None:
     """Show an error of a cell in the notebook, and what to do if the cell was meant for the ranks.
 
-    Called by IPython for names that are not known, and for the kinds of errors that torch raises without a group.
+    Called by IPython for names that are not known, and for the kinds of errors that torch raises
+    without a group.
     """
     if isinstance(error, NameError):
         shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
         _explain_name(getattr(error, "name", None))
     elif one_process.needs_ranks(error):
-        shell.showtraceback((kind, error, one_process.without_torch(traceback)), tb_offset=tb_offset)
+        shell.showtraceback(
+            (kind, error, one_process.without_torch(traceback)), tb_offset=tb_offset
+        )
         words = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
         if Cluster.current is None:
             words += " Start the ranks first: cluster = distlab.Cluster(4)."
@@ -206,7 +252,9 @@ def _explain_name(name: str | None) -> None:
     """Say where a name is that the notebook does not have, if the ranks have it."""
     if name in ON_RANKS or name in _names():
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
-        display.say(f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", sys.stderr)
+        display.say(
+            f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", sys.stderr
+        )
 
 
 def _names() -> Sequence[str]:
@@ -218,7 +266,9 @@ def _names() -> Sequence[str]:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns on rank 0; None if there is no cluster, or the rank is busy or does not answer."""
+    """What the function returns on rank 0; None if there is no cluster, or the rank is busy or does
+    not answer.
+    """
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
             packed = pickling.pack((function, arguments, {}), PACKED)

@@ -1,8 +1,10 @@
-"""mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a rank ends.
+"""mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a
+rank ends.
 
-Called by plan.py and processes.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which runs
-`mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does: rank r is MPI's rank r. MPI ends
-all processes of a program when one of them ends badly, so a rank that dies takes the others with it.
+Called by plan.py and processes.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which
+runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does: rank r
+is MPI's rank r. MPI ends all processes of a program when one of them ends badly, so a rank that
+dies takes the others with it.
 """
 
 import os
@@ -18,32 +20,44 @@ from distlab.compat.ipyparallel import NANNY
 
 NAME = "mpi"
 INSTALL = "pip install mpich mpi4py"
-END_SECONDS = 1.0  # that its processes have to give back their shared memory, which outlives those that are killed
+# that its processes have to give back their shared memory, which outlives those that are killed
+END_SECONDS = 1.0
 
 
 def find() -> str | None:
-    """Path of mpiexec: the one beside this Python, where pip puts it, else the first on PATH; None without one."""
+    """Path of mpiexec: the one beside this Python, where pip puts it, else the first on PATH; None
+    without one.
+    """
     beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
     return beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
 
 
 def check() -> None:
     """ArgumentError when something is missing that engines="mpi" needs."""
-    missing = [name for name, place in {"mpiexec": find(), "mpi4py": find_spec("mpi4py")}.items() if not place]
+    missing = [
+        name
+        for name, place in {"mpiexec": find(), "mpi4py": find_spec("mpi4py")}.items()
+        if not place
+    ]
     if missing:
         advice = f"Missing: {' and '.join(missing)}. {INSTALL} brings what MPI needs. Or call Cluster(n)."
         refuse("engines", "a launcher whose programs are installed here", NAME, advice)
 
 
-def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environment: Iterable[str] = ()) -> list[str]:
-    """The arguments that this mpiexec needs; Open MPI refuses the user root, and more ranks than cores, without them.
+def arguments(
+    ranks: Mapping[str, int] | None = None, address: str = "", environment: Iterable[str] = ()
+) -> list[str]:
+    """The arguments that this mpiexec needs; Open MPI refuses the user root, and more ranks than
+    cores, without them.
 
     Args:
         ranks: how many are to run, by host; None for this machine.
         address: of this machine, as the hosts see it.
         environment: names of variables that the ranks need there.
     """
-    written = subprocess.run([find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30).stdout
+    written = subprocess.run(
+        [find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30
+    ).stdout
     hosts = ",".join(f"{name}:{count}" for name, count in (ranks or {}).items())
     if not re.search(r"open ?mpi|openrte|prte|prrte", written, re.IGNORECASE):
         return ["-localhost", address, "-hosts", hosts] if hosts else []
@@ -54,9 +68,12 @@ def arguments(ranks: Mapping[str, int] | None = None, address: str = "", environ
 
 
 def first_to_end(log: str) -> int | None:
-    """The engine that ended first, from what mpiexec's processes wrote; None if they have not written it.
+    """The engine that ended first, from what mpiexec's processes wrote; None if they have not
+    written it.
 
-    How it ended is not known: mpiexec's exit status combines those of all the processes that it killed.
+    How it ended is not known: mpiexec's exit status combines those of all the processes that it
+    killed.
     """
-    found = NANNY.findall(log)  # mpiexec may pass on the lines of two nannies in another order than they were written
+    # mpiexec may pass on the lines of two nannies in another order than they were written
+    found = NANNY.findall(log)
     return int(min(found)[1]) if found else None

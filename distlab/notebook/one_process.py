@@ -1,9 +1,11 @@
-"""Said before it blocks: calls in the notebook's own process that would wait for processes which nobody has started.
+"""Said before it blocks: calls in the notebook's own process that would wait for processes which
+nobody has started.
 
-A cell without %%px runs in the notebook's kernel, which is one process. There `init_process_group` for two would wait
-in C++, where no interrupt reaches it; `spawn` starts processes that cannot find the functions of a notebook. The calls
-themselves are refused: a function with such a call may be defined here, for the ranks or for a file. Other calls of
-torch.distributed raise at once, because this process has no group: `needs_ranks` recognises that.
+A cell without %%px runs in the notebook's kernel, which is one process. There `init_process_group`
+for two would wait in C++, where no interrupt reaches it; `spawn` starts processes that cannot find
+the functions of a notebook. The calls themselves are refused: a function with such a call may be
+defined here, for the ranks or for a file. Other calls of torch.distributed raise at once, because
+this process has no group: `needs_ranks` recognises that.
 
 Runs on the notebook's kernel; put in place by magics.py. torch is not imported for it.
 """
@@ -24,10 +26,13 @@ from urllib.parse import parse_qs, urlsplit
 from distlab.errors import ClusterError
 from distlab.launch import reaper
 
-# by the module in which a function is defined: the function, what is called in its place, and where else it is
+# by the module in which a function is defined: the function, what is called in its place, and where
+# else it is
 WRAPPED: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {}
-BACKENDS = {"gloo", "nccl"}  # which wait for all others; one for tests, or of the learner's, may not
-LAUNCHED = "TORCHELASTIC_RUN_ID"  # a variable of torchrun's: it has started the other processes, too
+# which wait for all others; one for tests, or of the learner's, may not
+BACKENDS = {"gloo", "nccl"}
+# a variable of torchrun's: it has started the other processes, too
+LAUNCHED = "TORCHELASTIC_RUN_ID"
 # what torch raises where there is neither a process group nor what a launcher gives to a rank
 WITHOUT_GROUP = re.compile(
     "Default process group has not been initialized|Could not resolve the process group|RPC has not been initialized|"
@@ -43,7 +48,11 @@ def install() -> None:
     owner = os.getpid()
     waits = functools.partial(_init_process_group, owner)
     spawns = functools.partial(_spawn, owner)
-    WRAPPED["torch.distributed.distributed_c10d"] = "init_process_group", waits, ("torch.distributed",)
+    WRAPPED["torch.distributed.distributed_c10d"] = (
+        "init_process_group",
+        waits,
+        ("torch.distributed",),
+    )
     WRAPPED["torch.multiprocessing"] = "spawn", spawns, ("torch.multiprocessing.spawn",)
     sys.meta_path.insert(0, _WhenImported())
     for name in WRAPPED:
@@ -52,7 +61,9 @@ def install() -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Finds modules as the others on sys.meta_path do, and wraps the calls of those that have some, once imported."""
+    """Finds modules as the others on sys.meta_path do, and wraps the calls of those that have some,
+    once imported.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -102,7 +113,9 @@ def needs_ranks(error: BaseException) -> bool:
 
 
 def without_torch(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback that ends with the last line outside torch: the lines in torch say nothing about the mistake."""
+    """A traceback that ends with the last line outside torch: the lines in torch say nothing about
+    the mistake.
+    """
     folder = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")
     entries = []
     while traceback is not None:
@@ -119,8 +132,12 @@ def without_torch(traceback: TracebackType | None) -> TracebackType | None:
 # --- the calls ---
 
 
-def _init_process_group(owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """init_process_group: refused where it would wait in the notebook's kernel for others that nobody has started."""
+def _init_process_group(
+    owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> None:
+    """init_process_group: refused where it would wait in the notebook's kernel for others that
+    nobody has started.
+    """
     with contextlib.suppress(TypeError):  # which torch raises itself
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         n = _world_size(given)
@@ -134,7 +151,9 @@ def _init_process_group(owner: int, original: Callable[..., Any], *args: Any, **
 
 
 def _world_size(given: dict[str, Any]) -> int:
-    """The world size of a call of init_process_group, from its arguments, its URL or the environment; 1 if unknown."""
+    """The world size of a call of init_process_group, from its arguments, its URL or the
+    environment; 1 if unknown.
+    """
     url = given.get("init_method")
     if url is None and given.get("store") is None:
         url = "env://"
@@ -152,7 +171,9 @@ def _waits(given: dict[str, Any]) -> bool:
 
 
 def _others_may_come(given: dict[str, Any]) -> bool:
-    """Whether other processes may be about to join: the call limits its wait, a launcher is there, or children are."""
+    """Whether other processes may be about to join: the call limits its wait, a launcher is there,
+    or children are.
+    """
     return given.get("timeout") is not None or LAUNCHED in os.environ or _has_children()
 
 
@@ -170,12 +191,18 @@ def _has_children() -> bool:
 
 
 def _spawn(owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch.multiprocessing.spawn: refused for a function of the notebook's, which the new processes cannot find."""
+    """torch.multiprocessing.spawn: refused for a function of the notebook's, which the new
+    processes cannot find.
+    """
     with contextlib.suppress(TypeError):
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         function = given["fn"]
         is_new_python = given.get("start_method", "spawn") in ("spawn", "forkserver")
-        if os.getpid() == owner and is_new_python and getattr(function, "__module__", "") == "__main__":
+        if (
+            os.getpid() == owner
+            and is_new_python
+            and getattr(function, "__module__", "") == "__main__"
+        ):
             name = getattr(function, "__name__", "")
             name = name if name.isidentifier() else "fn"
             raise ClusterError(

@@ -1,7 +1,9 @@
-"""The processes of one cluster: fork servers, controller, engines and guard, started side by side and ended together.
+"""The processes of one cluster: fork servers, controller, engines and guard, started side by side
+and ended together.
 
-Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` in its environment, so that what belongs
-to a cluster can be found without guessing by name, even when its notebook is gone; then reaper.py ends them.
+Called by ranks.py in the notebook's kernel. Every process carries `reaper.TAG` in its environment,
+so that what belongs to a cluster can be found without guessing by name, even when its notebook is
+gone; then reaper.py ends them.
 """
 
 import contextlib
@@ -37,10 +39,13 @@ from distlab.words import grouped, rank_list
 START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
-WHERE_AND_PYTHON = "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
+WHERE_AND_PYTHON = (
+    "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
+)
 CONTROLLER_MODULE = "distlab.launch.controller"
-# Where this variable is set, ipykernel takes its process for one whose output pytest captures; then it does not read
-# what children of a rank print. A rank is another process than that of the test which started it.
+# Where this variable is set, ipykernel takes its process for one whose output pytest captures; then
+# it does not read what children of a rank print. A rank is another process than that of the test
+# which started it.
 OF_PYTEST = "PYTEST_CURRENT_TEST"
 ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
 
@@ -54,7 +59,8 @@ def surroundings() -> tuple[dict[str, str], str]:
 
 
 class Processes:
-    """A controller and its engines, connected when the constructor returns: engine ids are 0 to n - 1.
+    """A controller and its engines, connected when the constructor returns: engine ids are 0 to n -
+    1.
 
     Attributes:
         threads: OpenMP threads of each engine.
@@ -69,7 +75,8 @@ class Processes:
         programs: what starts them elsewhere: mpiexec, or a program for each.
         changed: whether a process may have ended since this was last set to False.
 
-    If a process ends, or does not register in time, nothing is left running; the error has its last lines.
+    If a process ends, or does not register in time, nothing is left running; the error has its last
+    lines.
     """
 
     def __init__(self, plan: Plan):
@@ -89,32 +96,46 @@ class Processes:
         try:
             address = self._start() if plan.attached is None else self._attach(plan.attached.client)
             self.channel = self._ends.enter_context(contextlib.closing(ControlChannel(address)))
-            # that of the first host's fork server, or else served here; importing torch for it costs most
+            # that of the first host's fork server, or else served here; importing torch for it
+            # costs most
             self._own_store = None if plan.forks else serve(listen(address))
             self.store = self.servers.to(0).store if plan.forks else (address, self._own_store.port)
         except BaseException as error:
-            logs, kind = self._last_lines(), ControllerEndedError if self._controller_ended else ClusterError
+            logs, kind = (
+                self._last_lines(),
+                ControllerEndedError if self._controller_ended else ClusterError,
+            )
             self.stop()
             if isinstance(error, HostError) or not isinstance(error, Exception):
                 raise
             words = f"The ranks did not start: {error}"
             if advice := on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
-                raise kind(f"{words.rstrip('.')}. {advice}") from error  # what was refused, logs say in other words
+                # what was refused, logs say in other words
+                raise kind(f"{words.rstrip('.')}. {advice}") from error
             raise kind("\n".join(filter(None, [words, logs]))) from error
 
     def _attach(self, client: Any) -> str:
-        """Use engines that others started, and end none of them; returns the address of this machine for them."""
+        """Use engines that others started, and end none of them; returns the address of this
+        machine for them.
+        """
         self.client = client
         engines = client.direct_view("all")
         try:
-            # first what any Python understands: a function travels as code, which another one would not survive
+            # first what any Python understands: a function travels as code, which another one would
+            # not survive
             looked = engines.apply_async(eval, WHERE_AND_PYTHON).get(timeout=ATTACH_SECONDS)
             names = [name for name, _ in looked]
-            self._check_versions(names, [this_host.installed() | {this_host.PYTHON: python} for _, python in looked])
-            self._check_versions(names, engines.apply_async(this_host.installed).get(timeout=ATTACH_SECONDS))
+            self._check_versions(
+                names, [this_host.installed() | {this_host.PYTHON: python} for _, python in looked]
+            )
+            self._check_versions(
+                names, engines.apply_async(this_host.installed).get(timeout=ATTACH_SECONDS)
+            )
         except HostError:
             raise
-        except Exception as error:  # whatever an engine raises, for example because distlab is not installed there
+        except (
+            Exception
+        ) as error:  # whatever an engine raises, for example because distlab is not installed there
             advice = "Each engine needs distlab, as installed here, and must be idle."
             raise HostError(f"The engines do not answer: {error}. {advice}") from error
         self.names = tuple(dict.fromkeys(names))
@@ -122,7 +143,9 @@ class Processes:
         return address_towards(compat.address_of_controller(client))
 
     def _check_versions(self, names: Sequence[str], versions: Sequence[Mapping[str, str]]) -> None:
-        """HostError if some engines, on hosts of these names, have other versions than this notebook."""
+        """HostError if some engines, on hosts of these names, have other versions than this
+        notebook.
+        """
         troubles = [hosts.differences(theirs) for theirs in versions]
         if not any(troubles):
             return
@@ -153,32 +176,44 @@ class Processes:
             for connection in self.servers.connections:
                 connection.process.kill()
         if not only_here:
-            command = fork_server.command(CONTROLLER_MODULE) + list(settings.controller_arguments(address, self.folder))
+            command = fork_server.command(CONTROLLER_MODULE) + list(
+                settings.controller_arguments(address, self.folder)
+            )
             self._controller = self._start_program(command, environment, "controller")
         self._start_engines(self._connections(), address, environment)
         return address
 
     def next_meeting(self, plan: Plan) -> Meeting:
-        """Where the ranks of a new generation of a cluster meet, whose keys no rank has used before."""
+        """Where the ranks of a new generation of a cluster meet, whose keys no rank has used
+        before.
+        """
         name = os.path.join(self.folder, f"group-{time.monotonic_ns()}")
         backend = plan.backend if plan.network is None else "simulated"
         where = (*self.store, name, self.channel.address, self.host_of_rank)
         return Meeting(plan.init_method, backend, plan.n, plan.timeout, seconds.BUILD, *where)
 
     def _start_server(self, command: list[str], plan: ServerPlan) -> None:
-        """Start a fork server, or what leads to those on hosts; older connections end, and what they leave there."""
+        """Start a fork server, or what leads to those on hosts; older connections end, and what
+        they leave there.
+        """
         numbers = [host.host for host in plan.hosts] or [0]
         for connection in self.servers.connections:
             if set(numbers) & set(connection.hosts):
                 connection.process.kill()
         here, there = socket.socketpair()
         with there:
-            process = self._start_program(command, plan.environment, f"host-{numbers[0]}", stdin=there, stdout=there)
+            process = self._start_program(
+                command, plan.environment, f"host-{numbers[0]}", stdin=there, stdout=there
+            )
         self.servers.connections.append(Connection(process, here, numbers, self.servers))
         self.servers.connections[-1].order(plan)
 
-    def _start_program(self, command: list[str], variables: dict[str, str], name: str, **ends: Any) -> subprocess.Popen:
-        """Start what no fork server starts; what it writes goes into a log, unless `ends` say otherwise."""
+    def _start_program(
+        self, command: list[str], variables: dict[str, str], name: str, **ends: Any
+    ) -> subprocess.Popen:
+        """Start what no fork server starts; what it writes goes into a log, unless `ends` say
+        otherwise.
+        """
         log = Path(self.folder, "log", f"{name}.log")
         log.parent.mkdir(exist_ok=True)
         environment = {**os.environ, **variables}
@@ -187,11 +222,15 @@ class Processes:
             ends = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **ends}
             program = subprocess.Popen(command, env=environment, start_new_session=True, **ends)
         self._ends.callback(program.wait)
-        self._ends.callback(program.kill)  # before; the guard, which is among the first, ends among the last
+        # before; the guard, which is among the first, ends among the last
+        self._ends.callback(program.kill)
         return program
 
-    def _start_engines(self, found: dict[str, Any], address: str, environment: dict[str, str]) -> None:
-        """Start the engines, whose controller is at this address of this machine, and connect a client.
+    def _start_engines(
+        self, found: dict[str, Any], address: str, environment: dict[str, str]
+    ) -> None:
+        """Start the engines, whose controller is at this address of this machine, and connect a
+        client.
 
         Args:
             found: how an engine and a client reach the controller.
@@ -204,22 +243,41 @@ class Processes:
         else:
             commands = [ENGINE] * n
             if self._plan.engines == mpiexec.NAME:
-                ranks = {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
-                mpi = [mpiexec.find(), *mpiexec.arguments(ranks, address, environment), "-n", str(n)]
+                ranks = (
+                    {host.name: host.ranks for host in wanted.hosts} if wanted is not None else None
+                )
+                mpi = [
+                    mpiexec.find(),
+                    *mpiexec.arguments(ranks, address, environment),
+                    "-n",
+                    str(n),
+                ]
                 commands = [[*mpi, *ENGINE, "--mpi"]]
             for number, command in enumerate(commands):
                 self.programs.append(self._start_program(command, environment, f"engine-{number}"))
-        import ipyparallel  # now: it would slow a server that imports torch, and nobody waits for it here
+        # now: it would slow a server that imports torch, and nobody waits for it here
+        import ipyparallel
 
         self.client = ipyparallel.Client(found["client"])
         compat.drop_late_replies(self.client)
-        ipyparallel.serialize.serialize_object(None)  # which imports numpy; later, the ranks would wait for it
+        # which imports numpy; later, the ranks would wait for it
+        ipyparallel.serialize.serialize_object(None)
         with waiting.allowed():
-            self._wait(lambda: self.client.ids == list(range(n)) and (not self._plan.forks or self.servers.to(0).store))
+            self._wait(
+                lambda: (
+                    self.client.ids == list(range(n))
+                    and (not self._plan.forks or self.servers.to(0).store)
+                )
+            )
 
     def _connections(self) -> dict[str, Any]:
-        """How an engine and a client reach the controller, which writes it into files when it listens."""
-        files = {kind: Path(self.folder, "security", f"ipcontroller-{kind}.json") for kind in ("engine", "client")}
+        """How an engine and a client reach the controller, which writes it into files when it
+        listens.
+        """
+        files = {
+            kind: Path(self.folder, "security", f"ipcontroller-{kind}.json")
+            for kind in ("engine", "client")
+        }
 
         def read() -> dict[str, Any] | None:
             with contextlib.suppress(OSError, json.JSONDecodeError):  # they are being written
@@ -230,7 +288,9 @@ class Processes:
             return self._wait(read)
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
-        self.servers.order(ForkOrder, engines, environment=self._connection | settings.thread_variables(threads))
+        self.servers.order(
+            ForkOrder, engines, environment=self._connection | settings.thread_variables(threads)
+        )
 
     def _reach(self, numbers: Sequence[int], here: str, until: float = 0.0) -> dict[int, Hello]:
         """Start fork servers on the hosts with these numbers, and wait for their reports.
@@ -244,7 +304,9 @@ class Processes:
                 self._start_server(command, plan)
             try:
                 with waiting.allowed():
-                    return hosts.answers(self.servers, self._plan.hosts, numbers, Path(self.folder, "log"))
+                    return hosts.answers(
+                        self.servers, self._plan.hosts, numbers, Path(self.folder, "log")
+                    )
             except HostError:
                 if time.monotonic() > until:
                     raise
@@ -256,7 +318,9 @@ class Processes:
         hellos = self._reach(others, wanted.here)
         here = next((hello.notebook for hello in hellos.values()), "127.0.0.1")
         hellos |= self._reach(wanted.local, here)
-        self.names = tuple(hellos[n].name if wanted.job else host.name for n, host in enumerate(wanted.hosts))
+        self.names = tuple(
+            hellos[n].name if wanted.job else host.name for n, host in enumerate(wanted.hosts)
+        )
         cores = [hellos[number].cores // host.ranks for number, host in enumerate(wanted.hosts)]
         self.threads = self.threads or max(1, min(cores))
         return here
@@ -270,17 +334,25 @@ class Processes:
     @property
     def _controller_ended(self) -> bool:
         """Whether the process has ended that carries all messages."""
-        forked = any(engine == CONTROLLER for c in self.servers.connections for engine, _ in c.engines)
+        forked = any(
+            engine == CONTROLLER for c in self.servers.connections for engine, _ in c.engines
+        )
         return forked or (self._controller is not None and self._controller.poll() is not None)
 
     def check_controller(self) -> None:
-        """ClusterError if the controller has ended; the ranks, which nothing can reach then, are ended, too."""
+        """ClusterError if the controller has ended; the ranks, which nothing can reach then, are
+        ended, too.
+        """
         if self._controller_ended:
             reaper.end(reaper.find(self.tag))
-            raise ClusterError("The controller process has ended, and with it the ranks: call cluster.restart().")
+            raise ClusterError(
+                "The controller process has ended, and with it the ranks: call cluster.restart()."
+            )
 
     def _wait(self, condition: Callable[[], Any], old: Collection[tuple[int, int]] = ()) -> Any:
-        """Wait until a condition holds, and return it; `old` are engines and processes that may end meanwhile."""
+        """Wait until a condition holds, and return it; `old` are engines and processes that may end
+        meanwhile.
+        """
         began = asked = time.monotonic()
         while not (value := condition()):
             self.check_controller()
@@ -291,7 +363,9 @@ class Processes:
                 raise ClusterError(f"a process could not be forked ({refused}).")
             for rank, pid in self.servers.pids.items():
                 if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
-                    raise ClusterError(f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip())
+                    raise ClusterError(
+                        f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip()
+                    )
             lost = self._plan.forks and any(map(self.servers.why_lost, range(max(1, self._plan.n))))
             if lost or any(program.poll() is not None for program in self.programs):
                 raise ClusterError("a process ended before all engines had registered.")
@@ -305,12 +379,16 @@ class Processes:
 
     @property
     def can_fork(self) -> bool:
-        """Whether engines can be replaced one by one: servers fork them, and all that they need is alive."""
+        """Whether engines can be replaced one by one: servers fork them, and all that they need is
+        alive.
+        """
         reached = any(set(c.hosts) - set(c.lost) for c in self.servers.connections)
         return self._plan.forks and reached and not self._controller_ended
 
     def can_serve(self, plan: Plan) -> bool:
-        """Whether a new cluster's engines, forked here, are as if its own processes had been started now."""
+        """Whether a new cluster's engines, forked here, are as if its own processes had been
+        started now.
+        """
         ours, theirs = ((one.engines, one.hosts, one.preload) for one in (self._plan, plan))
         return ours == theirs and self._surroundings == surroundings()
 
@@ -320,7 +398,9 @@ class Processes:
         return self._plan.forks and self._plan.hosts is None
 
     def end_engines(self) -> None:
-        """End all engines, and what they have started; fork server and controller wait for new ones."""
+        """End all engines, and what they have started; fork server and controller wait for new
+        ones.
+        """
         self.replace([], 1, [])
         server = psutil.Process(self.servers.to(0).process.pid)
         stay = {server.pid, *(child.pid for child in server.children(recursive=True))}
@@ -329,20 +409,29 @@ class Processes:
     def replace(self, ids: list[int], threads: int, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.
 
-        Afterwards the engines are `all_ids`; `threads` is the number of OpenMP threads of each new one.
+        Afterwards the engines are `all_ids`; `threads` is the number of OpenMP threads of each new
+        one.
         """
         unwanted = {*ids, *(set(self.client.ids) - set(all_ids))}
         old = self.servers.pids.items()
         try:
-            if lost := {self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)}:
+            if lost := {
+                self.servers.host_of_engine[rank] for rank in ids if self.servers.why_lost(rank)
+            }:
                 if self._plan.hosts is None or self._plan.hosts.job is not None:
-                    raise ClusterError("The process that forks the ranks is lost, and does not start again by itself.")
-                self._reach(sorted(lost), self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS)
+                    raise ClusterError(
+                        "The process that forks the ranks is lost, and does not start again by itself."
+                    )
+                self._reach(
+                    sorted(lost), self.channel.address[0], time.monotonic() + hosts.RETURN_SECONDS
+                )
             self.servers.order(KillOrder, unwanted)
             self._wait(lambda: not unwanted & set(self.client.ids), old=old)
             self.channel.hear(0)  # that their connections have ended
             self._fork(ids, threads)
-            self.store = self._wait(lambda: self.client.ids == all_ids and self.servers.to(0).store, old=old)
+            self.store = self._wait(
+                lambda: self.client.ids == all_ids and self.servers.to(0).store, old=old
+            )
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
@@ -377,15 +466,26 @@ class Processes:
         return ""
 
     def fault_of(self, rank: int) -> faults.Fault:
-        """Where the newest process of an engine was if a fault in compiled code ended it, as far as that is known."""
-        part = self.servers.fault_of(rank) if self._plan.forks else faults.learners_part(self.folder, rank)
+        """Where the newest process of an engine was if a fault in compiled code ended it, as far as
+        that is known.
+        """
+        part = (
+            self.servers.fault_of(rank)
+            if self._plan.forks
+            else faults.learners_part(self.folder, rank)
+        )
         return faults.read(part)
 
     def first_to_end(self, otherwise: int) -> int:
-        """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do not say."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # mpiexec's processes may write after a rank has ended
+        """Which engine ended first, so that mpiexec ended the others; `otherwise` if their logs do
+        not say.
+        """
+        # mpiexec's processes may write after a rank has ended
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.programs[0].wait(LAST_WORDS_SECONDS)
-        first = mpiexec.first_to_end(Path(self.folder, "log", "engine-0.log").read_text(errors="replace"))
+        first = mpiexec.first_to_end(
+            Path(self.folder, "log", "engine-0.log").read_text(errors="replace")
+        )
         return otherwise if first is None else first
 
     def stop(self) -> None:
@@ -401,5 +501,10 @@ class Processes:
     def _last_lines(self) -> str:
         """The last eight lines that the processes wrote, newest file last."""
         logs = sorted(Path(self.folder, "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
-        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line
+            for path in logs
+            for line in path.read_text(errors="replace").splitlines()
+            if line.strip()
+        ]
         return "\n".join(lines[-8:])

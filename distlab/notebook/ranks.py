@@ -1,6 +1,8 @@
-"""The ranks of one cluster as processes and as a group: started, joined, asked, freed, replaced, ended.
+"""The ranks of one cluster as processes and as a group: started, joined, asked, freed, replaced,
+ended.
 
-Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ranks and to rebuild the group.
+Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ranks and to rebuild
+the group.
 """
 
 import contextlib
@@ -33,7 +35,8 @@ from distlab.words import rank_list
 
 
 class Ranks:
-    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns; an error leaves none.
+    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns; an
+    error leaves none.
 
     Attributes:
         plan: how they were started, with the network that they are on now.
@@ -53,7 +56,8 @@ class Ranks:
         self.faults: dict[int, Fault] = {}
         self.broken = False
         self.joined: list[Joined] = []
-        self._cut = False  # whether connections between ranks were shut down since the group was built
+        # whether connections between ranks were shut down since the group was built
+        self._cut = False
         self._simulates = False  # whether the ranks are on simulated machines now
         self._trouble_shown = False  # whether it was said that a watchdog has failed
         self._owner = os.getpid()
@@ -66,7 +70,9 @@ class Ranks:
                 raise
 
     def _build(self, new: list[int], gives_way: bool = False) -> str:
-        """Build the group, with new processes for the ranks `new`; what ended with an old group, in sentences."""
+        """Build the group, with new processes for the ranks `new`; what ended with an old group, in
+        sentences.
+        """
         plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
         if new and old is not None and old.can_fork:
             old.replace(new, plan.threads or old.threads, everyone)
@@ -90,11 +96,14 @@ class Ranks:
             except IndexError as error:  # ipyparallel's: the rank has just ended
                 raise self._not_built([self._join_failure(rank, error)], [], is_first) from error
         self.joined = self._all_joined(joining, is_first)
-        self.channel.meet(everyone, seconds.BUILD)  # which also hears what the ranks have said of the old group
+        # which also hears what the ranks have said of the old group
+        self.channel.meet(everyone, seconds.BUILD)
         self.plan = replace(plan, threads=plan.threads or self._processes.threads)
         self.lost, self.broken, self._cut = {}, False, False
         self.channel.without_group = False
-        return failures.gone_with_group(any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined))
+        return failures.gone_with_group(
+            any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined)
+        )
 
     def _all_joined(self, joining: Mapping[int, futures.Future], is_first: bool) -> list[Joined]:
         """What the ranks report that join a group, by rank.
@@ -112,14 +121,23 @@ class Ranks:
         patience = seconds.BUILD + self._connecting() + seconds.AFTER_DEATH
         pending = set(joining)
         while pending:
-            # one that only waited for others may lose its connections before the reply of the culprit is here
+            # one that only waited for others may lose its connections before the reply of the
+            # culprit is here
             limit = seconds.AFTER_DEATH if failed else patience
-            some, _ = futures.wait([joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED)
+            some, _ = futures.wait(
+                [joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED
+            )
             arrived = [rank for rank in sorted(pending) if joining[rank] in some]
             pending -= set(arrived)
-            replies = {rank: joining[rank].exception() or joining[rank].result() for rank in arrived}
+            replies = {
+                rank: joining[rank].exception() or joining[rank].result() for rank in arrived
+            }
             joined |= {rank: reply for rank, reply in replies.items() if isinstance(reply, Joined)}
-            failed += [self._join_failure(rank, reply) for rank, reply in replies.items() if rank not in joined]
+            failed += [
+                self._join_failure(rank, reply)
+                for rank, reply in replies.items()
+                if rank not in joined
+            ]
             if not arrived or any(not failures.waited_to_join(one) for one in failed):
                 break
         if len(joined) == len(joining):
@@ -128,14 +146,20 @@ class Ranks:
         raise self._not_built(failed, sorted(pending), is_first)
 
     def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
-        return ClusterError(failures.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first))
+        return ClusterError(
+            failures.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first)
+        )
 
     def _connecting(self) -> float:
-        """Seconds that ranks have to connect when all of them are there: those of a call, at most BUILD."""
+        """Seconds that ranks have to connect when all of them are there: those of a call, at most
+        BUILD.
+        """
         return min(self.plan.timeout, seconds.BUILD)
 
     def _join_failure(self, rank: int, reply: Any) -> Failure:
-        """Why a rank could not join: as it has described it, or how it has ended, or what ipyparallel knows."""
+        """Why a rank could not join: as it has described it, or how it has ended, or what
+        ipyparallel knows.
+        """
         if isinstance(reply, Failure):
             return failures.failure(reply)
         pid = self._processes.servers.pids.get(rank)
@@ -144,14 +168,19 @@ class Ranks:
             how = failures.exit_words(None)
         if how:
             return Failure(rank, failures.DIED, how)
-        return Failure(rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply)))
+        return Failure(
+            rank,
+            getattr(reply, "ename", type(reply).__name__),
+            getattr(reply, "evalue", str(reply)),
+        )
 
     @waiting.held()
     def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
-        """Rebuild the group, with a new process for every rank that has died; the others keep their variables.
+        """Rebuild the group, with a new process for every rank that has died; the others keep their
+        variables.
 
-        An interrupt ends only the wait for what ranks are still doing: if only some ranks were sent to the new meeting,
-        they would wait for the others.
+        An interrupt ends only the wait for what ranks are still doing: if only some ranks were sent
+        to the new meeting, they would wait for the others.
 
         Args:
             anew: whether to rebuild whole connections, too, so that RPC ends with them.
@@ -163,20 +192,30 @@ class Ranks:
         self.note_deaths()
         self._cut |= anew
         deadline = time.monotonic() + seconds.BUILD
-        while busy := engines_with_work(self.client) - set(self.lost):  # with what they were sent before
+        # with what they were sent before
+        while busy := engines_with_work(self.client) - set(self.lost):
             if time.monotonic() > deadline:
                 words = f"an earlier cell is still running on {rank_list([*busy])} after {seconds.BUILD:g} s"
-                raise ClusterError(f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first.")
+                raise ClusterError(
+                    f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first."
+                )
             with waiting.allowed():
                 time.sleep(0.002)
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
-            raise ClusterError(f"The cluster is incomplete: {failures.deaths(self.lost)}. {advice}.")
+            raise ClusterError(
+                f"The cluster is incomplete: {failures.deaths(self.lost)}. {advice}."
+            )
         return self._build(sorted(self.lost), gives_way)
 
     def ready(self, targets: Sequence[int]) -> None:
-        """Before a cell: make sure that all ranks are there and the group is whole; no group while a host is lost."""
-        if self._processes.changed or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n:
+        """Before a cell: make sure that all ranks are there and the group is whole; no group while
+        a host is lost.
+        """
+        if (
+            self._processes.changed
+            or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n
+        ):
             self.note_deaths()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
@@ -193,10 +232,18 @@ class Ranks:
         return Replies(self.client.direct_view(targets).apply_async(function), targets)
 
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
-        """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time to answer."""
+        """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time
+        to answer.
+        """
         with_work = engines_with_work(self.client)
-        received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT) if patient else self.channel.ask(ranks)
-        self._show_troubles({rank: answer.error for rank, answer in received.items() if answer.error})
+        received = (
+            self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT)
+            if patient
+            else self.channel.ask(ranks)
+        )
+        self._show_troubles(
+            {rank: answer.error for rank, answer in received.items() if answer.error}
+        )
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
 
     def _show_troubles(self, unseen: Mapping[int, str]) -> None:
@@ -222,14 +269,18 @@ class Ranks:
         return Patience(self.channel, pids)
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since this was last asked, by the rank that ran them."""
+        """What functions of remote calls have printed since this was last asked, by the rank that
+        ran them.
+        """
         if self.stopped:
             return {}
         arrived = self.channel.arrivals.select(0)
         return self.channel.printed() if arrived or self.channel.texts else {}
 
     def clear_what_is_left(self, reports: bool) -> None:
-        """After a cell: report operations that nothing can match any more, and build a new group without them."""
+        """After a cell: report operations that nothing can match any more, and build a new group
+        without them.
+        """
         if self.stopped or not self.channel.unwaited:
             return
         self.channel.unwaited = False
@@ -243,26 +294,43 @@ class Ranks:
                 display.say(report.words_of_left(left, stays, gone), sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Number, process id, state in words and memory in megabytes of each rank, as `Cluster.describe` has them."""
+        """Number, process id, state in words and memory in megabytes of each rank, as
+        `Cluster.describe` has them.
+        """
         lost = self.lost | {rank: self._how_ended(rank) for rank in self.unnoted_deaths()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
-        does = {rank: report.activity(status) for rank, status in self.states(there, patient=True).items()} | lost
+        does = {
+            rank: report.activity(status)
+            for rank, status in self.states(there, patient=True).items()
+        } | lost
         memory = self.memory(seconds.ANSWER_FOR_REPORT)
         rows = []
         for rank, one in enumerate(self.joined):
             host = {"host": self.hosts[rank]} if self.hosts else {}
-            rows.append({"rank": rank, "pid": one.pid, "state": does[rank], "megabytes": memory.get(rank), **host})
+            rows.append(
+                {
+                    "rank": rank,
+                    "pid": one.pid,
+                    "state": does[rank],
+                    "megabytes": memory.get(rank),
+                    **host,
+                }
+            )
         return rows
 
     def names(self, rank: int) -> tuple[str, ...]:
-        """The names that cells can use on a rank, also while it is busy: its watchdog answers. None if it does not."""
+        """The names that cells can use on a rank, also while it is busy: its watchdog answers. None
+        if it does not.
+        """
         answer = self.channel.ask([rank], seconds.ANSWER, messages.NAMES).get(rank)
         return () if answer is None or answer.variables is None else answer.variables
 
     def peek(self, rank: int, packed: Sequence[Any], limit: float) -> Any:
-        """What a function returns on a rank that has nothing else to do; None if it has, or does not answer in time.
+        """What a function returns on a rank that has nothing else to do; None if it has, or does
+        not answer in time.
 
-        A question for a person's convenience: nothing is waited for, interrupted, freed or rebuilt for it.
+        A question for a person's convenience: nothing is waited for, interrupted, freed or rebuilt
+        for it.
 
         Args:
             packed: the arguments of entry.call.
@@ -280,12 +348,19 @@ class Ranks:
     def memory(self, limit: float) -> dict[int, float]:
         """Megabytes of each rank that answers within `limit` seconds."""
         there = [rank for rank in range(self.plan.n) if rank not in self.lost]
-        return {rank: one.megabytes for rank, one in self.channel.ask(there, limit, messages.MEMORY).items()}
+        return {
+            rank: one.megabytes
+            for rank, one in self.channel.ask(there, limit, messages.MEMORY).items()
+        }
 
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return [] if self.stopped else [self._processes.names[host] for host in self._processes.host_of_rank]
+        return (
+            []
+            if self.stopped
+            else [self._processes.names[host] for host in self._processes.host_of_rank]
+        )
 
     def free_all(self) -> dict[int, str]:
         """Interrupt whatever the ranks are doing, and return when all of them are idle.
@@ -306,9 +381,10 @@ class Ranks:
     def bring_back(self, sent: Replies, states: Mapping[int, RankStatus]) -> dict[int, str]:
         """Free and interrupt busy ranks.
 
-        A rank that is not free in time, or that a person interrupts a second time, is ended; a new process takes its
-        place when the group is rebuilt. Ranks that `states` shows waiting in communication are only freed at first: an
-        interrupt could hit an exception that is being raised.
+        A rank that is not free in time, or that a person interrupts a second time, is ended; a new
+        process takes its place when the group is rebuilt. Ranks that `states` shows waiting in
+        communication are only freed at first: an interrupt could hit an exception that is being
+        raised.
 
         Returns:
             for every rank that had to be ended, what is lost with it, in words.
@@ -316,7 +392,9 @@ class Ranks:
         self.broken = self._cut = True
         with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
             patience, given_up = self.patience(sent.unfinished()), set()
-            communicating = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
+            communicating = {
+                rank for rank, state in states.items() if state.doing == messages.COMMUNICATING
+            }
             while busy := set(sent.unfinished()) - given_up - set(self.lost):
                 self.free(busy & communicating, messages.FREE)
                 self.channel.ask(busy - communicating, 0, messages.COME_BACK)
@@ -331,23 +409,32 @@ class Ranks:
         sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
             self.note_death(rank)
-        return {rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless}
+        return {
+            rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless
+        }
 
     def free(self, ranks: Iterable[int], want: str = messages.FREE_WAITING) -> None:
-        """Have watchdogs end the waits of their ranks in communication; with FREE, all that they send and receive."""
+        """Have watchdogs end the waits of their ranks in communication; with FREE, all that they
+        send and receive.
+        """
         self._cut = True
         self.channel.ask(ranks, 0, want)
 
     def check(self) -> None:
         """While ranks are waited for: ClusterError if they cannot be reached."""
         if self.stopped:
-            raise ClusterError("The cluster was stopped before this cell had finished; its results are lost.")
+            raise ClusterError(
+                "The cluster was stopped before this cell had finished; its results are lost."
+            )
         self._processes.check_controller()
 
     def note_deaths(self) -> None:
-        """Notice which ranks have died since the last look, and print which ones will be replaced; nothing is sent."""
+        """Notice which ranks have died since the last look, and print which ones will be replaced;
+        nothing is sent.
+        """
         self._processes.check_controller()
-        self._processes.changed = not self.plan.forks  # fork servers report each end, and nothing else does
+        # fork servers report each end, and nothing else does
+        self._processes.changed = not self.plan.forks
         died = {rank: self.note_death(rank) for rank in {*self.unnoted_deaths(), *self._cut_off()}}
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
@@ -356,12 +443,19 @@ class Ranks:
             display.say(words, sys.stdout)
 
     def unnoted_deaths(self) -> list[int]:
-        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in `lost` yet."""
+        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in
+        `lost` yet.
+        """
         there, ended = set(self.client.ids), self._processes.how_ended
-        return [r for r, one in enumerate(self.joined) if (r not in there or ended(r, one.pid)) and r not in self.lost]
+        return [
+            r
+            for r, one in enumerate(self.joined)
+            if (r not in there or ended(r, one.pid)) and r not in self.lost
+        ]
 
     def _cut_off(self) -> list[int]:
-        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they count as dead.
+        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they
+        count as dead.
 
         One that still works is left alone meanwhile.
         """
@@ -380,7 +474,8 @@ class Ranks:
     def note_death(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
-        if self.plan.engines == mpiexec.NAME and not self.lost:  # one has ended, and mpiexec ended the others
+        # one has ended, and mpiexec ended the others
+        if self.plan.engines == mpiexec.NAME and not self.lost:
             self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
             self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
@@ -390,7 +485,9 @@ class Ranks:
         return self.lost[rank]
 
     def _how_ended(self, rank: int) -> str:
-        """How the process of a rank has ended, in words; the launcher may see it later than ipyparallel."""
+        """How the process of a rank has ended, in words; the launcher may see it later than
+        ipyparallel.
+        """
         deadline, pid = time.monotonic() + seconds.AFTER_DEATH, self.joined[rank].pid
         while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -400,8 +497,14 @@ class Ranks:
 
     @property
     def host_is_lost(self) -> bool:
-        """Whether a rank has died with a host that cannot be reached any more, so that no new one takes its place."""
-        return self.plan.forks and self.plan.hosts is not None and any(map(self._processes.servers.why_lost, self.lost))
+        """Whether a rank has died with a host that cannot be reached any more, so that no new one
+        takes its place.
+        """
+        return (
+            self.plan.forks
+            and self.plan.hosts is not None
+            and any(map(self._processes.servers.why_lost, self.lost))
+        )
 
     @property
     def stopped(self) -> bool:
@@ -409,7 +512,8 @@ class Ranks:
         return self._processes is None
 
     def end(self, keep: bool = False) -> Processes | None:
-        """End all processes; does nothing the second time, or in a process forked from the notebook's.
+        """End all processes; does nothing the second time, or in a process forked from the
+        notebook's.
 
         Args:
             keep: whether to return them instead, where they can be used for another cluster.

@@ -25,7 +25,9 @@ CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 @contextlib.contextmanager
 def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
-    """A trace of what some ranks of a `Cluster` do meanwhile; a simulated one notes what all ranks do anyway."""
+    """A trace of what some ranks of a `Cluster` do meanwhile; a simulated one notes what all ranks
+    do anyway.
+    """
     ranks, trace = cluster.ranks, Trace(targets, cluster.simulated)
     ranks.ready(targets)
     if trace.simulated:
@@ -35,7 +37,8 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
     try:
         yield trace
     finally:
-        trace.finish(read.read({}), dict.fromkeys(targets, "its recording could not be read"))  # unless it can be, now
+        # unless it can be, now
+        trace.finish(read.read({}), dict.fromkeys(targets, "its recording could not be read"))
         if trace.simulated:
             trace.finish(virtual.read(cluster.call(simulated.settle)[0], targets), {})
         else:
@@ -45,18 +48,30 @@ def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
-    """Begin on every target, or on none: ClusterError when one cannot, for example because it is being profiled."""
+    """Begin on every target, or on none: ClusterError when one cannot, for example because it is
+    being profiled.
+    """
     _, missing = _gather(ranks, targets, entry.start_recording)
     for rank, why in missing.items():
         _gather(ranks, {*targets} - {*missing}, entry.stop_recording)
-        raise ClusterError(f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart().")
+        raise ClusterError(
+            f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart()."
+        )
 
 
-def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -> tuple[dict[int, Any], dict[int, str]]:
-    """What a function returns on each target that replies in time, and in words why the others did not."""
+def _gather(
+    ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]
+) -> tuple[dict[int, Any], dict[int, str]]:
+    """What a function returns on each target that replies in time, and in words why the others did
+    not.
+    """
     if ranks.stopped:
         return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
-    missing = {r: f"it {ranks.note_death(r)}" for r in targets if r not in ranks.client.ids or r in ranks.lost}
+    missing = {
+        r: f"it {ranks.note_death(r)}"
+        for r in targets
+        if r not in ranks.client.ids or r in ranks.lost
+    }
     there = [rank for rank in targets if rank not in missing]
     if not there:
         return {}, missing
@@ -66,7 +81,9 @@ def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -
     for rank in there:
         if rank not in received:
             missing[rank] = f"no answer came within {seconds.BUILD:g} s"
-        elif isinstance(error := received[rank], Exception):  # a RuntimeError has the words of rank/recording.py
+        elif isinstance(
+            error := received[rank], Exception
+        ):  # a RuntimeError has the words of rank/recording.py
             missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
     return {rank: reply for rank, reply in received.items() if rank not in missing}, missing
 
@@ -74,8 +91,8 @@ def _gather(ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]) -
 def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
     """How far the clocks of ranks are ahead of this machine's, for ranks with another clock.
 
-    Of several questions, the one that was answered soonest counts: the rank looked at its clock at some time between
-    question and answer.
+    Of several questions, the one that was answered soonest counts: the rank looked at its clock at
+    some time between question and answer.
 
     Source: F. Cristian, Probabilistic clock synchronization, 1989.
     """

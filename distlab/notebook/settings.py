@@ -10,7 +10,8 @@ from distlab.wire import rendezvous
 
 
 def environment(tag: str, alone: bool) -> dict[str, str]:
-    """What the environment of each process of a cluster has in addition to the notebook's; ranks have more threads.
+    """What the environment of each process of a cluster has in addition to the notebook's; ranks
+    have more threads.
 
     Args:
         tag: marks a process as the cluster's.
@@ -20,22 +21,27 @@ def environment(tag: str, alone: bool) -> dict[str, str]:
         reaper.TAG: tag,
         **thread_variables(1),
         **(dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface()) if alone else {}),
-        # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs 5 s, so wait 1 s
+        # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs
+        # 5 s, so wait 1 s
         "RES_OPTIONS": "timeout:1 attempts:1",
-        # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved output may do that
+        # what torch's C++ side logs is also raised; its lines carry the time of day, and no saved
+        # output may do that
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
         # torch's profiler writes on stderr that it begins and ends, at every level below this one
         "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "6"),
         # traces read torch's flight recorder; this is torch's own default
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # as fork_server.command does it, for all that it does not start; join takes it back
+        # as fork_server.command does it, for all that it does not start; join takes it back
+        "PYTHONSAFEPATH": "1",
     }
 
 
 def thread_variables(threads: int) -> dict[str, str]:
     """The variables that set how many threads a rank computes with."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
+    )
 
 
 def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
@@ -52,17 +58,21 @@ def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
         "--HeartMonitor.period=1000",  # but 5 while engines come, see controller.py
         "--HeartMonitor.max_heartmonitor_misses=30",
         "--IPController.broadcast_scheduler_depth=0",
-        # the hub would keep a copy of every message, tensors included, for questions that are never asked
+        # the hub would keep a copy of every message, tensors included, for questions that are never
+        # asked
         "--nodb",
         "--log-level=WARN",
     )
 
 
 def encrypt(folder: str) -> None:
-    """Have a controller of this profile folder encrypt what it sends, and sign it with a key that no command line has.
+    """Have a controller of this profile folder encrypt what it sends, and sign it with a key that
+    no command line has.
 
     With encryption ipyparallel leaves signing out, unless it is given a key.
     """
     path = os.path.join(folder, "ipcontroller_config.py")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(f"c.Session.key = {os.urandom(32).hex().encode()!r}\nc.IPController.enable_curve = True\n")
+        file.write(
+            f"c.Session.key = {os.urandom(32).hex().encode()!r}\nc.IPController.enable_curve = True\n"
+        )

@@ -1,4 +1,5 @@
-"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and more patience on a loaded machine.
+"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and more patience on a
+loaded machine.
 
 Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
 """
@@ -21,7 +22,9 @@ from distlab.wire.messages import IDLE, STATUS, Answer
 
 
 class _Gate:
-    """A handler of SIGINT that holds the signal while it is closed, and passes it to `handler` when it is open."""
+    """A handler of SIGINT that holds the signal while it is closed, and passes it to `handler` when
+    it is open.
+    """
 
     def __init__(self, handler: Callable[..., Any]):
         self.handler, self.open, self.kept = handler, False, False
@@ -39,11 +42,13 @@ class _Gate:
 
 
 def held() -> contextlib.AbstractContextManager[None]:
-    """An interrupt waits until this is over, or until something inside is `allowed` to be interrupted.
+    """An interrupt waits until this is over, or until something inside is `allowed` to be
+    interrupted.
 
-    A KeyboardInterrupt can come between any two steps of Python, for example after a process has been started and
-    before it is noted, and then nothing would end that process. One that came before an error does not replace it.
-    Python interrupts only the main thread, and only if SIGINT has a handler; elsewhere this changes nothing.
+    A KeyboardInterrupt can come between any two steps of Python, for example after a process has
+    been started and before it is noted, and then nothing would end that process. One that came
+    before an error does not replace it. Python interrupts only the main thread, and only if SIGINT
+    has a handler; elsewhere this changes nothing.
     """
     return _turned(False)
 
@@ -115,31 +120,39 @@ class Replies:
 
 
 class Patience:
-    """Patience with some ranks, from now on; each has a clock that stands still while the rank waits for a CPU.
+    """Patience with some ranks, from now on; each has a clock that stands still while the rank
+    waits for a CPU.
 
-    On a loaded machine a rank spends most of the time in the queue for a CPU, where it can neither act nor answer.
-    Linux counts how long each thread has been in that queue; elsewhere, a rank's own time is that of the clock.
+    On a loaded machine a rank spends most of the time in the queue for a CPU, where it can neither
+    act nor answer. Linux counts how long each thread has been in that queue; elsewhere, a rank's
+    own time is that of the clock.
 
-    Source: the second number in /proc/PID/task/TID/schedstat, Linux's Documentation/scheduler/sched-stats.rst.
+    Source: the second number in /proc/PID/task/TID/schedstat, Linux's
+    Documentation/scheduler/sched-stats.rst.
 
     Args:
         channel: to their watchdogs.
-        pids: their process numbers by rank; None for one on another host, whose own time is that of the clock.
+        pids: their process numbers by rank; None for one on another host, whose own time is that of
+            the clock.
     """
 
     def __init__(self, channel: ControlChannel, pids: Mapping[int, int | None]):
         self._channel, self._pids, self._began = channel, pids, time.monotonic()
         self._before = {rank: _queued(pid) for rank, pid in pids.items()}
-        self._excused: dict[int, float] = {}  # by rank, its own time when it was last seen idle or in an import
+        # by rank, its own time when it was last seen idle or in an import
+        self._excused: dict[int, float] = {}
 
     def own_time(self, rank: int) -> float:
-        """Seconds of the rank's own time. Its main thread and the one that answers take turns: both queues count."""
+        """Seconds of the rank's own time. Its main thread and the one that answers take turns: both
+        queues count.
+        """
         pid, before = self._pids[rank], self._before[rank]
         waits = {task: queued - before.get(task, 0.0) for task, queued in _queued(pid).items()}
         return self._clock() - waits.pop(str(pid), 0.0) - max(waits.values(), default=0.0)
 
     def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
-        """Like ControlChannel.ask, repeated, longer each time, while a silent rank often waits for a CPU.
+        """Like ControlChannel.ask, repeated, longer each time, while a silent rank often waits for
+        a CPU.
 
         Args:
             limit: seconds of its own time in which each rank must answer.
@@ -153,11 +166,15 @@ class Patience:
         return received
 
     def given_up(self, busy: Iterable[int]) -> set[int]:
-        """Those of `busy`, which were to become free when this was made, that had the time to and will not."""
+        """Those of `busy`, which were to become free when this was made, that had the time to and
+        will not.
+        """
         own = {rank: self.own_time(rank) for rank in busy}
         late = {rank: self._pids[rank] for rank in own if own[rank] >= seconds.ASK_WHY}
         for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():
-            if answer.status is not None and (answer.status.doing == IDLE or answer.status.importing):
+            if answer.status is not None and (
+                answer.status.doing == IDLE or answer.status.importing
+            ):
                 self._excused[rank] = own[rank]
         if self._clock() >= seconds.LIMIT:
             return set(own)
@@ -169,7 +186,9 @@ class Patience:
 
 
 def _queued(pid: int | None) -> dict[str, float]:
-    """The seconds that each thread of a process has waited for a CPU since it began; none for a process elsewhere."""
+    """The seconds that each thread of a process has waited for a CPU since it began; none for a
+    process elsewhere.
+    """
     waits: dict[str, float] = {}
     for file in map(Path, glob.glob(f"/proc/{pid}/task/*/schedstat")):
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended

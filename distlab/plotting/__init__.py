@@ -1,7 +1,8 @@
 """On the notebook's kernel: figures of distributed programs from plain data, in one style.
 
-Each function returns a matplotlib figure or axes; lessons and results that draw themselves call them. A module is
-imported when one of its functions is first used: `import distlab` must not import matplotlib.
+Each function returns a matplotlib figure or axes; lessons and results that draw themselves call
+them. A module is imported when one of its functions is first used: `import distlab` must not import
+matplotlib.
 """
 
 from importlib import import_module

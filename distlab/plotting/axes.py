@@ -23,7 +23,8 @@ SMALL = 11  # font size of labels in the axes, in points
 
 @contextmanager
 def new_axes(width: float, height: float, **labels: Any) -> Iterator[Axes]:
-    """Axes with a title and labels, to draw on in the project's style: `with new_axes(5, 4) as ax: ...`.
+    """Axes with a title and labels, to draw on in the project's style: `with new_axes(5, 4) as ax:
+    ...`.
 
     They are those of a new figure, sized in inches, which a notebook shows when its cell ends.
     """
@@ -36,9 +37,11 @@ def new_axes(width: float, height: float, **labels: Any) -> Iterator[Axes]:
 def new_panels(
     width: float, height: float, rows: int, columns: int, title: str = "", **options: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure and its axes, row by row, to draw on in the project's style: `with new_panels(7, 4, 1, 2) as ...`.
+    """A figure and its axes, row by row, to draw on in the project's style: `with new_panels(7, 4,
+    1, 2) as ...`.
 
-    A notebook shows it if it is the last value of a cell. `options` are those of matplotlib's `subplots`.
+    A notebook shows it if it is the last value of a cell. `options` are those of matplotlib's
+    `subplots`.
     """
     figure = new_figure(width, height, layout="constrained")
     with style():
@@ -50,16 +53,20 @@ def new_panels(
 
 
 def short(value: float, unit: str) -> str:
-    """A number of at most three digits with the prefix of its unit that fits: "38 µs", "2.31 GB/s"."""
+    """A number of at most three digits with the prefix of its unit that fits: "38 µs", "2.31
+    GB/s".
+    """
     return EngFormatter(unit)(float(f"{value:.3g}"))
 
 
 def log_ticks(axis: Axis, unit: str) -> None:
     """Put two to six ticks on a logarithmic axis, with units; those of "B" at powers of two."""
     low, high = axis.get_view_interval()
-    if high < 5 * low:  # so that two of the steps 1, 2, 3, 5 lie in it; with fewer, matplotlib takes steps of its own
+    # so that two of the steps 1, 2, 3, 5 lie in it; with fewer, matplotlib takes steps of its own
+    if high < 5 * low:
         middle = (low * high) ** 0.5
-        axis.axes.set(**{f"{axis.axis_name}lim": (middle / 5**0.5, middle * 5**0.5)})  # of all that share it
+        # of all that share it
+        axis.axes.set(**{f"{axis.axis_name}lim": (middle / 5**0.5, middle * 5**0.5)})
     ratio = high / low
     if unit == "B":
         axis.set_major_locator(LogLocator(base=4 if ratio > 64 else 2, numticks=4))
@@ -72,7 +79,9 @@ def log_ticks(axis: Axis, unit: str) -> None:
 
 
 def even_ticks(axis: Axis, unit: str) -> None:
-    """Put at most six ticks on a linear axis, at round numbers, with units: "s", "%" of numbers up to 100, or none."""
+    """Put at most six ticks on a linear axis, at round numbers, with units: "s", "%" of numbers up
+    to 100, or none.
+    """
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
     axis.set_major_formatter({"%": "{x:.0f}%", "": "{x:g}"}.get(unit) or EngFormatter(unit))
 
@@ -83,18 +92,30 @@ def even_ticks(axis: Axis, unit: str) -> None:
 def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     """Write labels to the right of the axes, beside the ends of curves and pushed apart."""
     figure = ax.figure
-    figure.draw_without_rendering()  # the layout, and so the height of the axes, is known from here on
+    # the layout, and so the height of the axes, is known from here on
+    figure.draw_without_rendering()
     points = 72 / figure.dpi
     ends = sorted(ends, key=lambda end: end[1])
     heights = [ax.transData.transform(end[:2])[1] * points for end in ends]
-    for (_, y, text, color), at, height in zip(ends, spread(heights, SMALL * 1.35), heights, strict=True):
-        place = {"xytext": (9, at - height), "textcoords": "offset points", "xycoords": ax.get_yaxis_transform()}
-        ax.annotate(text, (1, y), color=color, fontsize=SMALL, va="center", annotation_clip=False, **place)
+    for (_, y, text, color), at, height in zip(
+        ends, spread(heights, SMALL * 1.35), heights, strict=True
+    ):
+        place = {
+            "xytext": (9, at - height),
+            "textcoords": "offset points",
+            "xycoords": ax.get_yaxis_transform(),
+        }
+        ax.annotate(
+            text, (1, y), color=color, fontsize=SMALL, va="center", annotation_clip=False, **place
+        )
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """Ascending heights moved as little as needed to be `distance` apart: each crowd stays centred on its mean."""
-    crowds: list[list[float]] = []  # of labels that touch: where each of them wants the lowest label to be
+    """Ascending heights moved as little as needed to be `distance` apart: each crowd stays centred
+    on its mean.
+    """
+    # of labels that touch: where each of them wants the lowest label to be
+    crowds: list[list[float]] = []
     for i, height in enumerate(heights):
         crowds.append([height - i * distance])
         while len(crowds) > 1 and mean(crowds[-1]) < mean(crowds[-2]):

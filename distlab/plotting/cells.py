@@ -1,7 +1,9 @@
-"""Cells, boxes and texts on the lanes of ranks: what each rank holds before and after a call, rank x slot.
+"""Cells, boxes and texts on the lanes of ranks: what each rank holds before and after a call, rank
+x slot.
 
-`before_after` is called by the notebooks, on values that were pulled from the ranks; the parts by `stepping`, the
-course's figures and tools/diagrams.py. Runs in the notebook's kernel. Lengths are in inches; y points down.
+`before_after` is called by the notebooks, on values that were pulled from the ranks; the parts by
+`stepping`, the course's figures and tools/diagrams.py. Runs in the notebook's kernel. Lengths are
+in inches; y points down.
 """
 
 import functools
@@ -15,7 +17,17 @@ from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
 from distlab.plotting.drawing import Drawing
-from distlab.plotting.style import FAINT, HAZE, INK, MIXED, line_color, new_figure, rank_color, style, text_color
+from distlab.plotting.style import (
+    FAINT,
+    HAZE,
+    INK,
+    MIXED,
+    line_color,
+    new_figure,
+    rank_color,
+    style,
+    text_color,
+)
 
 FONT = "DejaVu Sans"
 TITLE, TEXT = 13, 12  # font sizes, in points
@@ -33,8 +45,8 @@ INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 class Cell:
     """One value in one slot of one rank.
 
-    `origin` is the rank that the value came from, or "mixed" (made from several ranks' values), "shared" (several
-    ranks had this value), "unknown" (unspecified) or "empty" (nothing there yet).
+    `origin` is the rank that the value came from, or "mixed" (made from several ranks' values),
+    "shared" (several ranks had this value), "unknown" (unspecified) or "empty" (nothing there yet).
     """
 
     value: float | str | None = None
@@ -53,14 +65,16 @@ def before_after(
 ) -> Figure:
     """Draw what each rank held before and after a call, as cells on the lanes of the ranks.
 
-    A value in `after` has the colour of the one rank that had it before, light grey if several ranks had it, and dark
-    grey if none had it (a sum). So give the ranks different values, and none that equals a sum of others.
+    A value in `after` has the colour of the one rank that had it before, light grey if several
+    ranks had it, and dark grey if none had it (a sum). So give the ranks different values, and none
+    that equals a sum of others.
 
     Runs on: the notebook's kernel.
 
     Args:
-        before: by rank, what it held: None, a number, a text, a tensor of any shape, or lists of these. Rows of
-            nested lists and tensors are joined end to end; ranks may hold different numbers of values.
+        before: by rank, what it held: None, a number, a text, a tensor of any shape, or lists of
+            these. Rows of nested lists and tensors are joined end to end; ranks may hold different
+            numbers of values.
         after: the same after the call, for equally many ranks.
         title: the call, for example "dist.all_gather(parts, t)".
         slots: names of the slots, written above them.
@@ -77,33 +91,53 @@ def before_after(
 
 def flatten(values: Any) -> list[float | str | None]:
     """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
-    values = values.tolist() if hasattr(values, "tolist") else values  # a tensor, or a NumPy array or number
-    return [value for part in values for value in flatten(part)] if isinstance(values, (list, tuple)) else [values]
+    # a tensor, or a NumPy array or number
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return (
+        [value for part in values for value in flatten(part)]
+        if isinstance(values, (list, tuple))
+        else [values]
+    )
 
 
 def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
-    """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it before."""
-    own = [[Cell() if value is None else Cell(value, rank) for value in row] for rank, row in enumerate(before)]
+    """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it
+    before.
+    """
+    own = [
+        [Cell() if value is None else Cell(value, rank) for value in row]
+        for rank, row in enumerate(before)
+    ]
     return shortened(own), shortened([[trace(value, before) for value in row] for row in after])
 
 
 def shortened(rows: Rows) -> Rows:
     """Rows as they are drawn: "…" is the last cell of one that holds more."""
-    return [row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")] for row in rows]
+    return [
+        row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")]
+        for row in rows
+    ]
 
 
 def draw_panels(
-    before: Rows, after: Rows, title: str, slots: Sequence[str] = (), gap: float = GAP, family: str = FONT
+    before: Rows,
+    after: Rows,
+    title: str,
+    slots: Sequence[str] = (),
+    gap: float = GAP,
+    family: str = FONT,
 ) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
-    """Draw the panels before and after on the lanes of the ranks: side by side if they fit, else below each other.
+    """Draw the panels before and after on the lanes of the ranks: side by side if they fit, else
+    below each other.
 
-    A slot is as wide as the longest value or slot name in both panels; with up to three digits it is a square.
+    A slot is as wide as the longest value or slot name in both panels; with up to three digits it
+    is a square.
 
     Runs on: the notebook's kernel.
 
     Returns:
-        The figure, its axes, where the gap and the second panel begin (without a gap, the second panel begins further
-        left), and the height of each lane's middle in the first panel.
+        The figure, its axes, where the gap and the second panel begin (without a gap, the second
+        panel begins further left), and the height of each lane's middle in the first panel.
     """
     texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
     width = max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
@@ -135,7 +169,8 @@ def draw_panels(
 
 
 def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell:
-    """The cell of a value, in the colour of the one rank that had it before, or neutral; "?" is unspecified.
+    """The cell of a value, in the colour of the one rank that had it before, or neutral; "?" is
+    unspecified.
 
     Runs on: anywhere.
 
@@ -180,8 +215,11 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
     return TextPath((0, 0), text, size=size, prop={"family": family}).vertices[:, 0].max() / 72
 
 
-def canvas(width: float, height: float, title: str = "", family: str = FONT) -> tuple[Drawing, Axes]:
-    """An empty figure with that much space below its title, and its axes with y pointing down from there.
+def canvas(
+    width: float, height: float, title: str = "", family: str = FONT
+) -> tuple[Drawing, Axes]:
+    """An empty figure with that much space below its title, and its axes with y pointing down from
+    there.
 
     Runs on: the notebook's kernel.
     """
@@ -203,35 +241,59 @@ def draw_text(ax: Axes, x: float, y: float, text: str, **options: object) -> Non
 
     Runs on: the notebook's kernel.
     """
-    # All that the user's settings could change is given: style() here would take longer than all the rest.
+    # All that the user's settings could change is given: style() here would take longer than all
+    # the rest.
     look = {"family": FONT, "fontsize": TEXT, "color": INK, "usetex": False, "parse_math": False}
     ax.text(x, y, text, **{"ha": "center", "va": "center", **look, **options})
 
 
 def draw_lane(
-    ax: Axes, x: float, y: float, width: float, height: float, color: str, name: str = "", size: float = TEXT
+    ax: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    color: str,
+    name: str = "",
+    size: float = TEXT,
 ) -> None:
-    """Draw a lane: a band in a tint of its colour, with its name and an edge at the left if it has a name.
+    """Draw a lane: a band in a tint of its colour, with its name and an edge at the left if it has
+    a name.
 
     Runs on: the notebook's kernel.
     """
     ax.add_artist(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
     if name:
         ax.add_artist(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
-        draw_text(ax, x + 0.144, y + height / 2, name, ha="left", va="center_baseline", fontsize=size)
+        draw_text(
+            ax, x + 0.144, y + height / 2, name, ha="left", va="center_baseline", fontsize=size
+        )
 
 
-def draw_box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float) -> None:
+def draw_box(
+    ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float
+) -> None:
     """Draw a rectangle with its upper left corner at (x, y) and a text in the middle.
 
     Runs on: the notebook's kernel.
     """
     ax.add_artist(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
-    draw_text(ax, x + width / 2, y + height / 2, text, va="center_baseline", fontsize=size, color=text_color(color))
+    draw_text(
+        ax,
+        x + width / 2,
+        y + height / 2,
+        text,
+        va="center_baseline",
+        fontsize=size,
+        color=text_color(color),
+    )
 
 
-def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT) -> None:
-    """Draw a cell with its upper left corner at (x, y), coloured by the rank that its value came from.
+def draw_cell(
+    ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT
+) -> None:
+    """Draw a cell with its upper left corner at (x, y), coloured by the rank that its value came
+    from.
 
     Runs on: the notebook's kernel.
     """
@@ -240,9 +302,16 @@ def draw_cell(ax: Axes, x: float, y: float, width: float, height: float, cell: C
     else:
         fill, edge = {"mixed": MIXED, "shared": FAINT}.get(cell.origin, "none"), INK
     scale = size / TEXT
-    line = {"linewidth": 1.2 * scale, "linestyle": (0, (3, 2.5)) if cell.origin == "empty" else "solid"}
+    line = {
+        "linewidth": 1.2 * scale,
+        "linestyle": (0, (3, 2.5)) if cell.origin == "empty" else "solid",
+    }
     shape = f"round,pad=0,rounding_size={0.064 * scale}"
-    ax.add_artist(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line))
+    ax.add_artist(
+        FancyBboxPatch(
+            (x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line
+        )
+    )
     if cell.value is not None:
         place, text = (x + width / 2, y + height / 2), format_value(cell.value)
         draw_text(ax, *place, text, va="center_baseline", color=text_color(fill), fontsize=size)

@@ -1,6 +1,7 @@
 """Curves: times against message size, measured or simulated, and what changes during training.
 
-Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in seconds.
+Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in
+seconds.
 """
 
 import textwrap
@@ -14,7 +15,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, curve_color
 
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]  # x, medians, lows, highs
+# x, medians, lows, highs
+Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
 MOST_MARKERS = 40  # with more points a line has none
 
 
@@ -22,7 +24,8 @@ MOST_MARKERS = 40  # with more points a line has none
 
 
 def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
-    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of the same name.
+    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of the
+    same name.
 
     The points of a curve with a theory are not joined.
 
@@ -33,7 +36,12 @@ def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line
     for place, (name, curve) in enumerate(curves.items()):
         x, medians, lows, highs = map(np.asarray, curve)
         spread = (medians - lows).clip(0), (highs - medians).clip(0)
-        look = {"fmt": "o" if name in theory else "o-", "markersize": 5, "elinewidth": 1.4, "capsize": 3}
+        look = {
+            "fmt": "o" if name in theory else "o-",
+            "markersize": 5,
+            "elinewidth": 1.4,
+            "capsize": 3,
+        }
         ax.errorbar(x, medians, yerr=spread, color=curve_color(place, name), **look)
         ends[name] = (*max(zip(*curve[:2], strict=True)), name, curve_color(place, name))
     for name, (x, y) in theory.items():
@@ -55,14 +63,23 @@ def badge(ax: Axes, text: str) -> None:
     if text:
         lines = textwrap.wrap(text, 64)
         ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
-        look = {"ha": "left", "va": "bottom", "fontsize": SMALL - 1, "style": "italic", "color": INK, "gid": "badge"}
+        look = {
+            "ha": "left",
+            "va": "bottom",
+            "fontsize": SMALL - 1,
+            "style": "italic",
+            "color": INK,
+            "gid": "badge",
+        }
         ax.text(0, 1.02, "\n".join(lines), transform=ax.transAxes, **look)
 
 
 # --- against message size ---
 
 
-def time_against_size(curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call") -> Axes:
+def time_against_size(
+    curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call"
+) -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
     Runs on: the notebook's kernel.
@@ -92,20 +109,26 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
         label_ends(ax, ends[ax])
 
 
-def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, Line], simulated: str) -> Figure:
+def size_panels(
+    panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, Line], simulated: str
+) -> Figure:
     """Draw times against message size in panels, one below the other on the same scales.
 
     Runs on: the notebook's kernel.
 
     Args:
         panels: by title, what was measured, as `time_against_size` takes it.
-        theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every panel.
+        theory: by name, sizes in bytes and times in seconds, drawn as thin dashed lines in every
+            panel.
         simulated: where virtual times come from, written into every panel; "" for measured times.
 
     Returns:
         The figure; a notebook shows it if it is the last value of a cell.
     """
-    with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (figure, axes):
+    with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (
+        figure,
+        axes,
+    ):
         for ax, title in zip(axes, panels, strict=True):
             ax.set(title=title, ylabel="time of one call")
             badge(ax, simulated)
@@ -117,13 +140,16 @@ def size_panels(panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, 
 # --- against the number of ranks ---
 
 
-def scaling(curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str, ylabel: str) -> Axes:
+def scaling(
+    curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str, ylabel: str
+) -> Axes:
     """Draw what each rank does a second against how many they are: a level line loses nothing.
 
     Runs on: the notebook's kernel.
 
     Args:
-        curves: by name, (ranks, rate of each, whether it fits into memory); what does not has a hollow mark.
+        curves: by name, (ranks, rate of each, whether it fits into memory); what does not has a
+            hollow mark.
     """
     with new_axes(5.6, 3.8, title=title, xlabel="ranks", ylabel=ylabel) as ax:
         ends, sizes = [], sorted({n for points in curves.values() for n, *_ in points})
@@ -131,10 +157,19 @@ def scaling(curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str,
             color = curve_color(place, name)
             ax.plot(*zip(*[point[:2] for point in points], strict=True), color=color)
             for n, rate, fits in points:
-                ax.plot(n, rate, "o", color=color, markerfacecolor=color if fits else "white", markersize=6)
+                ax.plot(
+                    n,
+                    rate,
+                    "o",
+                    color=color,
+                    markerfacecolor=color if fits else "white",
+                    markersize=6,
+                )
             ends.append((*points[-1][:2], name, color))
         if not all(fits for points in curves.values() for *_, fits in points):
-            hollow = ax.plot([], [], "o", color=INK, markerfacecolor="white", label="does not fit into memory")
+            hollow = ax.plot(
+                [], [], "o", color=INK, markerfacecolor="white", label="does not fit into memory"
+            )
             ax.legend(handles=hollow, loc="best", fontsize=SMALL)
         ax.set(xscale="log", ylim=(0, None))
         ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
@@ -147,16 +182,20 @@ def scaling(curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str,
 # --- during training ---
 
 
-def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch") -> Figure:
-    """Draw what changed during training, a panel for each quantity, with a label at the end of each line.
+def training_curves(
+    panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch"
+) -> Figure:
+    """Draw what changed during training, a panel for each quantity, with a label at the end of each
+    line.
 
     A line that is named after a rank, "rank 2", has its colour.
 
     Runs on: the notebook's kernel.
 
     Args:
-        panels: by quantity, for example "loss", and by name of the line, its x and y. The axis of a quantity whose name
-            ends in "%" goes from at most 0 to at least 100, any other axis begins at 0 or below.
+        panels: by quantity, for example "loss", and by name of the line, its x and y. The axis of a
+            quantity whose name ends in "%" goes from at most 0 to at least 100, any other axis
+            begins at 0 or below.
         title: what was trained.
         xlabel: what x counts.
 
@@ -165,7 +204,10 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    with new_panels(4.8 if columns == 1 else 7.5, 3.4 * rows, rows, columns, title) as (figure, axes):
+    with new_panels(4.8 if columns == 1 else 7.5, 3.4 * rows, rows, columns, title) as (
+        figure,
+        axes,
+    ):
         for ax in axes[len(panels) :]:
             ax.remove()
         for ax, (quantity, lines) in zip(axes, panels.items(), strict=False):
@@ -174,7 +216,9 @@ def training_curves(panels: Mapping[str, Mapping[str, Line]], title: str = "", x
 
 
 def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) -> list[End]:
-    """Draw the lines of a panel that have points, and choose where its axes begin and end; returns the lines' ends."""
+    """Draw the lines of a panel that have points, and choose where its axes begin and end; returns
+    the lines' ends.
+    """
     ends = []
     for place, (name, (x, y)) in enumerate(lines.items()):
         if len(x):
@@ -182,6 +226,10 @@ def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) 
             ax.plot(x, y, marks, color=curve_color(place, name), linewidth=1.6, markersize=4)
             ends.append((x[-1], y[-1], name, curve_color(place, name)))
     low, high = ax.get_ylim()
-    ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high))
+    ax.set(
+        xlabel=xlabel,
+        ylabel=quantity,
+        ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high),
+    )
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return ends

@@ -1,8 +1,8 @@
 """The figures of this project: matplotlib's, with words for those who do not see the picture.
 
-JupyterLab shows a figure as a PNG without an alternative text, so a person gets HTML with an image that has one. What
-is saved, by programs that execute notebooks, is the PNG alone, with the words in its metadata, where nbconvert and the
-site find them.
+JupyterLab shows a figure as a PNG without an alternative text, so a person gets HTML with an image
+that has one. What is saved, by programs that execute notebooks, is the PNG alone, with the words in
+its metadata, where nbconvert and the site find them.
 
 Called by style.py, which makes all figures. Runs in the notebook's kernel.
 """
@@ -31,7 +31,9 @@ class Drawing(Figure):
         return super().__repr__().replace(type(self).__name__, Figure.__name__, 1)
 
     def in_words(self) -> str:
-        """What the figure shows, in a line: its alternative text, or else the words that are written in it."""
+        """What the figure shows, in a line: its alternative text, or else the words that are
+        written in it.
+        """
         if self.alt:
             return self.alt
         words = [self.get_suptitle()]
@@ -42,13 +44,19 @@ class Drawing(Figure):
         more = ", ..." if len(once) > MOST_WORDS else ""
         return ", ".join(once[:MOST_WORDS]) + more
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
-        """What IPython adds to the PNG that it makes itself: HTML for a person, and the words as metadata."""
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """What IPython adds to the PNG that it makes itself: HTML for a person, and the words as
+        metadata.
+        """
         words = self.in_words()
         about = {"image/png": {"alt": words}}
         if not is_for_a_person():
             return {}, about
-        return with_alt(current_shell().display_formatter.formatters["image/png"](self), words), about
+        return with_alt(
+            current_shell().display_formatter.formatters["image/png"](self), words
+        ), about
 
 
 def is_for_a_person() -> bool:

@@ -1,12 +1,14 @@
-"""An algorithm step by step: who holds what before each step, and the messages that follow; drawn, or played.
+"""An algorithm step by step: who holds what before each step, and the messages that follow; drawn,
+or played.
 
-Called by the notebooks, in the kernel, on states and messages that are plain data, as an algorithm's schedule has them.
-Lengths are in inches; y points down.
+Called by the notebooks, in the kernel, on states and messages that are plain data, as an
+algorithm's schedule has them. Lengths are in inches; y points down.
 
-The player runs in the browser, in any notebook viewer, without a kernel or a network: it is the figure that `steps`
-draws, the places of its pictures, and player.js, which shows one of them at a time, with a slider and a play button.
-Where scripts do not run, as on GitHub and in notebooks that JupyterLab does not trust, the whole figure is seen
-instead; where HTML is not shown at all, it is a PNG.
+The player runs in the browser, in any notebook viewer, without a kernel or a network: it is the
+figure that `steps` draws, the places of its pictures, and player.js, which shows one of them at a
+time, with a slider and a play button. Where scripts do not run, as on GitHub and in notebooks that
+JupyterLab does not trust, the whole figure is seen instead; where HTML is not shown at all, it is a
+PNG.
 """
 
 import json
@@ -30,18 +32,23 @@ from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points
-HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2  # heights of a heading, of the chunks' numbers and of the line below
+# heights of a heading, of the chunks' numbers and of the line below
+HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2
 NAMES = 0.66  # width of the ranks' names
-LANE, PITCH, CELL = 0.32, 0.36, 0.24  # height of a lane; from one lane to the next; height of a cell
-GUTTER, SIDE, GAP = 0.18, 0.03, 0.14  # between two cells, for arrows; at a lane's ends; between two pictures
+# height of a lane; from one lane to the next; height of a cell
+LANE, PITCH, CELL = 0.32, 0.36, 0.24
+# between two cells, for arrows; at a lane's ends; between two pictures
+GUTTER, SIDE, GAP = 0.18, 0.03, 0.14
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
 DPI = 200  # of the figure in the player, which shows its pictures larger
 
-State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are added up in it
+# by rank, by chunk: the ranks whose numbers are added up in it
+State = Sequence[Sequence[Iterable[int]]]
 
 
 class Pictures:
-    """States and messages of an algorithm, and where their pictures stand below the title, in equal rows.
+    """States and messages of an algorithm, and where their pictures stand below the title, in equal
+    rows.
 
     The parts of a cell are wide enough to be seen; a row has as many pictures as fit.
 
@@ -59,7 +66,9 @@ class Pictures:
 
     def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Message]]):
         self.states = states
-        self.messages = [[(m, chunk) for m in step for chunk in m.chunks] for step in [*messages, ()]]
+        self.messages = [
+            [(m, chunk) for m in step for chunk in m.chunks] for step in [*messages, ()]
+        ]
         self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
         ranks, chunks = len(states[0]), len(states[0][0])
         parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
@@ -69,10 +78,13 @@ class Pictures:
         self.height = self.head + ranks * PITCH
         most = max(1, int((WIDEST - NAMES + GAP) // (self.width + GAP)))
         self.rows = -(-len(states) // most)
-        self.per_row = -(-len(states) // self.rows)  # as many in each row as the number of rows allows
+        # as many in each row as the number of rows allows
+        self.per_row = -(-len(states) // self.rows)
 
     def place(self, picture: int) -> tuple[float, float]:
-        """The upper left corner of a picture, to the right of the names and of the pictures before it in its row."""
+        """The upper left corner of a picture, to the right of the names and of the pictures before
+        it in its row.
+        """
         row, column = divmod(picture, self.per_row)
         return NAMES + column * (self.width + GAP), row * (self.height + GAP)
 
@@ -89,24 +101,34 @@ class Pictures:
     def key(self) -> str:
         """What the colours and marks mean that are there."""
         operations = {message.operation for step in self.messages for message, _ in step}
-        marks = {"reduce": "plus: is added to what is there", "copy": "arrowhead: replaces what is there"}
-        words = ["colour: that rank's numbers are in the sum", *(marks[kind] for kind in marks if kind in operations)]
+        marks = {
+            "reduce": "plus: is added to what is there",
+            "copy": "arrowhead: replaces what is there",
+        }
+        words = [
+            "colour: that rank's numbers are in the sum",
+            *(marks[kind] for kind in marks if kind in operations),
+        ]
         return ";  ".join(words)
 
 
-def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Figure:
-    """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what it then sends.
+def steps(
+    states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = ""
+) -> Figure:
+    """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what
+    it then sends.
 
-    For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for each rank whose numbers
-    are in its sum. An arrow with a plus adds to what is there, a plain one replaces it. The last picture is the end.
+    For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for
+    each rank whose numbers are in its sum. An arrow with a plus adds to what is there, a plain one
+    replaces it. The last picture is the end.
 
     Runs on: the notebook's kernel.
 
     Args:
-        states: the state before the first step and after each one; a state is a list by rank of lists by chunk of sets
-            of ranks.
-        messages: by step, those that follow the state; a message has the colour of its `origin` if it has one, else
-            that of its sender.
+        states: the state before the first step and after each one; a state is a list by rank of
+            lists by chunk of sets of ranks.
+        messages: by step, those that follow the state; a message has the colour of its `origin` if
+            it has one, else that of its sender.
         title: what is shown.
 
     Returns:
@@ -121,10 +143,13 @@ def steps(states: Sequence[State], messages: Sequence[Sequence[Message]], title:
 def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + GAP)
-    line = 1.03 * cells.text_width(shown.key, SMALL)  # letters on whole pixels take more than their outlines
+    # letters on whole pixels take more than their outlines
+    line = 1.03 * cells.text_width(shown.key, SMALL)
     width = max(shown.place(shown.per_row - 1)[0] + shown.width, line)
     figure, ax = cells.canvas(width, below + KEY, title)
-    for picture, (state, step, heading) in enumerate(zip(shown.states, shown.messages, shown.headings, strict=True)):
+    for picture, (state, step, heading) in enumerate(
+        zip(shown.states, shown.messages, shown.headings, strict=True)
+    ):
         draw_picture(ax, shown, picture, state, heading)
         for message, chunk in step:
             draw_message(ax, shown, picture, message, chunk)
@@ -134,7 +159,8 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
 
 
 def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the sum.
+    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the
+    sum.
 
     The first picture of a row has the names of the lanes at its left.
     """
@@ -146,7 +172,9 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading:
         if begins:
             draw_text(ax, NAMES - 0.08, text="chunk", ha="right", **numbers)
         for chunk in range(len(state[0])):
-            draw_text(ax, shown.corner(picture, 0, chunk)[0] + shown.cell / 2, text=str(chunk), **numbers)
+            draw_text(
+                ax, shown.corner(picture, 0, chunk)[0] + shown.cell / 2, text=str(chunk), **numbers
+            )
     for rank, row in enumerate(state):
         y, color = shown.lane_top(picture, rank), rank_color(rank)
         if begins:
@@ -158,11 +186,17 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading:
             part = (shown.cell - 0.05) / len(state)
             for member in sorted(members):  # at its own place in the sum's cell
                 corner = x + 0.025 + member * part, y + 0.025
-                ax.add_artist(Rectangle(corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"))
+                ax.add_artist(
+                    Rectangle(
+                        corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"
+                    )
+                )
 
 
 def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chunk: int) -> None:
-    """Draw an arrow from cell to cell: downwards to the right of the chunk's cells, upwards to their left."""
+    """Draw an arrow from cell to cell: downwards to the right of the chunk's cells, upwards to
+    their left.
+    """
     src, dst, adds = message.src, message.dst, message.operation == "reduce"
     side = 1 if dst > src else -1
     x, y = shown.corner(picture, src, chunk)
@@ -172,10 +206,17 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chun
     end = shown.corner(picture, dst, chunk)[1] + CELL / 2 - 0.05 * side
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(dst - src))
     tip = edge + side * (0.05 if adds else 0.015)
-    curve = Curve([(edge, start), (bulge, start), (bulge, end), (tip, end)], [Curve.MOVETO, *[Curve.CURVE4] * 3])
+    curve = Curve(
+        [(edge, start), (bulge, start), (bulge, end), (tip, end)],
+        [Curve.MOVETO, *[Curve.CURVE4] * 3],
+    )
     color = line_color(src if message.origin is None else message.origin)
     head = "-" if adds else "-|>,head_length=4,head_width=2.2"
-    ax.add_artist(FancyArrowPatch(path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2))
+    ax.add_artist(
+        FancyArrowPatch(
+            path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2
+        )
+    )
     if adds:
         cells.draw_plus(ax, tip, end, 0.052, TEXT)
 
@@ -201,11 +242,16 @@ class Player:
         return self.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self.html, "image/png": png_text(self.figure, 100)}
+        return {
+            "text/plain": repr(self),
+            "text/html": self.html,
+            "image/png": png_text(self.figure, 100),
+        }
 
 
 def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
-    """Like `steps`, one picture at a time: with a slider and buttons; messages move when it is played.
+    """Like `steps`, one picture at a time: with a slider and buttons; messages move when it is
+    played.
 
     Runs on: the notebook's kernel.
 
@@ -218,11 +264,21 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)
     (ax,) = figure.axes
-    data = {"title": title, "key": shown.key, "dpi": DPI, "names": NAMES, "cell": [shown.cell, CELL]}
-    data |= {"origin": [ax.get_xlim()[0], ax.get_ylim()[1]], "size": [NAMES + shown.width, shown.height]}
+    data = {
+        "title": title,
+        "key": shown.key,
+        "dpi": DPI,
+        "names": NAMES,
+        "cell": [shown.cell, CELL],
+    }
+    data |= {
+        "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
+        "size": [NAMES + shown.width, shown.height],
+    }
     data["pictures"] = []
     for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
-        moves = []  # the corners of the cell that a message looks like, of its sender's and of its receiver's
+        # the corners of the cell that a message looks like, of its sender's and of its receiver's
+        moves = []
         for message, chunk in step:
             start, end = (shown.corner(number, rank, chunk) for rank in (message.src, message.dst))
             looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
@@ -239,4 +295,6 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
 def png_text(figure: Figure, dpi: int) -> str:
     """A figure as PNG, in base64; the same bytes on every run."""
     with style():
-        return print_figure(figure, base64=True, bbox_inches=None, dpi=dpi, metadata={"Software": None})
+        return print_figure(
+            figure, base64=True, bbox_inches=None, dpi=dpi, metadata={"Software": None}
+        )

@@ -1,9 +1,12 @@
-"""The look of every figure: a colour for each rank, and matplotlib settings that no user setting can change.
+"""The look of every figure: a colour for each rank, and matplotlib settings that no user setting
+can change.
 
-A figure has its own white page, in a light theme and in a dark one: no colour has a contrast above 4.35 both on white
-and on JupyterLab's dark page (#111111), and a word needs 7. What is written on a filled shape is black or white.
+A figure has its own white page, in a light theme and in a dark one: no colour has a contrast above
+4.35 both on white and on JupyterLab's dark page (#111111), and a word needs 7. What is written on a
+filled shape is black or white.
 
-Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the notebook's kernel.
+Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the
+notebook's kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distlab.plotting.drawing import Drawing
 
-# Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its yellow is lost on white
-# paper and its black is too near to the grey of reduced values: indigo and sand of P. Tol, "Colour Schemes" (2021).
+# Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its
+# yellow is lost on white paper and its black is too near to the grey of reduced values: indigo and
+# sand of P. Tol, "Colour Schemes" (2021).
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
 PAGE = "#FFFFFF"
 INK = "#4D4D4D"
@@ -78,11 +82,16 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_color(background: str) -> str:
-    """White or black, whichever has the higher contrast on `background`: 4.58 or more; the ink on the page, "none".
+    """White or black, whichever has the higher contrast on `background`: 4.58 or more; the ink on
+    the page, "none".
 
     Runs on: anywhere.
     """
-    return INK if background == "none" else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
+    return (
+        INK
+        if background == "none"
+        else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
+    )
 
 
 def line_color(rank: int, least: float = 4) -> str:
@@ -95,7 +104,8 @@ def line_color(rank: int, least: float = 4) -> str:
 
 
 def curve_color(place: int, name: str = "") -> str:
-    """The colour of a curve and of its name, by its place in the figure: not a rank's, unless its name is "rank 2".
+    """The colour of a curve and of its name, by its place in the figure: not a rank's, unless its
+    name is "rank 2".
 
     Runs on: anywhere.
     """
@@ -112,14 +122,15 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
         width: in inches.
         height: in inches.
         layout: "none", or "constrained" where labels must make room for themselves.
-        shown: whether a notebook shows it when its cell ends. If not, it is shown only as the last value of a cell, or
-            by `display`.
+        shown: whether a notebook shows it when its cell ends. If not, it is shown only as the last
+            value of a cell, or by `display`.
     """
     import matplotlib.pyplot as plt
 
     from distlab.plotting.drawing import Drawing
 
-    # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of style() would undo it.
+    # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of
+    # style() would undo it.
     options = {"figsize": (width, height), "dpi": 100, "facecolor": PAGE, "layout": layout}
     figure = plt.figure(FigureClass=Drawing, **options)
     if layout == "constrained":
@@ -130,13 +141,16 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
 
 
 def style() -> AbstractContextManager[None]:
-    """Matplotlib's settings for a figure of this project, as a context manager: `with style(): ...`.
+    """Matplotlib's settings for a figure of this project, as a context manager: `with style():
+    ...`.
 
-    It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own settings are, and
-    restores those at the end. It also gives the look to a figure that you draw yourself.
+    It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own
+    settings are, and restores those at the end. It also gives the look to a figure that you draw
+    yourself.
 
     Runs on: the notebook's kernel.
     """
     import matplotlib.style  # rank_color must not need this import
 
-    return matplotlib.style.context("distlab.plotting.distlab", after_reset=True)  # distlab.mplstyle
+    # distlab.mplstyle
+    return matplotlib.style.context("distlab.plotting.distlab", after_reset=True)

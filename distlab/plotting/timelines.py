@@ -1,4 +1,5 @@
-"""The space-time diagram of a trace: a lane for each rank, bars for what it did, an arrow for each message.
+"""The space-time diagram of a trace: a lane for each rank, bars for what it did, an arrow for each
+message.
 
 Called by `Trace.plot` in the notebook's kernel. Times are in seconds, heights in rows of a lane.
 """
@@ -26,7 +27,8 @@ TEXT, NOTE = 9.5, 9  # font sizes in points
 LINE, ROW = 0.15, 0.22  # heights of a note and of a row of the legend, in inches
 DOTS = (0, (1, 1.6))
 
-Spans = Mapping[Event, tuple[float, float]]  # where the bar of an event begins and ends, from the top down
+# where the bar of an event begins and ends, from the top down
+Spans = Mapping[Event, tuple[float, float]]
 
 
 def space_time(
@@ -40,15 +42,17 @@ def space_time(
 ) -> Figure:
     """Draw what each rank did when, and each message from its sender to its receiver.
 
-    A bar of communication is hatched while a partner that it needs has not arrived, and solid from then on; that of a
-    message without a partner is red. Calls that do not block are thin bars below the others. If there are too many
-    messages to tell apart, they are not drawn, and the figure says so.
+    A bar of communication is hatched while a partner that it needs has not arrived, and solid from
+    then on; that of a message without a partner is red. Calls that do not block are thin bars below
+    the others. If there are too many messages to tell apart, they are not drawn, and the figure
+    says so.
 
     Runs on: the notebook's kernel.
 
     Args:
         ranks: the lanes, from the top.
-        events, messages, collectives: those of a trace; a collective is marked where its last rank arrived.
+        events, messages, collectives: those of a trace; a collective is marked where its last rank
+            arrived.
         window: first and last second to draw; None for all.
         title, notes: what was traced, and what a reader must know about it.
     """
@@ -56,15 +60,29 @@ def space_time(
     seen = [event for event in events if event.end >= first and event.start <= last]
     by_rank = {rank: lay_out([event for event in seen if event.rank == rank]) for rank in ranks}
     spans = {event: span for own in by_rank.values() for event, span in own.items()}
-    sent = [m for m in messages if m.matched and m.src != m.dst and {m.send, m.recv} <= spans.keys()]
+    sent = [
+        m for m in messages if m.matched and m.src != m.dst and {m.send, m.recv} <= spans.keys()
+    ]
     sizes = {m.num_bytes for m in sent} - {None}
     lost = {m.send or m.recv for m in messages if m.traced and not m.matched}
-    lanes = {f"rank {rank}": bars_of(own, first, last, lost, len(sizes) > 1) for rank, own in by_rank.items()}
-    met = [c for c in collectives if len(c.group) > 1 and c.came is not None and {*c.events} <= spans.keys()]
+    lanes = {
+        f"rank {rank}": bars_of(own, first, last, lost, len(sizes) > 1)
+        for rank, own in by_rank.items()
+    }
+    met = [
+        c
+        for c in collectives
+        if len(c.group) > 1 and c.came is not None and {*c.events} <= spans.keys()
+    ]
     met = met if len(met) <= MOST_MARKS else []
-    notes = [*notes, *(f"Each message is {format_bytes(size)}." for size in sizes if len(sizes) == 1)]
+    notes = [
+        *notes,
+        *(f"Each message is {format_bytes(size)}." for size in sizes if len(sizes) == 1),
+    ]
     if len(sent) > MOST_ARROWS:
-        notes += [f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws a part, in ms."]
+        notes += [
+            f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws a part, in ms."
+        ]
         sent = []
     lines = [line for note in notes for line in textwrap.wrap(note, 96)]
     looks, legend = used(LOOKS.values(), lanes), legend_lines(spans, sent, met)
@@ -77,11 +95,22 @@ def space_time(
         bands = [rank_color(rank) for rank in ranks]
         tops = draw_lanes(ax, lanes, last, bands=bands, size=TEXT, start=first, gap=GAP)
         ax.locator_params("x", nbins=7)
-        places = {event: tuple(tops[f"rank {event.rank}"] + y for y in span) for event, span in spans.items()}
+        places = {
+            event: tuple(tops[f"rank {event.rank}"] + y for y in span)
+            for event, span in spans.items()
+        }
         draw_arrows(ax, sent, places)
         for collective in met:
             ends = [y for event in collective.events for y in places[event]]
-            ax.vlines(collective.came, min(ends) - 0.15, max(ends) + 0.15, color=INK, lw=1, ls=DOTS, zorder=4)
+            ax.vlines(
+                collective.came,
+                min(ends) - 0.15,
+                max(ends) + 0.15,
+                color=INK,
+                lw=1,
+                ls=DOTS,
+                zorder=4,
+            )
     return figure
 
 
@@ -96,8 +125,12 @@ def lay_out(events: Sequence[Event]) -> Spans:
     return spans
 
 
-def bars_of(spans: Spans, first: float, last: float, lost: Collection[Event], sized: bool) -> list[Bar]:
-    """The visible parts of a rank's events, in the order of `LOOKS`; the widest one of each event has texts."""
+def bars_of(
+    spans: Spans, first: float, last: float, lost: Collection[Event], sized: bool
+) -> list[Bar]:
+    """The visible parts of a rank's events, in the order of `LOOKS`; the widest one of each event
+    has texts.
+    """
     bars = []
     for event, (upper, lower) in spans.items():
         own = []
@@ -106,12 +139,16 @@ def bars_of(spans: Spans, first: float, last: float, lost: Collection[Event], si
                 look = LOOKS["lost" if event in lost else what]
                 own.append(Bar(max(start, first), min(end, last), look, (), upper, lower - upper))
         widest = max(own, key=lambda bar: bar.end - bar.start)
-        bars += [bar._replace(texts=texts_of(event, sized)) if bar is widest else bar for bar in own]
+        bars += [
+            bar._replace(texts=texts_of(event, sized)) if bar is widest else bar for bar in own
+        ]
     return sorted(bars, key=lambda bar: [*LOOKS.values()].index(bar.look))
 
 
 def texts_of(event: Event, sized: bool) -> list[str]:
-    """What may be written in the bar of an event, the longest first; `sized` if messages have several sizes."""
+    """What may be written in the bar of an event, the longest first; `sized` if messages have
+    several sizes.
+    """
     if event.kind == "wait":
         return [f"wait for {event.op}", "wait"]
     signs = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}
@@ -127,7 +164,9 @@ def texts_of(event: Event, sized: bool) -> list[str]:
 # --- how it is drawn ---
 
 
-def legend_lines(events: Iterable[Event], sent: Sequence[Message], met: Sequence[Collective]) -> list[Line2D]:
+def legend_lines(
+    events: Iterable[Event], sent: Sequence[Message], met: Sequence[Collective]
+) -> list[Line2D]:
     """Legend entries for what is drawn besides bars, as far as it is there."""
     flying = any(not event.blocking and event.kind != "serve" for event in events)
     lines = (
@@ -135,12 +174,25 @@ def legend_lines(events: Iterable[Event], sent: Sequence[Message], met: Sequence
         ("message, coloured by sender", sent, line_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
         ("the last rank has arrived", met, INK, {"lw": 1, "ls": DOTS}),
     )
-    return [Line2D([], [], color=color, label=words, **look) for words, there, color, look in lines if there]
+    return [
+        Line2D([], [], color=color, label=words, **look)
+        for words, there, color, look in lines
+        if there
+    ]
 
 
 def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
-    """From the middle of the sender's bar to the edge of the receiver's, in the colour of the rank that sends."""
-    look = {"arrowstyle": "-|>", "mutation_scale": 9, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.4, "zorder": 6}
+    """From the middle of the sender's bar to the edge of the receiver's, in the colour of the rank
+    that sends.
+    """
+    look = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 9,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "linewidth": 1.4,
+        "zorder": 6,
+    }
     for message in sent:
         upper, lower = places[message.recv]
         edge = upper if places[message.send] < (upper, lower) else lower

@@ -1,8 +1,10 @@
-"""What runs around each cell and each call on a rank: restores what an engine needs and a cell may have replaced.
+"""What runs around each cell and each call on a rank: restores what an engine needs and a cell may
+have replaced.
 
-Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of signals, stdout and
-stderr, the environment variables that say which rank this is, and Python's builtins. A process that a cell has forked
-prints what it prints under its rank, and ends where the cell does.
+Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of
+signals, stdout and stderr, the environment variables that say which rank this is, and Python's
+builtins. A process that a cell has forked prints what it prints under its rank, and ends where the
+cell does.
 """
 
 import asyncio
@@ -30,17 +32,21 @@ from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
-# variables of sys that IPython defines, and code.interact. Libraries take a process that has them for a person's, where
-# one process is all there is: Lightning's Trainer refuses to train on several ranks.
+# variables of sys that IPython defines, and code.interact. Libraries take a process that has them
+# for a person's, where one process is all there is: Lightning's Trainer refuses to train on several
+# ranks.
 PROMPTS = ("ps1", "ps2", "ps3")
 _first_environment: dict[str, str | None] = {}
-_awaiting: list[asyncio.Task[Any]] = []  # the task of the cell that runs if it has a top-level await
-_rank: set[int] = set()  # the number of the rank's process, which one that a cell has forked knows, too
+# the task of the cell that runs if it has a top-level await
+_awaiting: list[asyncio.Task[Any]] = []
+# the number of the rank's process, which one that a cell has forked knows, too
+_rank: set[int] = set()
 _BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
 
 
 def restore_builtins() -> None:
-    """Put Python's own builtins back if a cell has replaced any. It may have replaced all, so this calls none.
+    """Put Python's own builtins back if a cell has replaced any. It may have replaced all, so this
+    calls none.
 
     Runs on: any thread. The watchdog does it while a cell runs: it could not answer without them.
     """
@@ -48,7 +54,8 @@ def restore_builtins() -> None:
 
 
 def awaiting() -> asyncio.Task[Any] | None:
-    """The task of the cell that is running if it has a top-level await: between two of its steps, no frame shows it.
+    """The task of the cell that is running if it has a top-level await: between two of its steps,
+    no frame shows it.
 
     Runs on: any thread.
     """
@@ -97,10 +104,11 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
 
 def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
-    """Call `restore` around every message, and both before an engine reports how a cell or a call has ended.
+    """Call `restore` around every message, and both before an engine reports how a cell or a call
+    has ended.
 
-    IPython shows some exceptions, such as those of a script of %run, and goes on as if the cell had succeeded; here the
-    cell fails.
+    IPython shows some exceptions, such as those of a script of %run, and goes on as if the cell had
+    succeeded; here the cell fails.
     """
     rank = os.getpid()
     shown: list[BaseException] = []  # what IPython has shown since the cell began
@@ -155,26 +163,34 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     shell = kernel.shell
     run, apply, show = shell.run_ast_nodes, kernel.do_apply, shell.showtraceback
     shell.run_ast_nodes, kernel.do_apply, shell.showtraceback = run_statements, run_call, show_error
-    execute_file, shell.safe_execfile, shell.safe_run_module = shell.safe_execfile, run_file, _run_module
+    execute_file, shell.safe_execfile, shell.safe_run_module = (
+        shell.safe_execfile,
+        run_file,
+        _run_module,
+    )
     shell.set_hook("show_in_pager", _print_page, 0)
-    warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's, for a person at a terminal
-    warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm.auto's: a rank has no widgets
+    # IPython's, for a person at a terminal
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+    # tqdm.auto's: a rank has no widgets
+    warnings.filterwarnings("ignore", message="IProgress not found")
     warnings.formatwarning = functools.partial(_warning_words, warnings.formatwarning)
-    shell.InteractiveTB.set_mode("Plain")  # IPython's own form parses torch's files: half a second on each rank
+    # IPython's own form parses torch's files: half a second on each rank
+    shell.InteractiveTB.set_mode("Plain")
     kernel.pre_handler_hook = kernel.post_handler_hook = restore
 
 
 def end_abandoned_children(error: BaseException | None = None) -> None:
-    """After a failure, end the children that only its traceback keeps, such as the workers of a DataLoader's iterator.
+    """After a failure, end the children that only its traceback keeps, such as the workers of a
+    DataLoader's iterator.
 
-    A process that is forked later would have the iterator, too, and complain of it. A rank without children collects
-    nothing.
+    A process that is forked later would have the iterator, too, and complain of it. A rank without
+    children collects nothing.
 
     Runs on: a rank, on its main thread; nothing happens in a process that a cell has forked.
 
     Args:
-        error: one that IPython keeps. The variables of its frames go: the debugger was there before, if at all, and
-            %debug finds nobody who types on a rank.
+        error: one that IPython keeps. The variables of its frames go: the debugger was there
+            before, if at all, and %debug finds nobody who types on a rank.
     """
     if os.getpid() not in _rank or not multiprocessing.active_children():
         return
@@ -204,7 +220,8 @@ def _warning_words(
     number: int,
     line: str | None = None,
 ) -> str:
-    """A warning as Python writes it, but "line 3" for a line of a cell, whose file nobody knows and each rank has anew.
+    """A warning as Python writes it, but "line 3" for a line of a cell, whose file nobody knows and
+    each rank has anew.
 
     Args:
         own: Python's function, which takes what follows.
@@ -215,7 +232,9 @@ def _warning_words(
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
-    """What `name?` shows, as output: a rank has no pager. The file of a cell's function differs on each rank."""
+    """What `name?` shows, as output: a rank has no pager. The file of a cell's function differs on
+    each rank.
+    """
     text = re.sub(r"\x1b\[[0-9;]*m", "", text["text/plain"] if isinstance(text, dict) else text)
     print(re.sub(r"^File: .*ipykernel.*\n", "", text, flags=re.MULTILINE))
 
@@ -229,14 +248,17 @@ def restore_environment() -> None:
 
 
 def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
-    """In a process that a cell forks, make signals, those of faults too, and streams do what they do elsewhere.
+    """In a process that a cell forks, make signals, those of faults too, and streams do what they
+    do elsewhere.
 
-    Signals are blocked during the fork: one that the parent sends before the child has its own handlers, as a
-    short-lived Pool does, would be lost. What the child prints goes to its descriptors, as what any program prints that
-    a cell starts, and the rank, which reads them, shows it as its own: a thread that sent it is not in the child.
+    Signals are blocked during the fork: one that the parent sends before the child has its own
+    handlers, as a short-lived Pool does, would be lost. What the child prints goes to its
+    descriptors, as what any program prints that a cell starts, and the rank, which reads them,
+    shows it as its own: a thread that sent it is not in the child.
 
     Args:
-        streams: the rank's, by name; whoever has kept one, as a handler of logging does, writes to the same place.
+        streams: the rank's, by name; whoever has kept one, as a handler of logging does, writes to
+            the same place.
     """
     masks = threading.local()
 
@@ -256,7 +278,9 @@ def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
             of_rank = streams.pop(name, None)  # nothing puts it back
             if of_rank is None:  # a child of a child
                 continue
-            plain = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+            plain = os.fdopen(
+                descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
+            )
             of_rank.write = plain.write
             of_rank.flush = plain.flush
             if getattr(sys, name) is of_rank:

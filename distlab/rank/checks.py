@@ -1,25 +1,30 @@
-"""Checked mode: the ranks compare each call's arguments before its data moves, and raise if they do not match.
+"""Checked mode: the ranks compare each call's arguments before its data moves, and raise if they do
+not match.
 
-Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not compared. Without it,
-data that does not match ends in silence or in a crash: a recv into another type reinterprets bits, an all_reduce of
-different lengths may "succeed", a message that is too long aborts its receiver. The ranks meet in the cluster's store,
-outside the group: each collective has a key by group and number, each message by its ends, tag and number, so that
-unequal numbers of messages do no harm.
+Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not
+compared. Without it, data that does not match ends in silence or in a crash: a recv into another
+type reinterprets bits, an all_reduce of different lengths may "succeed", a message that is too long
+aborts its receiver. The ranks meet in the cluster's store, outside the group: each collective has a
+key by group and number, each message by its ends, tag and number, so that unequal numbers of
+messages do no harm.
 
-What does not block without checks does not block with them: a recv or a collective returns at once, and if it blocks,
-torch then waits for it; a thread posts it when the other ranks have said what they send. Calls in one *lane* (a group's
-collectives, or the messages from one source with one tag) are posted in the order in which they were begun.
+What does not block without checks does not block with them: a recv or a collective returns at once,
+and if it blocks, torch then waits for it; a thread posts it when the other ranks have said what
+they send. Calls in one *lane* (a group's collectives, or the messages from one source with one tag)
+are posted in the order in which they were begun.
 
-C++ begins collectives as well, as DDP does for its buckets and buffers, and posts them at once; they are not compared.
-gloo matches the calls of a group by their order, which must stay the same on every rank. So these must be posted before
-the rank goes on:
+C++ begins collectives as well, as DDP does for its buckets and buffers, and posts them at once;
+they are not compared. gloo matches the calls of a group by their order, which must stay the same on
+every rank. So these must be posted before the rank goes on:
 
-- what was begun before in the group in which C++ begins something (`Checker.post`; hooks.py knows those functions);
+- what was begun before in the group in which C++ begins something (`Checker.post`; hooks.py knows
+  those functions);
 - a call in a backward pass, in a group of DDP: its hooks and its own collectives take turns;
 - a call whose Work goes to C++, which waits for it there.
 
-gloo sends a message whose Work was dropped only if its recv was there before. So a recv says in the store that it has
-begun, and the Work of a message that it will get is kept when the program drops it: gloo learns of the recv later.
+gloo sends a message whose Work was dropped only if its recv was there before. So a recv says in the
+store that it has begun, and the Work of a message that it will get is kept when the program drops
+it: gloo learns of the recv later.
 """
 
 import contextlib
@@ -49,7 +54,8 @@ from distlab.words import rank_list
 WAITING_SENDS = ("send", "send_object_list")  # functions that wait for their message
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
-Lane = tuple[Any, ...]  # a group alone for its collectives; group, source and destination in it, and tag for messages
+# a group alone for its collectives; group, source and destination in it, and tag for messages
+Lane = tuple[Any, ...]
 
 
 def end() -> None:
@@ -60,24 +66,31 @@ def end() -> None:
 
 
 class Deferred(dist.Work):
-    """A call that is posted later; used like the Work that it becomes, and a Work itself: torch asks for its type.
+    """A call that is posted later; used like the Work that it becomes, and a Work itself: torch
+    asks for its type.
 
     Args:
         note: of the call.
         record: of the call.
         lanes: those of the call; a recv from any rank has several.
         make: makes the call, and returns its Work.
-        limit: seconds that the call may wait for the others: a collective from when its turn has come, as gloo counts
-            them, and a recv from the wait for it.
+        limit: seconds that the call may wait for the others: a collective from when its turn has
+            come, as gloo counts them, and a recv from the wait for it.
 
     Attributes:
-        begun_key: of the store, while a recv from one source has begun and is not posted; "" for all others.
+        begun_key: of the store, while a recv from one source has begun and is not posted; "" for
+            all others.
     """
 
     begun_key = ""
 
     def __init__(
-        self, note: Note, record: CallRecord, lanes: Collection[Lane], make: Callable[[], Any], limit: float
+        self,
+        note: Note,
+        record: CallRecord,
+        lanes: Collection[Lane],
+        make: Callable[[], Any],
+        limit: float,
     ) -> None:
         super().__init__()
         self.note = note
@@ -94,7 +107,9 @@ class Deferred(dist.Work):
         return self.record.kind != MESSAGE
 
     def is_late(self) -> bool:
-        """Whether a collective, whose turn it is, has waited for the other ranks for as long as it may."""
+        """Whether a collective, whose turn it is, has waited for the other ranks for as long as it
+        may.
+        """
         if self._turn_came is None:
             self._turn_came = time.monotonic()
         return self.is_collective and time.monotonic() - self._turn_came > self.limit
@@ -107,7 +122,8 @@ class Deferred(dist.Work):
             raise timed_out(limit)
         error = self.posting.exception()
         if error is not None:
-            raise error.with_traceback(None)  # it was raised on the thread that posts, whose lines say nothing
+            # it was raised on the thread that posts, whose lines say nothing
+            raise error.with_traceback(None)
         return self.posting.result()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -124,7 +140,8 @@ class Deferred(dist.Work):
 
     def get_future(self) -> torch.Future:
         """As Work.get_future: it returns at once, whatever the other ranks have begun."""
-        ended = torch.futures.Future()  # its value is a function that returns what came of the call, or raises it
+        # its value is a function that returns what came of the call, or raises it
+        ended = torch.futures.Future()
 
         def has_been_posted(posting: Future[Any]) -> None:
             try:
@@ -132,7 +149,9 @@ class Deferred(dist.Work):
             except Exception as error:  # there is none
                 ended.set_result(functools.partial(_raise, error, self.note))
             else:
-                future.add_done_callback(lambda done: ended.set_result(functools.partial(_value, done, self.note)))
+                future.add_done_callback(
+                    lambda done: ended.set_result(functools.partial(_value, done, self.note))
+                )
 
         self.posting.add_done_callback(has_been_posted)
         return ended.then(lambda ended: ended.value()())
@@ -147,7 +166,9 @@ def _value(done: torch.Future, note: Note) -> Any:
 
 
 def _raise(error: Exception, note: Note) -> NoReturn:
-    """Raise it in a Future's callback, whose waiters get another RuntimeError from torch: the note has this one."""
+    """Raise it in a Future's callback, whose waiters get another RuntimeError from torch: the note
+    has this one.
+    """
     note.readable = lambda _: error.with_traceback(None)
     raise error
 
@@ -170,7 +191,9 @@ def _of_the_posted(name: str) -> Callable[..., Any]:
 
 
 def _needs_the_posted(name: str) -> bool:
-    """Whether a method of Work is that of the call's own: all that a program may call, and that are not above."""
+    """Whether a method of Work is that of the call's own: all that a program may call, and that are
+    not above.
+    """
     if name in vars(Deferred) or name == private.OF_CLASS:
         return False
     return name == private.SENDER or not name.startswith("_")
@@ -202,7 +225,8 @@ class Checker:
     """What one rank needs to compare its calls with the others'.
 
     Args:
-        token: a name that this cell alone has, the same on every rank. host, port: the cluster's store.
+        token: a name that this cell alone has, the same on every rank. host, port: the cluster's
+            store.
         limit: seconds to wait for the store.
     """
 
@@ -227,20 +251,28 @@ class Checker:
             make: makes it.
         """
         if note.method == "monitored_barrier":
-            return self.in_turn(note.group, make)  # it has no arguments that could differ, and a limit of its own
+            # it has no arguments that could differ, and a limit of its own
+            return self.in_turn(note.group, make)
         record, is_send = note.record(), note.method == "send"
         if len(record.members) == 1:
-            return make()  # there is nobody to compare with; each rank may have a group of its own by this name
+            # there is nobody to compare with; each rank may have a group of its own by this name
+            return make()
         own = record.members.index(dist.get_rank())
         lanes: list[Lane] = [(note.group,)]
         if note.kind == MESSAGE:
-            others = [note.peer] if note.peer >= 0 else [place for place in range(len(record.members)) if place != own]
+            others = (
+                [note.peer]
+                if note.peer >= 0
+                else [place for place in range(len(record.members)) if place != own]
+            )
             ends = ((own, other) if is_send else (other, own) for other in others)
             lanes = [(note.group, *both, note.tag) for both in ends]
         if is_send:
             turn = self._say(lanes[0], own, record)
             work = make()
-            return work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], turn, work)
+            return (
+                work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], turn, work)
+            )
         deferred = Deferred(note, record, lanes, make, limit)
         with self._numbering:  # calls are compared and posted in the order of their numbers
             if note.kind != MESSAGE:
@@ -270,7 +302,8 @@ class Checker:
             return self._received[lane]
 
     def _sent(self, note: Note, record: CallRecord, lane: Lane, turn: int, work: Any) -> Sent:
-        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has begun.
+        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has
+        begun.
 
         Args:
             turn: its number in the lane.
@@ -297,14 +330,18 @@ class Checker:
         return make()
 
     def post(self, groups: Collection[str]) -> None:
-        """Wait until all collectives that this rank has begun in these groups are posted; errors are raised later."""
+        """Wait until all collectives that this rank has begun in these groups are posted; errors
+        are raised later.
+        """
         for call in list(self._waiting):
             if call.is_collective and call.note.group in groups:
                 with waits(call.note):
                     wait([call.posting])
 
     def close(self) -> None:
-        """Post unchecked what still waits for the other ranks: they may do their part in a later cell."""
+        """Post unchecked what still waits for the other ranks: they may do their part in a later
+        cell.
+        """
         self._closing = True
         self._poster.join()
 
@@ -312,7 +349,9 @@ class Checker:
         return "/".join(map(str, (self._token, *lane, turn, place)))
 
     def _keys(self, call: Deferred, lane: Lane) -> list[str]:
-        """The keys of what will be said about a lane's next call: by every member, or by the source of a message."""
+        """The keys of what will be said about a lane's next call: by every member, or by the source
+        of a message.
+        """
         places = lane[1:2] or range(len(call.record.members))
         return [self._key(lane, self._compared[lane] + 1, place) for place in places]
 
@@ -332,7 +371,9 @@ class Checker:
                     if ready:
                         self._compare(call, ready[0])
                     if _is_destroyed(call.record.group):
-                        raise RuntimeError("The process group of this call was destroyed before the call could begin.")
+                        raise RuntimeError(
+                            "The process group of this call was destroyed before the call could begin."
+                        )
                     work = call.make()
                     self._forget_begun(call)
                     call.posting.set_result(work)
@@ -357,7 +398,8 @@ class Checker:
         if not is_collective and not call.begun_key:  # from any source, which is known now
             self._next_to_receive(lane)
         said, members = list(map(from_json, self._store.multi_get(keys))), call.record.members
-        if not readers or self._store.add(*readers, 1) == len(keys):  # the last one deletes what was written
+        # the last one deletes what was written
+        if not readers or self._store.add(*readers, 1) == len(keys):
             for key in (*keys, *readers):
                 self._store.delete_key(key)
         if is_collective:
@@ -369,8 +411,11 @@ class Checker:
         if words:
             raise MismatchError(words)
 
-    def refuse_shared_memory(self, name: str, tensors: Sequence[torch.Tensor], members: Sequence[int]) -> None:
-        """Refuse a list of places for what the members of a group send, of which some are the same memory.
+    def refuse_shared_memory(
+        self, name: str, tensors: Sequence[torch.Tensor], members: Sequence[int]
+    ) -> None:
+        """Refuse a list of places for what the members of a group send, of which some are the same
+        memory.
 
         Args:
             name: of the argument.

@@ -1,8 +1,8 @@
-"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read variables,
-say which names there are.
+"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read
+variables, say which names there are.
 
-Runs on every rank. The notebook's kernel imports it too, to send these functions, and has no torch: what needs torch is
-imported inside of them.
+Runs on every rank. The notebook's kernel imports it too, to send these functions, and has no torch:
+what needs torch is imported inside of them.
 """
 
 import linecache
@@ -20,8 +20,11 @@ from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
 
 
-def join(rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False) -> Joined | Failure:
-    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs on: every rank.
+def join(
+    rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False
+) -> Joined | Failure:
+    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs
+    on: every rank.
 
     Returns:
         what went wrong, with the learner's lines, if this rank could not join.
@@ -30,13 +33,17 @@ def join(rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool
     from distlab.rank.log import describe_failure
 
     try:
-        return group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
+        return (
+            group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
+        )
     except Exception as error:
         return replace(describe_failure(error), rank=rank)
 
 
 def settle() -> None:
-    """Return once every order to the watchdog has been carried out; a reply means that this rank is idle."""
+    """Return once every order to the watchdog has been carried out; a reply means that this rank is
+    idle.
+    """
     from distlab.rank import watchdog
 
     watcher = watchdog.running()
@@ -45,7 +52,9 @@ def settle() -> None:
 
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; see checks.Checker for the arguments."""
+    """Compare the arguments of calls between the ranks from now on; see checks.Checker for the
+    arguments.
+    """
     from distlab.rank.checks import LOG, Checker
 
     LOG.checker = Checker(token, host, port, limit)
@@ -95,7 +104,8 @@ def stop_recording() -> Recorded:
 def call(header: bytes, buffers: list[Any]) -> list[Any]:
     """Call the function in the payload as fn(rank, world_size, *args, **kwargs).
 
-    Names that the function uses come from the notebook; those that the notebook does not have, from this rank.
+    Names that the function uses come from the notebook; those that the notebook does not have, from
+    this rank.
 
     Runs on: a rank.
 
@@ -127,7 +137,9 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of names, a list, as [Reply, *buffers]; the failure is a NameError if one is not defined."""
+    """The values of names, a list, as [Reply, *buffers]; the failure is a NameError if one is not
+    defined.
+    """
     from distlab.rank.log import describe_failure
 
     namespace = namespace_of_cells()
@@ -143,13 +155,17 @@ def _packed(value: Any, what: str) -> list[Any]:
         from distlab.rank.log import LOG
 
         words = f"The value of rank {LOG.rank}, {what}, cannot be sent to the notebook"
-        advice = "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+        advice = (
+            "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
+        )
         return [Reply(unsendable=f"{words} ({type(error).__name__}: {error}). {advice}")]
     return [Reply(header), *buffers]
 
 
 def last_failure() -> Failure | None:
-    """What the last cell that failed on this rank raised; None if none has: asked for when a cell has just failed."""
+    """What the last cell that failed on this rank raised; None if none has: asked for when a cell
+    has just failed.
+    """
     from distlab.rank.log import describe_failure
 
     error = getattr(sys, "last_value", None)
@@ -157,7 +173,9 @@ def last_failure() -> Failure | None:
 
 
 def names_below(rank: int, world_size: int, path: str) -> list[str]:
-    """The names of an object's attributes, "dist" or "model.fc"; for "", those of the cells. Empty if there is none."""
+    """The names of an object's attributes, "dist" or "model.fc"; for "", those of the cells. Empty
+    if there is none.
+    """
     if not path:
         return list(namespace_of_cells())
     value = _value_of(path)

@@ -1,6 +1,7 @@
 """The process group of this rank: joined, left and rebuilt.
 
-Runs on every rank, called by entry.py. A rank's number goes where torchrun puts it: into RANK and WORLD_SIZE.
+Runs on every rank, called by entry.py. A rank's number goes where torchrun puts it: into RANK and
+WORLD_SIZE.
 """
 
 import functools
@@ -21,7 +22,14 @@ from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, waits, watchdog
 from distlab.rank.log import LOG
 from distlab.wire import faults
-from distlab.wire.rendezvous import INTERFACES, Joined, Meeting, address_towards, interface_of, this_machine
+from distlab.wire.rendezvous import (
+    INTERFACES,
+    Joined,
+    Meeting,
+    address_towards,
+    interface_of,
+    this_machine,
+)
 
 # groups that were left, and until when their destructors may wait
 _BLOCKED: list[tuple[float, dist.ProcessGroup]] = []
@@ -40,8 +48,11 @@ def join(rank: int, meeting: Meeting) -> Joined:
     os.environ.update(LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)))
     os.environ.update(GROUP_RANK=str(host_of_rank[rank]))
     if meeting.hosts and INTERFACES[0] not in os.environ:
-        os.environ.update(dict.fromkeys(INTERFACES, interface_of(address_towards(meeting.channel[0]))))
-    os.environ.pop("PYTHONSAFEPATH", None)  # meant for the start of this process, not for programs that it starts
+        os.environ.update(
+            dict.fromkeys(INTERFACES, interface_of(address_towards(meeting.channel[0])))
+        )
+    # meant for the start of this process, not for programs that it starts
+    os.environ.pop("PYTHONSAFEPATH", None)
     LOG.rank, LOG.world_size = rank, meeting.world_size
     private.quiet_loggers()
     faults.keep(rank)
@@ -49,14 +60,17 @@ def join(rank: int, meeting: Meeting) -> Joined:
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
     watchdog.watch(watcher)
-    sys.modules["__main__"].__dict__.update(rank=rank, world_size=meeting.world_size, torch=torch, dist=dist)
+    sys.modules["__main__"].__dict__.update(
+        rank=rank, world_size=meeting.world_size, torch=torch, dist=dist
+    )
     return Joined(os.getpid(), this_machine())
 
 
 def _use_folder_of_cluster() -> None:
     """Have multiprocessing keep its sockets in the cluster's folder, which is removed at the end.
 
-    A rank is killed then, and would leave a folder of its own behind. Private: the name in a process's configuration.
+    A rank is killed then, and would leave a folder of its own behind. Private: the name in a
+    process's configuration.
     """
     folder = os.environ.get(faults.FOLDER, "")
     if faults.OWN in os.environ and os.path.isdir(folder):
@@ -64,21 +78,25 @@ def _use_folder_of_cluster() -> None:
 
 
 def build(rank: int, meeting: Meeting) -> None:
-    """Leave the groups, whatever state they are in, and build the default one, by the meeting's init method.
+    """Leave the groups, whatever state they are in, and build the default one, by the meeting's
+    init method.
 
     Runs on: every rank of the group.
     """
     waits.close_blocked_groups()
     _keep_blocked_groups()
-    private.leave_all_groups()  # of a new rank, those of an earlier notebook, which has detached from this engine
-    private.forget_group_numbers()  # a learner's failed init_process_group has used one up on this rank only
+    # of a new rank, those of an earlier notebook, which has detached from this engine
+    private.leave_all_groups()
+    # a learner's failed init_process_group has used one up on this rank only
+    private.forget_group_numbers()
     LOG.forget()
     LOG.gives_way = False
     LOG.generation = meeting.name
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
-    # the store is already running; its keys are new each time, because used ones hold stale addresses
+    # the store is already running; its keys are new each time, because used ones hold stale
+    # addresses
     store = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
     if meeting.init_method == "file":
         where["init_method"] = f"file://{meeting.name}"
@@ -86,7 +104,8 @@ def build(rank: int, meeting: Meeting) -> None:
         if meeting.init_method == "env":
             os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
         where["store"] = store
-    if meeting.backend == "nccl":  # objects and barriers travel through the current GPU, which is 0 at first
+    # objects and barriers travel through the current GPU, which is 0 at first
+    if meeting.backend == "nccl":
         torch.cuda.set_device(device_for(rank))
     backend = _registered(meeting.backend)
     _wait_for_all(store, rank, meeting)
@@ -95,16 +114,19 @@ def build(rank: int, meeting: Meeting) -> None:
 
 
 def _keep_blocked_groups() -> None:
-    """Keep groups in which a collective may wait behind a send whose Work was dropped, until it has timed out.
+    """Keep groups in which a collective may wait behind a send whose Work was dropped, until it has
+    timed out.
 
-    Nothing else ends its wait, and the group's destructor would wait for it with Python's lock held, so that not even
-    the watchdog could answer.
+    Nothing else ends its wait, and the group's destructor would wait for it with Python's lock
+    held, so that not even the watchdog could answer.
     """
     now = time.monotonic()
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
     with_dropped = {name for is_send, name, _, _ in list(LOG.dropped) if is_send}
     for group, name in private.GROUP_NAMES.items():
-        may_wait = name in LOG.shared_with_cpp or any(not call.done for call in list(LOG.collectives[name]))
+        may_wait = name in LOG.shared_with_cpp or any(
+            not call.done for call in list(LOG.collectives[name])
+        )
         if name in with_dropped and may_wait:
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 
@@ -112,15 +134,19 @@ def _keep_blocked_groups() -> None:
 def _wait_for_all(store: dist.Store, rank: int, meeting: Meeting) -> None:
     """Wait until every rank is about to build the group.
 
-    The timeout of the group is a learner's for their calls, two seconds, say, and limits the building, too: on a busy
-    machine the ranks start further apart.
+    The timeout of the group is a learner's for their calls, two seconds, say, and limits the
+    building, too: on a busy machine the ranks start further apart.
     """
     store.set(f"here/{rank}", "")
-    store.wait([f"here/{other}" for other in range(meeting.world_size)], timedelta(seconds=meeting.patience))
+    store.wait(
+        [f"here/{other}" for other in range(meeting.world_size)],
+        timedelta(seconds=meeting.patience),
+    )
 
 
 def _registered(backend: str) -> str:
-    """The name of a backend: itself if torch knows it; for a module its NAME, which it registers when it is imported.
+    """The name of a backend: itself if torch knows it; for a module its NAME, which it registers
+    when it is imported.
 
     Raises:
         ClusterError: the module does not do so.
@@ -129,19 +155,24 @@ def _registered(backend: str) -> str:
         return backend
     name = getattr(importlib.import_module(backend), "NAME", "")
     if name.lower() not in dist.Backend.backend_list:
-        rule = "must register a backend when it is imported, dist.Backend.register_backend(NAME, ...)"
+        rule = (
+            "must register a backend when it is imported, dist.Backend.register_backend(NAME, ...)"
+        )
         raise ClusterError(f"The module {backend} {rule}, and have its name as NAME, got {name!r}")
     return name
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined:
-    """Leave the group, and RPC if its connections were shut down, and build the group again. Variables stay.
+    """Leave the group, and RPC if its connections were shut down, and build the group again.
+    Variables stay.
 
     Runs on: every rank of the group.
 
     Args:
-        whole: whether the connections between the ranks are intact; if some were shut down, remote calls end, too.
-        gives_way: whether the learner has destroyed the group, and may be about to make another one.
+        whole: whether the connections between the ranks are intact; if some were shut down, remote
+            calls end, too.
+        gives_way: whether the learner has destroyed the group, and may be about to make another
+            one.
     """
     watcher = watchdog.running()
     if watcher is None:
@@ -149,7 +180,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     watcher.settle()
     left_rpc = not whole and rpc.leave(watcher.connections.shut)
     checks.end()
-    if not whole and waits.is_left_behind():  # it may wait in the store, whose client serves one thread at a time
+    # it may wait in the store, whose client serves one thread at a time
+    if not whole and waits.is_left_behind():
         watcher.connections.shut(with_store=True)
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
@@ -160,7 +192,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
 
 
 def connect(host: str, port: int) -> dist.Store:
-    """This rank's only connection to the cluster's TCPStore; made again only after it was shut down.
+    """This rank's only connection to the cluster's TCPStore; made again only after it was shut
+    down.
 
     Runs on: a rank.
     """
@@ -173,5 +206,7 @@ def connect(host: str, port: int) -> dist.Store:
 
 @functools.cache
 def _connection(host: str, port: int) -> dist.Store:
-    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second one."""
+    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second
+    one.
+    """
     return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))

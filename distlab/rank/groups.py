@@ -1,12 +1,14 @@
-"""The groups that this rank makes with new_group: noted, and compared with the other ranks' before one is built.
+"""The groups that this rank makes with new_group: noted, and compared with the other ranks' before
+one is built.
 
-Runs on every rank; hooks.py puts `making` in the place of the function of torch that new_group, new_subgroups and
-device meshes call.
+Runs on every rank; hooks.py puts `making` in the place of the function of torch that new_group,
+new_subgroups and device meshes call.
 
-torch numbers the groups that every rank makes, and gloo's members find each other by that number. Ranks that make other
-groups under one number would connect to the wrong ranks: a sum is wrong, or a rank waits in gloo for a connection that
-no rank opens. So the first rank that makes a group writes its members into the store of the world, and each other rank
-compares. Then the members wait for each other here, in Python, as they would in gloo; other ranks do not wait.
+torch numbers the groups that every rank makes, and gloo's members find each other by that number.
+Ranks that make other groups under one number would connect to the wrong ranks: a sum is wrong, or a
+rank waits in gloo for a connection that no rank opens. So the first rank that makes a group writes
+its members into the store of the world, and each other rank compares. Then the members wait for
+each other here, in Python, as they would in gloo; other ranks do not wait.
 """
 
 import contextlib
@@ -32,14 +34,18 @@ FREED = "Freed while it waited for the other members of a new group."
 
 
 def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch's function that makes a group, with a note; MismatchError if another rank makes another group there."""
+    """torch's function that makes a group, with a note; MismatchError if another rank makes another
+    group there.
+    """
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     members = tuple(map(int, given["global_ranks_in_group"]))
     if not members:  # the world, after which groups are numbered from 1 again
         LOG.new_groups.clear()
-        LOG.met.clear()  # in the store of an earlier world, also that of the rank which this process was forked from
+        # in the store of an earlier world, also that of the rank which this process was forked from
+        LOG.met.clear()
         return original(*args, **kwargs)
-    LOG.check_not_of_parent(dist.group.WORLD)  # before a forked process writes into the store of the ranks
+    # before a forked process writes into the store of the ranks
+    LOG.check_not_of_parent(dist.group.WORLD)
     name, limit = str(given["group_name"]), given.get("timeout") or private.default_timeout()
     note = _note(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None
@@ -55,7 +61,8 @@ def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         except MismatchError:
             raise
         except BaseException:
-            if not LOG.closed:  # a rank that is freed has begun it nevertheless, which a report needs
+            # a rank that is freed has begun it nevertheless, which a report needs
+            if not LOG.closed:
                 LOG.new_groups.remove(group)
             raise
 
@@ -69,12 +76,16 @@ def _note(name: str, members: tuple[int, ...], limit: timedelta) -> Note:
 
 def _begin(group: NewGroup) -> None:
     if LOG.closed:
-        raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
+        raise RuntimeError(
+            "Connection closed: this rank was freed from a call of its group before."
+        )
     LOG.new_groups.append(group)
 
 
 def _compare(store: dist.Store, group: NewGroup) -> None:
-    """Raise a MismatchError if the first rank that has made a group with this number has made another one."""
+    """Raise a MismatchError if the first rank that has made a group with this number has made
+    another one.
+    """
     first = from_json(store.compare_set(f"{KEYS}/{group.name}", "", to_json(group)))
     records = differing_groups({first.rank: (first,), group.rank: (group,)})
     if records:
@@ -84,7 +95,8 @@ def _compare(store: dist.Store, group: NewGroup) -> None:
 def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
     """Wait until every member has come here with this group, which it will then connect.
 
-    The same name may come again: a group that only its members make has it again after it was destroyed.
+    The same name may come again: a group that only its members make has it again after it was
+    destroyed.
     """
     key = f"{KEYS}/{group.name}/members"
     expected = (LOG.met[group.name] + 1) * len(group.members)
@@ -99,7 +111,9 @@ def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
     try:
         if not wait_until(all_here, FREED, limit.total_seconds()):
             milliseconds = limit.total_seconds() * 1000
-            raise RuntimeError(f"Timed out waiting {milliseconds:.0f}ms for the other members of a new group.")
+            raise RuntimeError(
+                f"Timed out waiting {milliseconds:.0f}ms for the other members of a new group."
+            )
     except BaseException:
         with contextlib.suppress(RuntimeError):  # the store is gone
             store.add(key, -1)

@@ -1,12 +1,15 @@
-"""All that distlab wraps in torch on a rank, in one table, and the wrappers of process groups, Works and Futures.
+"""All that distlab wraps in torch on a rank, in one table, and the wrappers of process groups,
+Works and Futures.
 
-Runs on every rank. Every call that Python makes goes through the methods of torch's ProcessGroup and Work, with its
-arguments complete: each call and each wait is noted there, in the log that the watchdog reads while the main thread is
-blocked. What C++ sends by itself, such as DDP's buckets, does not come through here. Functional collectives, as DTensor
-makes them, are made and waited for in C++, too; Python reaches both by operators of torch.ops.
+Runs on every rank. Every call that Python makes goes through the methods of torch's ProcessGroup
+and Work, with its arguments complete: each call and each wait is noted there, in the log that the
+watchdog reads while the main thread is blocked. What C++ sends by itself, such as DDP's buckets,
+does not come through here. Functional collectives, as DTensor makes them, are made and waited for
+in C++, too; Python reaches both by operators of torch.ops.
 
-In checked mode calls go through checks.py, which posts them later. Where C++ is about to begin something at once, what
-the rank has begun before is posted first: gloo matches the calls of a group by their order.
+In checked mode calls go through checks.py, which posts them later. Where C++ is about to begin
+something at once, what the rank has begun before is posted first: gloo matches the calls of a group
+by their order.
 """
 
 import functools
@@ -45,11 +48,12 @@ from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER
 from distlab.wire.source import is_learners
 
-WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")  # functions that keep the Work until then
+# functions that keep the Work until then
+WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
 
-# a class, a module or an operator, the name of one of its functions, and what is called in its place, with the original
-# before the arguments
+# a class, a module or an operator, the name of one of its functions, and what is called in its
+# place, with the original before the arguments
 Row = tuple[Any, str, Callable[..., Any]]
 
 
@@ -93,7 +97,8 @@ def waits_of(work: type) -> list[Row]:
 
 
 def install(rows: Iterable[Row] = ()) -> None:
-    """Put the wrappers of the rows in place, of the whole table by default; a second time does nothing.
+    """Put the wrappers of the rows in place, of the whole table by default; a second time does
+    nothing.
 
     Runs on: every rank, on its main thread, before a group of these classes is built.
     """
@@ -123,8 +128,8 @@ def _wrapper(instead: Callable[..., Any], original: Callable[..., Any]) -> Calla
 def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called from a frame with its own name.
 
-    From that name pybind11 knows that the method of a Python class calls it, and looks for one in C++; otherwise, for
-    an object whose class lacks the method, it would find the wrapper again.
+    From that name pybind11 knows that the method of a Python class calls it, and looks for one in
+    C++; otherwise, for an object whose class lacks the method, it would find the wrapper again.
     """
 
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -135,33 +140,42 @@ def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """init_process_group. A cell that destroyed the group left the next one to the learner, as far as we know."""
+    """init_process_group. A cell that destroyed the group left the next one to the learner, as far
+    as we know.
+    """
     if LOG.gives_way and dist.is_initialized():
         LOG.gives_way = False
         private.leave_all_groups()
         LOG.forget()
     original(*args, **kwargs)
-    LOG.destroyed = None  # there is one again, and every rank has come: the end of the one before explains nothing now
+    # there is one again, and every rank has come: the end of the one before explains nothing now
+    LOG.destroyed = None
 
 
 def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """DistributedDataParallel.forward, whose passes in training are counted; not while torch compiles it."""
+    """DistributedDataParallel.forward, whose passes in training are counted; not while torch
+    compiles it.
+    """
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
         LOG.count_forward(model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
 
 
 def going_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's hooks begin in C++."""
+    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's
+    hooks begin in C++.
+    """
     if not torch.compiler.is_compiling():
         LOG.count_backward()
     return beginning_in_cpp(original, *args, **kwargs)
 
 
 def destroying(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
-    """destroy_process_group, which closes this rank's connections: other ranks that wait for it fail.
+    """destroy_process_group, which closes this rank's connections: other ranks that wait for it
+    fail.
 
-    Only the end of the world is remembered. A smaller group that is gone is no reason for what happens in others.
+    Only the end of the world is remembered. A smaller group that is gone is no reason for what
+    happens in others.
     """
     note = Note("destroy_process_group", OTHER)
     is_world = group is None or group is dist.group.WORLD
@@ -221,15 +235,22 @@ def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
-    """Type and shape of the tensors that all ranks must agree on: the result's, if it is the same everywhere."""
+    """Type and shape of the tensors that all ranks must agree on: the result's, if it is the same
+    everywhere.
+    """
     if method in ("barrier", "monitored_barrier"):
         return []
-    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]  # for a scatter, the result is compared
-    return [_type_and_shape(tensor) for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
+    # for a scatter, the result is compared
+    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]
+    return [
+        _type_and_shape(tensor)
+        for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])
+    ]
 
 
 def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
-    """How many elements this rank sends to and receives from each rank, for all_to_all; None otherwise.
+    """How many elements this rank sends to and receives from each rank, for all_to_all; None
+    otherwise.
 
     Only the total if it is split evenly.
     """
@@ -241,7 +262,9 @@ def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
 
 
 def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
-    """How many elements of a tensor belong to each rank; the total if the sizes, of its first dimension, are even."""
+    """How many elements of a tensor belong to each rank; the total if the sizes, of its first
+    dimension, are even.
+    """
     if sizes is None or len(sizes) == 0:  # they may be an array, or a tensor
         return tensor.numel()
     elements_of_row = prod(tensor.shape[1:])
@@ -249,14 +272,18 @@ def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
 
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
-    """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it returns."""
+    """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it
+    returns.
+    """
     with waits(note):
         work = _added(note, make)
     over_gloo = _is_over_gloo(group)
-    if over_gloo and note.method == "recv_anysource":  # closing the connections does not make gloo end it
+    # closing the connections does not make gloo end it
+    if over_gloo and note.method == "recv_anysource":
         note.freed_with = "Connection closed: the wait for a message from any rank was ended."
     if work is not None:
-        if isinstance(work, dist.Work) and type(work) is not dist.Work:  # a backend in Python has its own class
+        # a backend in Python has its own class
+        if isinstance(work, dist.Work) and type(work) is not dist.Work:
             install(waits_of(type(work)))
         # gloo forgets a message that nobody waits for; a group of another kind may keep it
         LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
@@ -264,7 +291,9 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
 
 
 def _is_over_gloo(group: Any) -> bool:
-    """Whether gloo carries the messages of a group, for all that is known: a class in Python may say so."""
+    """Whether gloo carries the messages of a group, for all that is known: a class in Python may
+    say so.
+    """
     return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
 
 
@@ -279,7 +308,9 @@ def _added(note: Note, make: Callable[[], Any]) -> Any:
 
 
 def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
-    """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the process."""
+    """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the
+    process.
+    """
     size, is_message = group.size(), note.kind == MESSAGE
     rank = note.peer if is_message else note.root
     if not note.group or rank in range(size):  # torch refuses a call of a group that was destroyed
@@ -287,7 +318,8 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     name = {"send": "dst", **ROOTED}.get(note.method, "src")
     name = "peer" if note.op == "batch_isend_irecv" else name
     advice = f"Use a rank below the number of ranks, which is {size} here."
-    if group is not dist.group.WORLD:  # torch itself refuses a rank of the world that is not in this group
+    # torch itself refuses a rank of the world that is not in this group
+    if group is not dist.group.WORLD:
         refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
     if is_message:
         following = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
@@ -300,7 +332,9 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
 
 
 def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool) -> Any:
-    """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may be posted later."""
+    """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may
+    be posted later.
+    """
     checker = LOG.checker
     if not is_compared:
         return checker.in_turn(note.group, make)
@@ -321,9 +355,11 @@ def _posted(work: Any) -> Any:
 
 
 def _is_compared(caller: FrameType) -> bool:
-    """Whether checked mode compares the calls that this frame makes of a group: torch.distributed's and the learner's.
+    """Whether checked mode compares the calls that this frame makes of a group: torch.distributed's
+    and the learner's.
 
-    Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in Python.
+    Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in
+    Python.
     """
     return caller.f_globals.get("__name__") == C10D or is_learners(caller.f_code.co_filename)
 
@@ -334,12 +370,15 @@ def _check_memory(note: Note, args: tuple) -> None:
     if name is None or not args:
         return
     given = args[0]
-    places = given[0] if given and isinstance(given[0], list) else given  # a list of a list, but for all_to_all
+    # a list of a list, but for all_to_all
+    places = given[0] if given and isinstance(given[0], list) else given
     LOG.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
 
 
 def _for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
-    """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as it is not there."""
+    """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as
+    it is not there.
+    """
     if LOG.checker is None:
         return make()
     return LOG.checker.in_turn(group_name, make)
@@ -357,7 +396,9 @@ def handing_over(original: Callable[..., Any], reducer: Any, work: Any, *args: A
 
 
 def beginning_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function that begins collectives in C++: in a group among its arguments, or else in those of any Reducer."""
+    """A function that begins collectives in C++: in a group among its arguments, or else in those
+    of any Reducer.
+    """
     if LOG.checker is not None:
         LOG.checker.post(_groups_among(args) or LOG.shared_with_cpp)
     return original(*args, **kwargs)
@@ -404,11 +445,16 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 def _ends_without_connections(note: Note) -> str:
     """What to free a wait with that closing the connections does not make gloo end; "" if it does.
 
-    It sends, by itself or in a collective, behind a message to the same rank whose Work was dropped.
+    It sends, by itself or in a collective, behind a message to the same rank whose Work was
+    dropped.
     """
     # a Work may go meanwhile
-    blocked = {peer for is_send, group, peer, _ in list(LOG.dropped) if is_send and group == note.group}
-    waits_behind = note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
+    blocked = {
+        peer for is_send, group, peer, _ in list(LOG.dropped) if is_send and group == note.group
+    }
+    waits_behind = (
+        note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
+    )
     return DROPPED_BEFORE if waits_behind else ""
 
 
@@ -432,10 +478,16 @@ def derived(original: Callable[..., Any], work: Any, *args: Any) -> Any:
     return future
 
 
-def then(original: Callable[..., Any], future: torch.Future, callback: Callable[[Any], Any]) -> torch.Future:
+def then(
+    original: Callable[..., Any], future: torch.Future, callback: Callable[[Any], Any]
+) -> torch.Future:
     """Future.then, whose callback a simulated cluster notes, too."""
     derive = functools.partial(derived, original)
-    return derive(future, callback) if LOG.simulator is None else LOG.simulator.then(future, callback, derive)
+    return (
+        derive(future, callback)
+        if LOG.simulator is None
+        else LOG.simulator.then(future, callback, derive)
+    )
 
 
 # --- functional collectives ---
@@ -444,7 +496,8 @@ def then(original: Callable[..., Any], future: torch.Future, callback: Callable[
 def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator that makes a collective, with a note of each call.
 
-    No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods make one.
+    No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods
+    make one.
     """
     group = args[-1] if args and not kwargs else None
     group = private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
@@ -470,20 +523,28 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
 
 
 def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
-    """The operator that waits for the collective that made a tensor; the second time it returns at once."""
+    """The operator that waits for the collective that made a tensor; the second time it returns at
+    once.
+    """
     make = functools.partial(original, operator, tensor)
     note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
     return make() if note is None else _wait(tensor, note, make)
 
 
 def _note_of_operator(name: str, group: str, args: tuple) -> Note:
-    """The note of an operator's call, with the arguments that the method of ProcessGroup would have been given."""
+    """The note of an operator's call, with the arguments that the method of ProcessGroup would have
+    been given.
+    """
     tensors, *more, _ = args
     options = whole(more[0]) if name == "broadcast" else None  # the root
     if "reduce" in name:
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, more[0].upper())
-    given, opts = ((tensors, tensors, *more), {}) if name == "all_to_all_single" else ((tensors,), {"opts": options})
+    given, opts = (
+        ((tensors, tensors, *more), {})
+        if name == "all_to_all_single"
+        else ((tensors,), {"opts": options})
+    )
     note = note_of(private.FUNCTIONAL_METHODS[name], group, given, opts)
     public = hasattr(dist, note.method) and not note.method.startswith("_")
     note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
@@ -491,7 +552,9 @@ def _note_of_operator(name: str, group: str, args: tuple) -> Note:
 
 
 def _of_dtensor(frame: FrameType | None) -> str:
-    """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix product, ..."""
+    """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix
+    product, ...
+    """
     inner = None
     while frame is not None and not is_learners(frame.f_code.co_filename):
         inner, frame = frame, frame.f_back

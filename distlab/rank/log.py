@@ -1,8 +1,10 @@
-"""The log of one rank: a `Note` of each call that communicates, and of which note each thread is waiting in.
+"""The log of one rank: a `Note` of each call that communicates, and of which note each thread is
+waiting in.
 
-Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread, checks.py compares calls by
-it, recording.py times them. A note holds plain values, never a tensor nor a number of numpy's: they are made plain when
-the note is made, on the thread of the call, because the watchdog's thread could only fail.
+Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread,
+checks.py compares calls by it, recording.py times them. A note holds plain values, never a tensor
+nor a number of numpy's: they are made plain when the note is made, on the thread of the call,
+because the watchdog's thread could only fail.
 """
 
 import asyncio
@@ -30,26 +32,48 @@ from distlab.wire.source import is_learners, line_of
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
-# A call with a shorter timeout than this is left to end by itself: whoever gives it one of seconds expects that it may
-# be over, and handles the error. With one of minutes, as real scripts have, nobody would wait for it: it is judged.
+# A call with a shorter timeout than this is left to end by itself: whoever gives it one of seconds
+# expects that it may be over, and handles the error. With one of minutes, as real scripts have,
+# nobody would wait for it: it is judged.
 SHORT = timedelta(seconds=10)
-# Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a statement false.
-# Calls that are remembered until they are waited for: an older one is never reported as left, and a group in which one
-# may still be waited for stays (RankStatus.more_unwaited). So many results of functional collectives, too: the wait for
-# an older one is not noted, and may then end by itself.
+# Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a
+# statement false. Calls that are remembered until they are waited for: an older one is never
+# reported as left, and a group in which one may still be waited for stays
+# (RankStatus.more_unwaited). So many results of functional collectives, too: the wait for an older
+# one is not noted, and may then end by itself.
 MOST_UNWAITED = 1000
-# Collectives of each group that are remembered, the newest: whether a rank has called an older one follows from their
-# numbers, and its arguments are not compared.
+# Collectives of each group that are remembered, the newest: whether a rank has called an older one
+# follows from their numbers, and its arguments are not compared.
 REMEMBERED = 32
-# Kinds of messages that are reported, the newest; all are counted. Of a kind that is left out, nothing is known, and no
-# message that may depend on it is called unmatched (RankStatus.more_traffic).
+# Kinds of messages that are reported, the newest; all are counted. Of a kind that is left out,
+# nothing is known, and no message that may depend on it is called unmatched
+# (RankStatus.more_traffic).
 MOST_KINDS = 1000
 
 # methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
-_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", private.REDUCE_SCATTER_BASE)
-_GATHERING = ("allgather", "allgather_coalesced", private.ALL_GATHER_BASE, "gather", "all_gather_single")
-_EXCHANGING = ("broadcast", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "reduce_scatter_single")
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    private.REDUCE_SCATTER_BASE,
+)
+_GATHERING = (
+    "allgather",
+    "allgather_coalesced",
+    private.ALL_GATHER_BASE,
+    "gather",
+    "all_gather_single",
+)
+_EXCHANGING = (
+    "broadcast",
+    "scatter",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "reduce_scatter_single",
+)
 # several calls as one, and the function that a learner calls for each
 TOGETHER = {
     "allreduce_coalesced": "all_reduce",
@@ -72,10 +96,12 @@ WAITED = re.compile(
     r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
-# how messages of errors are known that no frame of torch.distributed has raised, as where a program waits for a Work
+# how messages of errors are known that no frame of torch.distributed has raised, as where a program
+# waits for a Work
 OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pair closure")
 
-Kind = tuple[bool, str, int, int]  # what messages are counted by: whether it is a send, its group, peer and tag
+# what messages are counted by: whether it is a send, its group, peer and tag
+Kind = tuple[bool, str, int, int]
 
 
 class Note:
@@ -87,8 +113,8 @@ class Note:
         ranks: those that it waits for, if it is not a call of a process group.
         words: what else a report says about it: the function of a remote call, the key of a store.
         has_limit: whether it has a time limit of its own, and will end by itself.
-        freed_with: the message of the RuntimeError that ends the wait, which is Python code, when this rank is freed;
-            "" for a wait in C++, which ends with its connections.
+        freed_with: the message of the RuntimeError that ends the wait, which is Python code, when
+            this rank is freed; "" for a wait in C++, which ends with its connections.
 
     Attributes:
         readable: makes an error of this call one that a learner can read.
@@ -96,7 +122,8 @@ class Note:
         group: the name of its process group.
         peer: the other rank of a message, by its number in the group; -1 for any.
         tag: of a message.
-        sequence: its number among the collectives of its group, or among the messages of its `Kind`; from 1.
+        sequence: its number among the collectives of its group, or among the messages of its
+            `Kind`; from 1.
         tensors: type and shape of each.
         options: of a collective; torch's own, read only when needed.
         splits: of all_to_all, the elements that go to and come from each rank.
@@ -111,7 +138,15 @@ class Note:
     options = splits = None
     done = False
 
-    def __init__(self, op: str, kind: str, ranks: Iterable[int] = (), words="", has_limit=False, freed_with=""):
+    def __init__(
+        self,
+        op: str,
+        kind: str,
+        ranks: Iterable[int] = (),
+        words="",
+        has_limit=False,
+        freed_with="",
+    ):
         called, self.lines = place_of(sys._getframe(1))
         self.op, self.kind, self.words = op or called, kind, str(words)
         self.ranks = tuple(map(whole, ranks))
@@ -130,7 +165,9 @@ class Note:
     @property
     def root(self) -> int:
         """The number in the group of the rank that a collective starts from, or ends at."""
-        return getattr(self.options, "rootRank", self.options if isinstance(self.options, int) else 0)
+        return getattr(
+            self.options, "rootRank", self.options if isinstance(self.options, int) else 0
+        )
 
     def record(self, with_lines: bool = True) -> CallRecord:
         """The call as another process reads and compares it."""
@@ -143,11 +180,14 @@ class Note:
             op=self.op or self.method,
             kind=self.kind,
             members=members,
-            own_limit=ends_soon or self.has_limit or self.method == "monitored_barrier",  # which says who is missing
+            # which says who is missing
+            own_limit=ends_soon or self.has_limit or self.method == "monitored_barrier",
             collective=self.method if self.kind == COLLECTIVE else "",
             group=self.group,
             sequence=self.sequence,
-            tensors=tuple((str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in self.tensors),
+            tensors=tuple(
+                (str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in self.tensors
+            ),
             place=(os.path.basename(self.lines[0][0]), self.lines[0][1]) if self.lines else None,
             lines=tuple(line_of(*line) for line in reversed(self.lines)) if with_lines else (),
             is_send=self.method == "send",
@@ -167,7 +207,8 @@ class Passes:
 
     Attributes:
         forward: passes of DDP in training.
-        averaging: those of them that are outside of no_sync(), so that their backward pass averages gradients.
+        averaging: those of them that are outside of no_sync(), so that their backward pass averages
+            gradients.
         backward: passes of any model.
     """
 
@@ -180,7 +221,8 @@ class Log:
     """All that one rank remembers of its calls; one object a process, `LOG`.
 
     Attributes:
-        rank, world_size: of the cluster; the environment has them, too, but a learner may change it.
+        rank, world_size: of the cluster; the environment has them, too, but a learner may change
+            it.
         total: counts everything that is noted; equal at two times if nothing happened in between.
         freed: how often the watchdog has freed this rank.
         checker: a checks.Checker while a cell is checked.
@@ -189,14 +231,16 @@ class Log:
         send: sends the notebook a message.
         generation: of the groups, the same on every rank; their names repeat.
         cells: how many cells and calls of the notebook have ended.
-        gives_way: whether the group was built in the place of one that the learner had destroyed: it gives way to the
-            learner's next one.
-        of_parent: in a process that was forked from this rank, the rank's groups, whose connections it does not have.
-        unwaited: calls that return at once and were not waited for, with their Work and the number of the cell.
+        gives_way: whether the group was built in the place of one that the learner had destroyed:
+            it gives way to the learner's next one.
+        of_parent: in a process that was forked from this rank, the rank's groups, whose connections
+            it does not have.
+        unwaited: calls that return at once and were not waited for, with their Work and the number
+            of the cell.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest that this rank has begun to make with new_group.
-        met: how often this rank has met the other members of a group of the world that it is in, by its name, before it
-            was built.
+        met: how often this rank has met the other members of a group of the world that it is in, by
+            its name, before it was built.
     """
 
     def __init__(self) -> None:
@@ -213,30 +257,40 @@ class Log:
 
     def forget(self) -> None:
         """Forget every call; the group that they were made in is gone."""
-        # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its call there
+        # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its
+        # call there
         self.now: dict[int, Note | None] = {}
-        # by thread: the notes that it has entered and not left, the last one innermost; tasks leave in any order
+        # by thread: the notes that it has entered and not left, the last one innermost; tasks leave
+        # in any order
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
         self.closed = False  # whether the watchdog frees this rank: it begins no more calls
-        self.collectives: defaultdict[str, deque[Note]] = defaultdict(functools.partial(deque, maxlen=REMEMBERED))
-        # messages by kind, the newest kind last, and the numbers of those whose Work was dropped undone
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(
+            functools.partial(deque, maxlen=REMEMBERED)
+        )
+        # messages by kind, the newest kind last, and the numbers of those whose Work was dropped
+        # undone
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, list[int]] = {}
-        self.kept_works: dict[str, list[Any]] = {}  # by group: of sends that checked mode lets arrive
+        # by group: of sends that checked mode lets arrive
+        self.kept_works: dict[str, list[Any]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
         self.met: Counter[str] = Counter()
-        self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()  # by Work or Future
+        # by Work or Future
+        self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten
         self._passes = Passes()  # in the cell of this number
         self._cell_of_passes = 0
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
-        self.results: dict[int, Note] = {}  # by storage: of functional collectives that were not waited for yet
-        self.shared_with_cpp: set[str] = set()  # names of groups in which C++ begins collectives, too
+        # by storage: of functional collectives that were not waited for yet
+        self.results: dict[int, Note] = {}
+        # names of groups in which C++ begins collectives, too
+        self.shared_with_cpp: set[str] = set()
 
     def begin_child(self) -> None:
-        """Note that this process was forked from a rank: it can use none of the rank's groups and Works.
+        """Note that this process was forked from a rank: it can use none of the rank's groups and
+        Works.
 
         They are kept: destroying one would wait for gloo's threads, which are not here.
         """
@@ -244,7 +298,9 @@ class Log:
         self.checker = None  # whose thread is not here, either
 
     def check_not_of_parent(self, used: Any) -> None:
-        """Refuse a group or a Work of the rank that this process was forked from: it would wait for ever."""
+        """Refuse a group or a Work of the rank that this process was forked from: it would wait for
+        ever.
+        """
         if self.of_parent and any(used is one for one in self.of_parent):
             raise RuntimeError(
                 f"This process was forked from rank {self.rank}, by a DataLoader worker or multiprocessing, and has "
@@ -267,7 +323,9 @@ class Log:
     def add(self, note: Note) -> None:
         """Note a call of a process group that begins."""
         if self.closed:
-            raise RuntimeError("Connection closed: this rank was freed from a call of its group before.")
+            raise RuntimeError(
+                "Connection closed: this rank was freed from a call of its group before."
+            )
         self.total += 1
         if note.kind == MESSAGE:
             note.peer = index(note.peer)  # a TypeError here, as torch would raise one
@@ -287,7 +345,9 @@ class Log:
             self.collectives[note.group].remove(note)
 
     def received_from(self, note: Note, source: int) -> None:
-        """Count a message that was received from any rank as one from its sender, by its number in the group."""
+        """Count a message that was received from any rank as one from its sender, by its number in
+        the group.
+        """
         key = (False, note.group, source, note.tag)
         self.traffic[note.message_kind] -= 1
         self.traffic[key] = self.traffic.pop(key, 0) + 1
@@ -308,7 +368,9 @@ class Log:
         self.kept_works.setdefault(note.group, []).append(work)
 
     def made(self, key: int, note: Note) -> None:
-        """Remember the functional collective that made a storage, which C++ keeps until it is waited for."""
+        """Remember the functional collective that made a storage, which C++ keeps until it is
+        waited for.
+        """
         self.results[key] = note
         if len(self.results) > MOST_UNWAITED:
             del self.results[next(iter(self.results))]
@@ -323,7 +385,9 @@ class Log:
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
 
     def count_forward(self, averages: bool) -> None:
-        """Note that a forward pass of DDP in training begins, whose backward pass averages gradients or does not."""
+        """Note that a forward pass of DDP in training begins, whose backward pass averages
+        gradients or does not.
+        """
         self._begin_passes()
         self._passes.forward += 1
         if averages:
@@ -341,7 +405,9 @@ class Log:
             self._passes = Passes()
 
     def keep_passes(self) -> None:
-        """Note that the call that runs belongs to the cell before it, as what restores a rank afterwards does."""
+        """Note that the call that runs belongs to the cell before it, as what restores a rank
+        afterwards does.
+        """
         if self._cell_of_passes == self.cells - 1:
             self._cell_of_passes = self.cells
 
@@ -351,7 +417,9 @@ class Log:
         return self._passes if self._cell_of_passes == cell else Passes()
 
     def end_cell(self) -> None:
-        """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for any more."""
+        """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for
+        any more.
+        """
         self.cells += 1
         if self.unwaited and self.left():
             self.send(Answer(0, unwaited=True))
@@ -360,18 +428,30 @@ class Log:
 
     def kept(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""
-        earlier = [(note, work()) for note, (work, cell) in list(self.unwaited.items()) if cell < self.cells]
+        earlier = [
+            (note, work())
+            for note, (work, cell) in list(self.unwaited.items())
+            if cell < self.cells
+        ]
         # a Future, in the place of the Work that it came from, says `done` for it
-        return [n for n, work in earlier if work and not getattr(work, "is_completed", getattr(work, "done", None))()]
+        return [
+            n
+            for n, work in earlier
+            if work and not getattr(work, "is_completed", getattr(work, "done", None))()
+        ]
 
     def free(self) -> None:
-        """Begin no more calls of the group, and end the waits that are Python code. Runs on: any thread."""
+        """Begin no more calls of the group, and end the waits that are Python code. Runs on: any
+        thread.
+        """
         self.freed += 1
         self.closed = True
 
 
 def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
-    """The Work of a message is gone. gloo forgets one that nobody waited for, unless it was on its way before."""
+    """The Work of a message is gone. gloo forgets one that nobody waited for, unless it was on its
+    way before.
+    """
     if not note.done:
         dropped.setdefault(note.message_kind, []).append(note.sequence)
 
@@ -410,7 +490,9 @@ class waits:
 
 
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
-    """The outermost function of torch.distributed on the stack, and the learner's lines that led to it."""
+    """The outermost function of torch.distributed on the stack, and the learner's lines that led to
+    it.
+    """
     op, lines = "", []
     while frame is not None:
         code = frame.f_code
@@ -434,18 +516,23 @@ def describe_failure(error: BaseException) -> Failure:
         if error.filename and error.lineno:
             where = line_of(error.filename, error.lineno, "<module>")
             lines.append(replace(where, text=(error.text or "").strip()))
-    in_torch = isinstance(error, dist.DistNetworkError) or any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    in_torch = isinstance(error, dist.DistNetworkError) or any(
+        _TORCH_DISTRIBUTED in frame.filename for frame in stack
+    )
     communicated = in_torch or bool(OF_COMMUNICATION.search(message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     note = getattr(error, "distlab_note", None)
     call = note.record() if note is not None else None
     handled = _handled(error) if communicated else None
-    return Failure(LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled)
+    return Failure(
+        LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled
+    )
 
 
 def _handled(error: BaseException) -> Failure | None:
-    """The first error of the learner's own code that was being handled when this one was raised; None without one.
+    """The first error of the learner's own code that was being handled when this one was raised;
+    None without one.
 
     One that a library has handled has none of the learner's lines.
     """
@@ -459,27 +546,35 @@ def _handled(error: BaseException) -> Failure | None:
 
 
 def is_at_fault(error: BaseException) -> bool:
-    """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for another one before."""
+    """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for
+    another one before.
+    """
     ended = KeyboardInterrupt, asyncio.CancelledError
     return not (LOG.closed or isinstance(error, ended) or describe_failure(error).consequence)
 
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:
     """Ranks of the group with this name, and whether its timeout is short."""
-    for group, its_name in list(private.GROUP_NAMES.items()):  # the watchdog's thread looks here, too
+    # the watchdog's thread looks here, too
+    for group, its_name in list(private.GROUP_NAMES.items()):
         if its_name == name:
-            members = tuple(map(int, dist.get_process_group_ranks(group)))  # new_group takes numpy's
+            # new_group takes numpy's
+            members = tuple(map(int, dist.get_process_group_ranks(group)))
             return members, is_short(private.timeout_of(group))
     return (), False
 
 
 def is_short(limit: timedelta) -> bool:
-    """Whether a call with this timeout is left to end by itself; one with the cluster's is not. Zero means none."""
+    """Whether a call with this timeout is left to end by itself; one with the cluster's is not.
+    Zero means none.
+    """
     return timedelta(0) < limit < min(SHORT, private.default_timeout())
 
 
 def whole(number: Any) -> Any:
-    """A whole number of any library as Python's own, where torch takes it for one; anything else stays what it is."""
+    """A whole number of any library as Python's own, where torch takes it for one; anything else
+    stays what it is.
+    """
     if type(number) is int:
         return number
     try:
@@ -492,4 +587,6 @@ def whole(number: Any) -> Any:
 
 def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:
     """Elements by rank, from a list of them or from a total that is split evenly."""
-    return (split // max(1, members),) * members if isinstance(split, int) else split and tuple(split)
+    return (
+        (split // max(1, members),) * members if isinstance(split, int) else split and tuple(split)
+    )

@@ -32,7 +32,9 @@ class Extent:
 
 
 def places_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The places of the tensors that have a byte in common with another one of the list; none if all are apart."""
+    """The places of the tensors that have a byte in common with another one of the list; none if
+    all are apart.
+    """
     found: list[int] = []
     for extents in _clusters(sorted(_extents(tensors), key=lambda one: one.start)):
         if len(extents) == 1:
@@ -47,18 +49,29 @@ def places_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
 def _extents(tensors: Sequence[torch.Tensor]) -> Iterator[Extent]:
     """Those of the tensors that have memory, and of which each element has its own."""
     for place, tensor in enumerate(tensors):
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.numel() == 0:
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.layout != torch.strided
+            or tensor.numel() == 0
+        ):
             continue
-        if tensor.device.type == "meta" or _repeats_itself(tensor):  # torch refuses to write to one that does
+        # torch refuses to write to one that does
+        if tensor.device.type == "meta" or _repeats_itself(tensor):
             continue
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        last = sum(
+            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
         start = tensor.data_ptr()
         yield Extent(place, tensor, start, start + (last + 1) * tensor.element_size())
 
 
 def _repeats_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements of the tensor share memory with each other, as far as its strides say so at once."""
-    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    """Whether elements of the tensor share memory with each other, as far as its strides say so at
+    once.
+    """
+    return any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def _clusters(extents: Sequence[Extent]) -> Iterator[list[Extent]]:

@@ -1,10 +1,13 @@
-"""Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every wait.
+"""Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every
+wait.
 
-Runs on a rank, called through entry.py by notebook/recording.py. It costs nothing while no trace is recorded.
+Runs on a rank, called through entry.py by notebook/recording.py. It costs nothing while no trace is
+recorded.
 
-The profiler times all that torch does, but it does not know the group of a call, nor who sent what a rank received from
-any source, nor when the main thread waits. So each call that Python makes is noted here with its times, and so is each
-wait for one. Collectives that C++ calls, like those of DistributedDataParallel, are in torch's flight recorder.
+The profiler times all that torch does, but it does not know the group of a call, nor who sent what
+a rank received from any source, nor when the main thread waits. So each call that Python makes is
+noted here with its times, and so is each wait for one. Collectives that C++ calls, like those of
+DistributedDataParallel, are in torch's flight recorder.
 """
 
 import sys
@@ -34,15 +37,19 @@ class Recording:
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
         self.began = time_ns()
-        self.calls: dict[Any, RecordedCall] = {}  # by note; those that are not waited for by a note, by another key
+        # by note; those that are not waited for by a note, by another key
+        self.calls: dict[Any, RecordedCall] = {}
         self._main = threading.get_ident()
         self._groups: dict[tuple[str, str], GroupKey] = {}  # by name and generation
 
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Make the call of a note, and record it."""
         group = self._group_of(note.group)
-        num_bytes = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
-        num_bytes *= len(group[2]) if "scatter" in note.method else 1  # of those a note has the share of one rank
+        num_bytes = sum(
+            prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors
+        )
+        # of those a note has the share of one rank
+        num_bytes *= len(group[2]) if "scatter" in note.method else 1
         peer = _member(group, note.root if note.method in ROOTED else note.peer)
         call = RecordedCall(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
         call.elsewhere = threading.get_ident() != self._main
@@ -60,9 +67,17 @@ class Recording:
                 call.end = call.posted
 
     def remote(
-        self, method: str, op: str, number: int, peer: int | None = None, blocking=False, note: Note | None = None
+        self,
+        method: str,
+        op: str,
+        number: int,
+        peer: int | None = None,
+        blocking=False,
+        note: Note | None = None,
     ) -> RecordedCall:
-        """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it ends."""
+        """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it
+        ends.
+        """
         call = RecordedCall(op, method, ("", "", ()), 0, peer, sequence=number, blocking=blocking)
         call.elsewhere = threading.get_ident() != self._main
         call.start = call.posted = time_ns()
@@ -97,17 +112,23 @@ class Recording:
             if call.method in (REMOTE, SERVED):
                 continue
             # a message that was received from anybody was not counted as its sender's
-            from_anybody = note.method != "send" and (False, note.group, -1, note.tag) in LOG.traffic
+            from_anybody = (
+                note.method != "send" and (False, note.group, -1, note.tag) in LOG.traffic
+            )
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in self.calls.values() if call.posted]
 
     def calls_by_cpp(self, by_python: Sequence[RecordedCall]) -> Iterator[RecordedCall]:
         """The collectives in torch's flight recorder that Python did not call.
 
-        The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and forgets older ones.
+        The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and
+        forgets older ones.
         """
         ordered = sorted(by_python, key=lambda call: call.start)
-        starts, over = [call.start for call in ordered], [*accumulate((call.posted for call in ordered), max)]
+        starts, over = (
+            [call.start for call in ordered],
+            [*accumulate((call.posted for call in ordered), max)],
+        )
         for entry in flight_record():
             created, name = entry["time_created_ns"], entry["profiling_name"].removeprefix("gloo:")
             before = bisect(starts, created + NEAR)
@@ -115,7 +136,10 @@ class Recording:
                 continue
             group = self._group_of(entry["process_group"][0])
             sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-            items = (prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize for size, dtype in sizes)
+            items = (
+                prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize
+                for size, dtype in sizes
+            )
             yield RecordedCall(name, name, group, sum(items), start=created, posted=created)
 
     def _group_of(self, name: str) -> GroupKey:
@@ -127,7 +151,9 @@ class Recording:
 
 
 def ended(call: RecordedCall, waited_since: int = 0) -> None:
-    """Record that a remote call has ended, for its rank; `waited_since`: in ns, when it was waited for."""
+    """Record that a remote call has ended, for its rank; `waited_since`: in ns, when it was waited
+    for.
+    """
     call.end = call.end or time_ns()
     if waited_since and call.blocking:
         call.posted = time_ns()
@@ -171,7 +197,9 @@ def stop() -> Recorded:
         number = 0 if thread == main else thread
         rows.append(TorchRow(name, event.is_user_annotation(), number, *times, event.sequence_nr()))
     calls = recording.calls_by_python()
-    if sum(row.name.startswith("c10d::") for row in rows) > sum(not call.elsewhere for call in calls):
+    if sum(row.name.startswith("c10d::") for row in rows) > sum(
+        not call.elsewhere for call in calls
+    ):
         calls += [*recording.calls_by_cpp(calls)]
     return Recorded(calls, rows)
 

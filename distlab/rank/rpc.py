@@ -1,8 +1,9 @@
-"""Remote procedure calls: the life of this rank's agent, which makes and serves them. The calls are in rpc_calls.py.
+"""Remote procedure calls: the life of this rank's agent, which makes and serves them. The calls are
+in rpc_calls.py.
 
-Runs on every rank. `init_rpc` and `shutdown` replace torch's: the agents meet at the cluster's store. When
-the connections between ranks are shut down, because a rank was freed or has died, RPC ends on all of them, until the
-learner starts it again.
+Runs on every rank. `init_rpc` and `shutdown` replace torch's: the agents meet at the cluster's
+store. When the connections between ranks are shut down, because a rank was freed or has died, RPC
+ends on all of them, until the learner starts it again.
 """
 
 import contextlib
@@ -46,7 +47,8 @@ class Agent:
     """What this rank knows of its agent; one object a process, `AGENT`.
 
     Attributes:
-        workers: the cluster's rank of each worker by name, in the order of their ids; empty while there is no agent.
+        workers: the cluster's rank of each worker by name, in the order of their ids; empty while
+            there is no agent.
         threads: how many calls it serves at a time.
         store: where the workers of this agent meet, and no others.
         generation: of the set of processes that had an agent last; -1 before the first.
@@ -76,7 +78,8 @@ def init_rpc(
     world_size: int | None = None,
     rpc_backend_options: Any = None,
 ) -> None:
-    """Start RPC on this rank, as torch.distributed.rpc.init_rpc does, meeting the others at the cluster's store.
+    """Start RPC on this rank, as torch.distributed.rpc.init_rpc does, meeting the others at the
+    cluster's store.
 
     Runs on: every rank that is to be a worker; it waits for the others.
 
@@ -94,20 +97,24 @@ def init_rpc(
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     if AGENT.workers:
         advice = "Call rpc.shutdown() on every rank first."
-        raise RuntimeError(f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}')
+        raise RuntimeError(
+            f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}'
+        )
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(LOG.world_size))):
-        AGENT.workers, generations = _introduce(name, number, size)  # others may call it as soon as it starts
+        # others may call it as soon as it starts
+        AGENT.workers, generations = _introduce(name, number, size)
         latest = max(generations)
         private.use_plain_optimizers()
         AGENT.threads, AGENT.is_first = options.num_worker_threads, latest < 0
         try:
             private.start(AGENT.store, name, number, size, options)
             generation = latest + (-1 in generations)
-            if AGENT.generation < 0:  # owners remember the numbers of RRefs from the process that this one replaces
+            # owners remember the numbers of RRefs from the process that this one replaces
+            if AGENT.generation < 0:
                 for _ in range(generation * RREFS_OF_PROCESS):
                     rpc.PyRRef(None)
             AGENT.generation = generation
@@ -123,22 +130,35 @@ def _introduce(name: str, number: int, size: int) -> Any:
         the cluster's rank of every worker by name, and the generations of their last agents.
     """
     store, keys = private.default_store(), [f"worker{place}" for place in range(size)]
-    turn, place = divmod(store.add(f"rpc/{size}", 1) - 1, size)  # they meet when this many have come
+    # they meet when this many have come
+    turn, place = divmod(store.add(f"rpc/{size}", 1) - 1, size)
     AGENT.store = dist.PrefixStore(f"rpc/{size}/{turn}", store)
     AGENT.store.set(keys[place], json.dumps((number, LOG.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
-    numbers, ranks, names, generations = zip(*sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True)
-    for what, values, advice in (("rank", numbers, NUMBERS), ("name", names, 'Use f"worker{rank}".')):
+    numbers, ranks, names, generations = zip(
+        *sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True
+    )
+    for what, values, advice in (
+        ("rank", numbers, NUMBERS),
+        ("name", names, 'Use f"worker{rank}".'),
+    ):
         for value, those in grouped(zip(values, ranks, strict=True)).items():
             if len(those) > 1:
-                refuse(what, "different on every worker", value, f"It is that of {rank_list(those)}. {advice}")
+                refuse(
+                    what,
+                    "different on every worker",
+                    value,
+                    f"It is that of {rank_list(those)}. {advice}",
+                )
     return dict(zip(names, ranks, strict=True)), generations
 
 
 def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
-    """End RPC on this rank, as torch.distributed.rpc.shutdown does: once all workers are here and no call is open.
+    """End RPC on this rank, as torch.distributed.rpc.shutdown does: once all workers are here and
+    no call is open.
 
-    Functions whose callers have stopped waiting are waited for here in Python: nothing could end a wait in C++.
+    Functions whose callers have stopped waiting are waited for here in Python: nothing could end a
+    wait in C++.
 
     Runs on: every rank that is a worker.
 
@@ -160,7 +180,8 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
 def _end_together(deadline: float) -> None:
     """Wait until all workers are here, and none of them waits for a call.
 
-    torch counts its own waits for that by process, so that a new rank would wait for the others forever.
+    torch counts its own waits for that by process, so that a new rank would wait for the others
+    forever.
     """
     for turn in itertools.count():
         store = dist.PrefixStore(f"end/{turn}", AGENT.store)
@@ -168,7 +189,8 @@ def _end_together(deadline: float) -> None:
         _all_come(store, "came", deadline)
         if turn == 0 and AGENT.is_first:  # in a later agent of a process they live until it ends
             private.drop_rrefs()
-        store.add("calls", private.open_calls())  # including those begun by a function that a rank has served meanwhile
+        # including those begun by a function that a rank has served meanwhile
+        store.add("calls", private.open_calls())
         _all_come(store, "counted", deadline)
         if store.add("calls", 0) == 0:
             return
@@ -181,8 +203,12 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
 
 def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
-    if not wait_until(lambda seconds: holds() or time.sleep(seconds), FREED, deadline - time.monotonic()):
-        raise RuntimeError("RPC timeout: not all workers called shutdown and ended their calls in time.")
+    if not wait_until(
+        lambda seconds: holds() or time.sleep(seconds), FREED, deadline - time.monotonic()
+    ):
+        raise RuntimeError(
+            "RPC timeout: not all workers called shutdown and ended their calls in time."
+        )
 
 
 def leave(shut: Callable[[], Any]) -> bool:
@@ -204,7 +230,8 @@ def leave(shut: Callable[[], Any]) -> bool:
 
 
 def _take_down() -> None:
-    """End the agent. Functions that it serves are interrupted; one that does not end is abandoned with the agent.
+    """End the agent. Functions that it serves are interrupted; one that does not end is abandoned
+    with the agent.
 
     C++ would wait for them forever.
     """
@@ -215,7 +242,9 @@ def _take_down() -> None:
         for thread in {*AGENT.serving} - interrupted:
             if LOG.now.get(thread) is None and waited > INTERRUPT_SECONDS:
                 interrupted.add(thread)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+                )
     if private.threads_at_work():
         AGENT.abandoned.append(private.abandon())
         AGENT.serving = {}

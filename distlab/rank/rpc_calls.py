@@ -1,7 +1,9 @@
-"""Remote procedure calls: a note of each while it is waited for, what this rank runs for others, and how it travels.
+"""Remote procedure calls: a note of each while it is waited for, what this rank runs for others,
+and how it travels.
 
 Runs on every rank. hooks.py puts the functions of `table` into torch.distributed.rpc.
-A function that was written in a cell runs on the callee as the caller defined it, and finds the callee's variables.
+A function that was written in a cell runs on the callee as the caller defined it, and finds the
+callee's variables.
 """
 
 import contextlib
@@ -32,15 +34,19 @@ from distlab.wire.namespace import lend_names, namespace_of_cells
 from distlab.wire.source import line_of
 from distlab.words import rank_list
 
-CODE = (types.FunctionType, type, types.ModuleType)  # what comes along with a function of a cell that uses it
+# what comes along with a function of a cell that uses it
+CODE = (types.FunctionType, type, types.ModuleType)
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 ENDING = "EOF: RPC is being ended on this rank."
 
-CPP = re.compile(r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL)
+CPP = re.compile(
+    r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL
+)
 
 Request = namedtuple("Request", "func args kwargs caller number")
 _numbers = itertools.count(1)
-_sending = threading.local()  # .trace: what a trace records about the call whose request this thread is about to send
+# .trace: what a trace records about the call whose request this thread is about to send
+_sending = threading.local()
 
 
 # --- the caller's side ---
@@ -48,7 +54,9 @@ _sending = threading.local()  # .trace: what a trace records about the call whos
 
 def _note(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
     """The note of a remote call, or of several that are waited for together."""
-    note = Note(op, REMOTE, callees, function, has_limit, "EOF: the wait for a remote call was ended.")
+    note = Note(
+        op, REMOTE, callees, function, has_limit, "EOF: the wait for a remote call was ended."
+    )
     note.readable = functools.partial(_readable, note)
     return note
 
@@ -69,14 +77,22 @@ def _readable(note: Note, error: RuntimeError) -> RuntimeError:
 
 
 def _invoke(
-    original: Callable[..., Any], to: Any, func: Any, rpc_type: Any, args: Any, kwargs: Any, rpc_timeout: float
+    original: Callable[..., Any],
+    to: Any,
+    func: Any,
+    rpc_type: Any,
+    args: Any,
+    kwargs: Any,
+    rpc_timeout: float,
 ) -> Any:
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
     callee, op = rank_of(to), f"rpc_{rpc_type.value}"
     note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
     tracer = LOG.tracer
-    trace = tracer and tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note)
+    trace = tracer and tracer.remote(
+        REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note
+    )
     _sending.trace = trace
     try:
         future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
@@ -104,7 +120,9 @@ def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
 
 
 def rank_of(to: Any) -> int:
-    """The cluster's rank of a WorkerInfo, a name or a worker id; refused if there is no such worker."""
+    """The cluster's rank of a WorkerInfo, a name or a worker id; refused if there is no such
+    worker.
+    """
     workers = AGENT.workers
     if not workers:
         raise RuntimeError(ENDING)
@@ -113,7 +131,12 @@ def rank_of(to: Any) -> int:
         name = names[name]
     if name not in names:
         known = ", ".join(map(repr, names))
-        refuse("to", f"the name, WorkerInfo or id of a worker ({known})", to, "Use a name that init_rpc was given.")
+        refuse(
+            "to",
+            f"the name, WorkerInfo or id of a worker ({known})",
+            to,
+            "Use a name that init_rpc was given.",
+        )
     return workers[name]
 
 
@@ -137,7 +160,9 @@ def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
 def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
     """RRef.to_here, which waits for the owner."""
     if not AGENT.workers:
-        raise RuntimeError("This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote.")
+        raise RuntimeError(
+            "This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote."
+        )
     note = _note("to_here", "", [rank_of(rref.owner())], timeout != private.UNSET)
     return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
 
@@ -145,7 +170,11 @@ def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.U
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
     ranks = [rank for rank in AGENT.workers.values() if rank != LOG.rank]
-    return _wait(_note("dist_autograd.backward", "", ranks), None, functools.partial(original, *args, **kwargs))
+    return _wait(
+        _note("dist_autograd.backward", "", ranks),
+        None,
+        functools.partial(original, *args, **kwargs),
+    )
 
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
@@ -167,16 +196,20 @@ def _serve(_: Any, request: Any) -> Any:
 
     Runs on: a rank, on a thread of the agent's pool.
     """
-    if isinstance(request, AttributeError):  # torch's, of a request whose class this rank does not have
+    # torch's, of a request whose class this rank does not have
+    if isinstance(request, AttributeError):
         return _failed(request)
     thread = threading.get_ident()
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
-    trace = LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
+    trace = (
+        LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
+    )
     AGENT.serving[thread] = served
     _collect_prints()
     LOG.total += 1
     try:
-        if not AGENT.workers:  # the agent is being taken down, and this call was waiting for a thread
+        # the agent is being taken down, and this call was waiting for a thread
+        if not AGENT.workers:
             raise RuntimeError(ENDING)
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank is meant for this thread, too
@@ -198,18 +231,24 @@ def _failed(error: BaseException) -> Any:
 
 
 def _raise_here(_: Any, result: Any) -> None:
-    """Raise on the caller what a served function raised, as C++ asks for. Runs on: a rank, on any thread."""
+    """Raise on the caller what a served function raised, as C++ asks for. Runs on: a rank, on any
+    thread.
+    """
     if not isinstance(result, rpc.internal.RemoteException):
         return
     failure = from_json(result.msg)
     what = ": ".join(filter(None, [failure.kind, failure.message]))
     # a line without a text is of a function of this rank, which travelled
-    lines = [line if line.text else line_of(line.file, line.number, line.place) for line in failure.lines]
+    lines = [
+        line if line.text else line_of(line.file, line.number, line.place) for line in failure.lines
+    ]
     raise RuntimeError(f"{what}\n{where([failure.rank], lines)}".rstrip())
 
 
 def _collect_prints() -> None:
-    """From now on, keep what served functions print; a rank that serves no call does not need this."""
+    """From now on, keep what served functions print; a rank that serves no call does not need
+    this.
+    """
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream.write, functools.partial):
             with contextlib.suppress(AttributeError):  # of a class in C
@@ -217,7 +256,9 @@ def _collect_prints() -> None:
 
 
 def _write(original: Callable[[str], Any], text: str) -> Any:
-    """A stream's write, but for what a served function writes: it is kept, to report it under this rank."""
+    """A stream's write, but for what a served function writes: it is kept, to report it under this
+    rank.
+    """
     served = AGENT.serving.get(threading.get_ident())
     if served is None:
         return original(text)
@@ -229,10 +270,11 @@ def _write(original: Callable[[str], Any], text: str) -> Any:
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, with which torch pickles a remote call; a function of a cell finds the callee's variables.
+    """cloudpickle's, with which torch pickles a remote call; a function of a cell finds the
+    callee's variables.
 
-    Functions, classes and modules that it uses come along where the callee has none of that name; other values do not.
-    A class of a cell goes by its name, so that it is one class on all ranks.
+    Functions, classes and modules that it uses come along where the callee has none of that name;
+    other values do not. A class of a cell goes by its name, so that it is one class on all ranks.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -241,7 +283,11 @@ class Pickler(cloudpickle.Pickler):
             return reduce(obj)
         if isinstance(obj, types.MethodType):  # cloudpickle would take its function along
             return getattr, (obj.__self__, obj.__name__)
-        if isinstance(obj, type) and obj.__module__ == "__main__" and "<locals>" not in obj.__qualname__:
+        if (
+            isinstance(obj, type)
+            and obj.__module__ == "__main__"
+            and "<locals>" not in obj.__qualname__
+        ):
             return NotImplemented  # by its name
         if not isinstance(obj, types.FunctionType):
             return super().reducer_override(obj)
@@ -267,7 +313,9 @@ def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a function its attributes, this rank's names, and what came with it if its namespace lacks that."""
+    """Give a function its attributes, this rank's names, and what came with it if its namespace
+    lacks that.
+    """
     attributes, slots, come, set_state = state
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
@@ -279,7 +327,9 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def _reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
-    """The reducer of RRefs for torch's pickler, so that a later agent of a process can pass them on, too."""
+    """The reducer of RRefs for torch's pickler, so that a later agent of a process can pass them
+    on, too.
+    """
     reduced = original(pickler, rref)
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 

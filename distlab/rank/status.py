@@ -1,8 +1,9 @@
-"""Reports what this rank's threads are doing, as the watchdog's thread sees it: idle, computing, or waiting in a call.
+"""Reports what this rank's threads are doing, as the watchdog's thread sees it: idle, computing, or
+waiting in a call.
 
-Runs on every rank, when the notebook asks. Everything is read from outside: the Python frames of the threads, the log,
-/proc. A proof of a deadlock relies on it: what looks idle need not be finished, because a thread that sleeps, a timer
-or a task of an event loop may still send.
+Runs on every rank, when the notebook asks. Everything is read from outside: the Python frames of
+the threads, the log, /proc. A proof of a deadlock relies on it: what looks idle need not be
+finished, because a thread that sleeps, a timer or a task of an event loop may still send.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ from distlab.wire.source import Line, is_learners, line_of
 DDP, DDP_HELPERS = private.DDP_MODULE, "torch.distributed.utils"
 DDP_CONSTRUCTOR = "DistributedDataParallel"
 CELLS = {ipython.CELL, ipyparallel.CALL}
-# modules whose threads do nothing until they get work; zmq's is there when this rank has sent a large value
+# modules whose threads do nothing until they get work; zmq's is there when this rank has sent a
+# large value
 _POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"
 WAITING_FOR_WORK = (_POOLS, _QUEUES, "tqdm._monitor", ipython.HISTORY, "zmq.utils.garbage")
 BUSY_IN_A_POOL = (_POOLS, "run")
@@ -53,32 +55,42 @@ class Traffic(NamedTuple):
     unsent: int = 0
 
 
-def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any = None) -> RankStatus:
+def summary(
+    main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any = None
+) -> RankStatus:
     """What this rank is doing.
 
     Args:
         main: identifier of the main thread.
-        ours: system numbers of threads that were there before the group, and so are not the learner's and not gloo's.
+        ours: system numbers of threads that were there before the group, and so are not the
+            learner's and not gloo's.
         traffic: what moves through gloo's sockets; called only if it matters.
         loop: the event loop on which cells run.
     """
-    ours = ours | {thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")}
+    ours = ours | {
+        thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")
+    }
     thread = waiter(main)
     note, op = LOG.now.get(thread), communication(thread)
     first, of_main = next(frames(thread), None), next(frames(main), None)
     at = (id(first), first.f_lasti) if first else ()
     executes, imports = executing(of_main), importing(of_main)
-    del first, of_main  # a frame keeps its variables alive, and what follows takes long on a busy machine
-    cell = None if executes else around_cells.awaiting()  # whose coroutine waits until the event loop continues it
+    # a frame keeps its variables alive, and what follows takes long on a busy machine
+    del first, of_main
+    # whose coroutine waits until the event loop continues it
+    cell = None if executes else around_cells.awaiting()
     begun = executes or cell is not None
-    running = thread != main or begun or PERSON.asked or PERSON.is_open  # which also looks at exceptions
+    # which also looks at exceptions
+    running = thread != main or begun or PERSON.asked or PERSON.is_open
     call = None
     if running and op:
         call = _what_is_known(thread, op) if note is None else note.record()
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
-    # while the main thread is in a call, the event loop continues nothing; one task may wait by hand, and another run
+    # while the main thread is in a call, the event loop continues nothing; one task may wait by
+    # hand, and another run
     loop_stands = executes and call is not None and call.kind != messages.WAITING
-    # one that computes moves; to ask more would take long: Python's lock is given back at every system call
+    # one that computes moves; to ask more would take long: Python's lock is given back at every
+    # system call
     bytes_now = Traffic() if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
     serving = _serving()
@@ -102,9 +114,13 @@ def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any
         history=() if doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
         more_traffic=len(LOG.traffic) > MOST_KINDS,
-        # a call that is noted may wait in a loop of Python's, whose frames come and go; its end would be noted
+        # a call that is noted may wait in a loop of Python's, whose frames come and go; its end
+        # would be noted
         mark=(*(at if call and note is None else ()), LOG.total, bytes_now.moved),
-        quiet=still and not others_may_act(main, ours) and not timer_is_set() and (loop_stands or not plans(loop)),
+        quiet=still
+        and not others_may_act(main, ours)
+        and not timer_is_set()
+        and (loop_stands or not plans(loop)),
         unread=bytes_now.unread,
         unsent=bytes_now.unsent,
         rounds=rounds or (),
@@ -114,14 +130,20 @@ def summary(main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any
         kept=tuple(note.record() for note in LOG.kept()),
         more_unwaited=LOG.more_unwaited,
         destroyed=LOG.destroyed and LOG.destroyed.record(),
-        beside=tuple(_thread(other, LOG.now[other]) for other in waiting_threads() if other not in (main, thread)),
+        beside=tuple(
+            _thread(other, LOG.now[other])
+            for other in waiting_threads()
+            if other not in (main, thread)
+        ),
     )
 
 
 def _serving() -> tuple[RankStatus, ...]:
     """What this rank is running for others, by remote calls."""
     serving = list(AGENT.serving.items())
-    return tuple(_thread(t, LOG.now.get(t), caller=one.caller, function=one.function) for t, one in serving)
+    return tuple(
+        _thread(t, LOG.now.get(t), caller=one.caller, function=one.function) for t, one in serving
+    )
 
 
 def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
@@ -137,14 +159,18 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
     """
     everyone = tuple(range(LOG.world_size))
     may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
-    in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD) and os.path.isdir("/proc/self/task")
+    in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD) and os.path.isdir(
+        "/proc/self/task"
+    )
     return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
 
 
 def _history() -> tuple[CallRecord, ...]:
-    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the others.
+    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the
+    others.
 
-    Only the last one of each group has its lines, which a report may need of a rank that has finished.
+    Only the last one of each group has its lines, which a report may need of a rank that has
+    finished.
     """
     return tuple(
         note.record(with_lines=is_last)
@@ -170,9 +196,12 @@ def _traffic() -> Iterator[MessageCount]:
 
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:
-    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by the line's text."""
+    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by
+    the line's text.
+    """
     text = lines[-1].text if lines else ""
-    says_sleep = "sleep(" in text and "await " not in text  # a coroutine's sleep is awaited, or just being continued
+    # a coroutine's sleep is awaited, or just being continued
+    says_sleep = "sleep(" in text and "await " not in text
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
         seen = place.read()
         if sys.version_info < (3, 11) and ("poll" in seen or "select" in seen):
@@ -196,7 +225,9 @@ def _lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
 def _lines(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
-    return tuple(line_of(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in reversed(learners))
+    return tuple(
+        line_of(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in reversed(learners)
+    )
 
 
 # --- the threads ---
@@ -220,11 +251,14 @@ def place(frame: FrameType) -> tuple[str, str]:
 
 
 def communication(thread: int) -> str:
-    """The name of what the thread waits in if it is inside torch.distributed or a backward pass; else ""."""
+    """The name of what the thread waits in if it is inside torch.distributed or a backward pass;
+    else "".
+    """
     note = LOG.now.get(thread)
     if note is not None:
         return note.op or note.method
-    if importing(next(frames(thread), None)):  # such as torch._dynamo, whose modules have names like those below
+    # such as torch._dynamo, whose modules have names like those below
+    if importing(next(frames(thread), None)):
         return ""
     found, innermost = "", ""
     for frame in frames(thread):
@@ -247,10 +281,11 @@ def communication(thread: int) -> str:
 
 
 def executing(frame: FrameType | None) -> bool:
-    """Whether this frame, or one that it was called from, is code of a cell or of a call of the notebook.
+    """Whether this frame, or one that it was called from, is code of a cell or of a call of the
+    notebook.
 
-    A coroutine or a callback of the learner's that the event loop runs counts, too. What the engine does around that
-    code, such as unpacking a message or reporting an exception, does not.
+    A coroutine or a callback of the learner's that the event loop runs counts, too. What the engine
+    does around that code, such as unpacking a message or reporting an exception, does not.
     """
     inner, learners = None, False
     for outer in outwards(frame):
@@ -258,7 +293,8 @@ def executing(frame: FrameType | None) -> bool:
         if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
             return False
         if where in CELLS:
-            return inner is not None and inner.f_code.co_name.startswith("<")  # the code that exec runs
+            # the code that exec runs
+            return inner is not None and inner.f_code.co_name.startswith("<")
         if where == ipython.LOOP_STEP:
             return learners and not place(inner)[0].startswith(ipython.OF_THE_ENGINE)
         learners = learners or is_learners(outer.f_code.co_filename)
@@ -267,12 +303,15 @@ def executing(frame: FrameType | None) -> bool:
 
 
 def in_cell(frame: FrameType | None) -> bool:
-    """Whether this frame was called from a cell or a call, and not from the event loop for a task beside it."""
+    """Whether this frame was called from a cell or a call, and not from the event loop for a task
+    beside it.
+    """
     return any(place(outer) in CELLS for outer in outwards(frame))
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a library is being imported, which must not be interrupted: half imported, it would stay broken.
+    """Whether a library is being imported, which must not be interrupted: half imported, it would
+    stay broken.
 
     A module of the learner's own may be: it may compute or communicate for as long as it likes.
     """
@@ -286,22 +325,31 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def waiting_threads() -> list[int]:
-    """The threads that wait in a call of the log, except those that serve remote calls, which are reported apart."""
-    running = {*sys._current_frames()}  # without the frames: this one would keep all the others alive
+    """The threads that wait in a call of the log, except those that serve remote calls, which are
+    reported apart.
+    """
+    # without the frames: this one would keep all the others alive
+    running = {*sys._current_frames()}
     waiting = [thread for thread, note in list(LOG.now.items()) if note and thread in running]
     return [thread for thread in waiting if thread not in AGENT.serving]
 
 
 def waiter(main: int) -> int:
-    """The thread that this rank waits with: the main one, or another one while that is idle or waits for a thread."""
+    """The thread that this rank waits with: the main one, or another one while that is idle or
+    waits for a thread.
+    """
     if communication(main):
         return main
     running, waiting = sys._current_frames().get(main), waiting_threads()
-    return waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
+    return (
+        waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
+    )
 
 
 def _waits_for_a_thread(frame: FrameType | None) -> bool:
-    """Whether the main thread waits without a limit in join, result or get, which only another thread can end."""
+    """Whether the main thread waits without a limit in join, result or get, which only another
+    thread can end.
+    """
     if frame is None or frame.f_globals.get("__name__") != "threading":
         return False
     return frame.f_locals.get("timeout", -1) in (None, -1)
@@ -309,14 +357,19 @@ def _waits_for_a_thread(frame: FrameType | None) -> bool:
 
 def system_threads() -> set[int]:
     """The system's numbers of the threads of this process; none if /proc is missing."""
-    return {int(name) for name in os.listdir("/proc/self/task")} if os.path.isdir("/proc/self/task") else set()
+    return (
+        {int(name) for name in os.listdir("/proc/self/task")}
+        if os.path.isdir("/proc/self/task")
+        else set()
+    )
 
 
 def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
-    """How often each of gloo's threads that read from sockets has run; None while another thread runs or wants to run.
+    """How often each of gloo's threads that read from sockets has run; None while another thread
+    runs or wants to run.
 
-    One that finds nothing sleeps; one that finds a message that it must not take busy-waits, and every few milliseconds
-    of that count as a round.
+    One that finds nothing sleeps; one that finds a message that it must not take busy-waits, and
+    every few milliseconds of that count as a round.
 
     Args:
         ours: system numbers of threads that are not the learner's and not gloo's.
@@ -340,22 +393,27 @@ def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
 def others_may_act(main: int, ours: set[int]) -> bool:
     """Whether a thread other than the main one may still communicate, or help something that does.
 
-    One that is not running the learner's code may run some later, as a timer does; only one that waits for work, or in
-    a call of the log, is known not to. C++ starts threads, too, which `threading` does not know, and which have frames
-    when they run Python.
+    One that is not running the learner's code may run some later, as a timer does; only one that
+    waits for work, or in a call of the log, is known not to. C++ starts threads, too, which
+    `threading` does not know, and which have frames when they run Python.
 
     Args:
         main: identifier of the main thread.
         ours: system numbers of threads that are not the learner's and not gloo's.
     """
-    harmless = {main, *(thread.ident for thread in threading.enumerate() if thread.native_id in ours)}
+    harmless = {
+        main,
+        *(thread.ident for thread in threading.enumerate() if thread.native_id in ours),
+    }
     running = sys._current_frames()
     del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
     for ident, innermost in running.items():
         if ident in harmless or LOG.now.get(ident):
             continue
         stack = list(outwards(innermost))
-        waits_for_work = any(place(f)[0] in WAITING_FOR_WORK for f in stack) and BUSY_IN_A_POOL not in map(place, stack)
+        waits_for_work = any(
+            place(f)[0] in WAITING_FOR_WORK for f in stack
+        ) and BUSY_IN_A_POOL not in map(place, stack)
         if any(is_learners(frame.f_code.co_filename) for frame in stack) or not waits_for_work:
             return True
     return False
@@ -367,10 +425,13 @@ def timer_is_set() -> bool:
 
 
 def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether the event loop of cells will continue a task of the learner's, or call a function at a time."""
+    """Whether the event loop of cells will continue a task of the learner's, or call a function at
+    a time.
+    """
     if loop is None:
         return False
-    handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]  # private: what the loop will call
+    # private: what the loop will call
+    handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]
     calls = [getattr(handle, "_callback", None) for handle in handles if not handle.cancelled()]
     tasks = [task.get_coro() for task in asyncio.all_tasks(loop)]
     return any(map(_awaits_learners, tasks)) or any(map(_is_learners_function, calls))

@@ -1,9 +1,11 @@
-"""Waits of a learner's own stores, and of groups that are built from them: each can be ended, also without a socket.
+"""Waits of a learner's own stores, and of groups that are built from them: each can be ended, also
+without a socket.
 
-Runs on every rank; hooks.py puts the wrappers in place. torch waits for other processes in C++: for the server of a
-TCPStore, for its workers, for a key in a file, for the connections of a new group. Only a wait that has a connection
-ends when the watchdog shuts that down. The others are made here in steps, or on another thread, so that the rank can be
-freed; where a wait ends by itself, its error is torch's own, at torch's own time.
+Runs on every rank; hooks.py puts the wrappers in place. torch waits for other processes in C++: for
+the server of a TCPStore, for its workers, for a key in a file, for the connections of a new group.
+Only a wait that has a connection ends when the watchdog shuts that down. The others are made here
+in steps, or on another thread, so that the rank can be freed; where a wait ends by itself, its
+error is torch's own, at torch's own time.
 
 What torch or distlab asks a store for without a learner's line on the stack passes unchanged.
 """
@@ -27,9 +29,11 @@ from distlab.rank.log import LOG, Note, waits
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import OTHER
 
-WAITING_METHODS = ("get", "multi_get", "wait", "queue_pop", "barrier")  # of a store; this torch may lack some
+# of a store; this torch may lack some
+WAITING_METHODS = ("get", "multi_get", "wait", "queue_pop", "barrier")
 FREED = "Freed while it waited for other processes, in {}."
-LAST_TRY = timedelta(seconds=2)  # a client's own wait for its server, in C++, after it was looked for in steps
+# a client's own wait for its server, in C++, after it was looked for in steps
+LAST_TRY = timedelta(seconds=2)
 PROBE_SECONDS = 1.0  # for one look whether the server of a TCPStore listens
 AT_ONCE = timedelta(milliseconds=1)
 STORE_DEFAULT = timedelta(seconds=300)  # torch's own
@@ -38,7 +42,8 @@ STORE_DEFAULT = timedelta(seconds=300)  # torch's own
 def _note_of(name: str, words: str = "") -> Note | None:
     """A note of a wait for any process; None if no line of the learner's leads to it.
 
-    Inside of another call, such as init_process_group or init_rpc, it is that call which the learner waits in.
+    Inside of another call, such as init_process_group or init_rpc, it is that call which the
+    learner waits in.
     """
     note = LOG.now.get(threading.get_ident())
     if note is not None:
@@ -73,7 +78,9 @@ def opening(original: Callable[..., Any], store: dist.Store, *args: Any, **kwarg
 
 
 class _Opening:
-    """The arguments of TCPStore.__init__ that say what it waits for, and for how long; TypeError for others."""
+    """The arguments of TCPStore.__init__ that say what it waits for, and for how long; TypeError
+    for others.
+    """
 
     def __init__(
         self,
@@ -102,11 +109,16 @@ def _duration(given: timedelta | float) -> timedelta:
 
 
 def _connect(
-    open_it: Callable[[], None], options: _Opening, original: Callable[..., Any], store: dist.Store, freed_with: str
+    open_it: Callable[[], None],
+    options: _Opening,
+    original: Callable[..., Any],
+    store: dist.Store,
+    freed_with: str,
 ) -> None:
     """Open a client, on a thread of its own, which ends soon after this rank was freed.
 
-    C++ would go on for the store's timeout and longer: at the learner's next try it could be taken for a worker.
+    C++ would go on for the store's timeout and longer: at the learner's next try it could be taken
+    for a worker.
     """
     early = (options.timeout - LAST_TRY).total_seconds()
     if early <= 0 or wait_until(functools.partial(_listens, options), freed_with, early):
@@ -124,7 +136,8 @@ def _listens(options: _Opening, pause: float) -> bool:
     """Whether the server of a TCPStore accepts connections; after a pause if it does not."""
     try:
         with socket.create_connection((options.host, options.port), PROBE_SECONDS) as probe:
-            if probe.getsockname() != probe.getpeername():  # or it has met itself, by the port that it was given
+            # or it has met itself, by the port that it was given
+            if probe.getsockname() != probe.getpeername():
                 return True
     except OSError:
         pass
@@ -141,8 +154,12 @@ def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> Runt
 # --- waiting for the keys of a store ---
 
 
-def in_store(name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> Any:
-    """A method of a store that waits for what other processes write, even programs that are no ranks."""
+def in_store(
+    name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any
+) -> Any:
+    """A method of a store that waits for what other processes write, even programs that are no
+    ranks.
+    """
     call = functools.partial(original, store, *args, **kwargs)
     note = _note_of(f"store.{name}", repr(args[0]) if args else "")
     if note is None:
@@ -198,7 +215,12 @@ def _is_there(name: str, store: dist.Store, what: Any, *_: Any) -> bool:
 
 
 def _too_late(
-    name: str, original: Callable[..., Any], store: dist.Store, args: tuple, kwargs: dict[str, Any], limit: timedelta
+    name: str,
+    original: Callable[..., Any],
+    store: dist.Store,
+    args: tuple,
+    kwargs: dict[str, Any],
+    limit: timedelta,
 ) -> Any:
     """Let torch look for the last time, and raise its own error, with the time that was waited."""
     if name == "wait" and len(args) > 1:
@@ -217,10 +239,11 @@ def _too_late(
 
 
 def building(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> None:
-    """ProcessGroupGloo.__init__: it waits for the addresses of the other ranks, and for their connections.
+    """ProcessGroupGloo.__init__: it waits for the addresses of the other ranks, and for their
+    connections.
 
-    A wait for a connection that nobody opens has no socket that could be shut down; it ends on its thread, at its own
-    timeout.
+    A wait for a connection that nobody opens has no socket that could be shut down; it ends on its
+    thread, at its own timeout.
     """
     call = functools.partial(original, group, *args, **kwargs)
     note = _note_of("ProcessGroupGloo")

@@ -1,6 +1,7 @@
 """Waits for other ranks in Python code, which the watchdog can end.
 
-Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank was freed.
+Runs on every rank. A wait in C++ ends with its connections; those in Python look whether this rank
+was freed.
 """
 
 import math
@@ -17,26 +18,29 @@ from distlab.wire.messages import WAITING
 
 ANY_SOURCE = -1  # in the place of the peer of a message
 ELSEWHERE = "distlab-wait"  # the name of a thread that waits in C++ in the place of another one
-SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05  # seconds between two looks at whether a wait is over or freed
+# seconds between two looks at whether a wait is over or freed
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05
 
 
 class waiting(waits):
-    """A context manager around a wait for other ranks in Python code, such as a loop that looks at shared memory.
+    """A context manager around a wait for other ranks in Python code, such as a loop that looks at
+    shared memory.
 
         with distlab.waiting("through shared memory", [2]) as wait:
             while not there():
                 wait.check()
                 time.sleep(0.001)
 
-    A report then says "waits through shared memory for rank 2", a deadlock can be proven, and `check` frees the rank by
-    raising a RuntimeError. Inside a call of a process group, reports show that call. Without a cluster it changes
-    nothing.
+    A report then says "waits through shared memory for rank 2", a deadlock can be proven, and
+    `check` frees the rank by raising a RuntimeError. Inside a call of a process group, reports show
+    that call. Without a cluster it changes nothing.
 
     Runs on: a rank, any thread.
 
     Args:
         words: by what means it waits.
-        ranks: those that must act before the wait can end; if there are none, it is never called a deadlock.
+        ranks: those that must act before the wait can end; if there are none, it is never called a
+            deadlock.
     """
 
     def __init__(self, words: str, ranks: Iterable[int]):
@@ -44,7 +48,9 @@ class waiting(waits):
         if not all(isinstance(rank, int) for rank in ranks):
             refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
         self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
-        super().__init__(LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words))
+        super().__init__(
+            LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words)
+        )
 
     def check(self) -> None:
         """Raise a RuntimeError if this rank was freed since the wait began."""
@@ -53,7 +59,8 @@ class waiting(waits):
 
 
 def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
-    """Wait in Python until `holds`, which waits at most this many seconds, is true; RuntimeError when freed.
+    """Wait in Python until `holds`, which waits at most this many seconds, is true; RuntimeError
+    when freed.
 
     Returns:
         whether it became true within `limit` seconds.
@@ -69,9 +76,11 @@ def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = ma
 
 
 def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
-    """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError with these words.
+    """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError
+    with these words.
 
-    For waits in C++ that use no connection of this process. The thread that is left behind ends at its timeout.
+    For waits in C++ that use no connection of this process. The thread that is left behind ends at
+    its timeout.
     """
     outcome: futures.Future[Any] = futures.Future()
 
@@ -87,7 +96,8 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 
 
 def close_blocked_groups() -> None:
-    """Close the connections of groups in which this rank has dropped an irecv: gloo may have stopped reading from them.
+    """Close the connections of groups in which this rank has dropped an irecv: gloo may have
+    stopped reading from them.
 
     Then it does not see that they are shut down, and a wait in the group would not end.
 
@@ -103,5 +113,7 @@ def close_blocked_groups() -> None:
 
 
 def is_left_behind() -> bool:
-    """Whether a thread still waits in C++ for one that was freed. Runs on: a rank, where nothing else waits."""
+    """Whether a thread still waits in C++ for one that was freed. Runs on: a rank, where nothing
+    else waits.
+    """
     return any(thread.name == ELSEWHERE for thread in threading.enumerate())

@@ -1,19 +1,22 @@
-"""The watchdog: one daemon thread on each rank that brings the main thread back when the notebook asks for it.
+"""The watchdog: one daemon thread on each rank that brings the main thread back when the notebook
+asks for it.
 
-Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs on it, so
-that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down gloo's TCP sockets: the blocked
-call raises at once. If the main thread waits in a store instead, it loses its connection to that. The group is then
-broken and must be rebuilt; variables stay. Every TCP connection that the process has opened since the group was built
-is shut down, a learner's own to a database as well: to spare one that gloo waits on would make a rank unfreeable, and
-nothing tells the two apart for certain.
+Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs
+on it, so that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down
+gloo's TCP sockets: the blocked call raises at once. If the main thread waits in a store instead, it
+loses its connection to that. The group is then broken and must be rebuilt; variables stay. Every
+TCP connection that the process has opened since the group was built is shut down, a learner's own
+to a database as well: to spare one that gloo waits on would make a rank unfreeable, and nothing
+tells the two apart for certain.
 
-The notebook's `ControlChannel` asks what the main thread is doing; status.py has the answer. It also carries orders:
-`FREE`, which frees a rank that communicates and leaves others alone, `FREE_WAITING`, which also spares one that makes
-progress, and `COME_BACK`, which also interrupts one that computes, but not one that is just reporting an exception.
-The thread needs Python's lock for all that: a rank whose compiled code holds it does not answer.
+The notebook's `ControlChannel` asks what the main thread is doing; status.py has the answer. It
+also carries orders: `FREE`, which frees a rank that communicates and leaves others alone,
+`FREE_WAITING`, which also spares one that makes progress, and `COME_BACK`, which also interrupts
+one that computes, but not one that is just reporting an exception. The thread needs Python's lock
+for all that: a rank whose compiled code holds it does not answer.
 
-An exception does not end the thread: the notebook is told of it in a line. Where the thread ends all the same, because
-its connection has ended, the notebook sees that, and replaces the rank.
+An exception does not end the thread: the notebook is told of it in a line. Where the thread ends
+all the same, because its connection has ended, the notebook sees that, and replaces the rank.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ from distlab.wire.messages import Answer, Query
 from distlab.wire.namespace import namespace_of_cells
 from distlab.wire.rendezvous import used_megabytes
 
-# what the main thread gets from this one: a signal that a learner's program does not use, if the system has one
+# what the main thread gets from this one: a signal that a learner's program does not use, if the
+# system has one
 INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 PATIENCE_SECONDS = 0.1  # for a freed call to come back before the connection to the store goes, too
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
@@ -75,10 +79,11 @@ def running() -> Watchdog | None:
 
 
 class Watchdog(threading.Thread):
-    """The thread: reads the control channel, and acts on what it receives, until the notebook is gone.
+    """The thread: reads the control channel, and acts on what it receives, until the notebook is
+    gone.
 
-    It is made before the group is built and the store connected to: what later threads do counts, and later
-    connections are shut down when the rank is freed.
+    It is made before the group is built and the store connected to: what later threads do counts,
+    and later connections are shut down when the rank is freed.
 
     Attributes:
         connections: those.
@@ -100,7 +105,9 @@ class Watchdog(threading.Thread):
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
     def run(self) -> None:
-        """Serve until the notebook is gone, or cannot be heard any more; it sees the end of the connection."""
+        """Serve until the notebook is gone, or cannot be heard any more; it sees the end of the
+        connection.
+        """
         try:
             arrivals = _watched(self._channel)
             while self.connected:
@@ -117,8 +124,9 @@ class Watchdog(threading.Thread):
         """Do what has arrived, with Python's own names, and without a collection of garbage."""
         with self._acting:
             around_cells.restore_builtins()
-            # A collection while a frame object is made for another thread lets that thread run on and leave the
-            # frame: Python 3.10 and 3.11, which collect at any allocation, then read freed memory (SIGSEGV).
+            # A collection while a frame object is made for another thread lets that thread run on
+            # and leave the frame: Python 3.10 and 3.11, which collect at any allocation, then read
+            # freed memory (SIGSEGV).
             collects = gc.isenabled()
             gc.disable()
             try:
@@ -128,7 +136,8 @@ class Watchdog(threading.Thread):
                     gc.enable()
 
     def settle(self) -> None:
-        """Return once every order has been carried out: one that was meant for an old call must not break a new group.
+        """Return once every order has been carried out: one that was meant for an old call must not
+        break a new group.
 
         Runs on: a rank, on its main thread, before a group is built.
         """
@@ -141,8 +150,9 @@ class Watchdog(threading.Thread):
     def interrupt(self, number: int, frame: Any) -> None:
         """The handler of SIGINT: a KeyboardInterrupt where it does no harm, nothing elsewhere.
 
-        A cell whose coroutine waits in the event loop is cancelled, as is another task of the learner's that computes:
-        a KeyboardInterrupt of a task would end the loop, and the engine with it.
+        A cell whose coroutine waits in the event loop is cancelled, as is another task of the
+        learner's that computes: a KeyboardInterrupt of a task would end the loop, and the engine
+        with it.
         """
         around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
@@ -164,7 +174,9 @@ class Watchdog(threading.Thread):
                 self._report(error)
 
     def _obey(self, query: Query) -> None:
-        """Carry out an order, or answer a question; after a second exception, say why there is no answer."""
+        """Carry out an order, or answer a question; after a second exception, say why there is no
+        answer.
+        """
         if query.want == messages.TYPED:
             PERSON.type(query.line)
             return
@@ -194,17 +206,25 @@ class Watchdog(threading.Thread):
         self.send(Answer(0, error=_in_a_line(error)))
 
     def _serve(self, want: str) -> dict[str, Any]:
-        """The fields of an answer; or free the main thread, and interrupt it if that is wanted and it computes."""
+        """The fields of an answer; or free the main thread, and interrupt it if that is wanted and
+        it computes.
+        """
         if want == messages.CLOCK:
             return {"clock": time.time_ns()}
         if want == messages.MEMORY:
             return {"megabytes": used_megabytes()}
         if want == messages.STATUS:
-            return {"status": status.summary(self._main, self._ours, self.connections.traffic, self._loop)}
+            return {
+                "status": status.summary(
+                    self._main, self._ours, self.connections.traffic, self._loop
+                )
+            }
         if want == messages.VARIABLES:
             return {"variables": variables()}
         if want == messages.NAMES:
-            return {"variables": tuple(name for name in namespace_of_cells() if isinstance(name, str))}
+            return {
+                "variables": tuple(name for name in namespace_of_cells() if isinstance(name, str))
+            }
         thread = status.waiter(self._main)
         if status.communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)
@@ -216,7 +236,9 @@ class Watchdog(threading.Thread):
 
 
 def _watched(channel: socket.socket) -> select.poll:
-    """What sees that something has arrived, for a descriptor of any number; each thread needs its own."""
+    """What sees that something has arrived, for a descriptor of any number; each thread needs its
+    own.
+    """
     arrivals = select.poll()
     arrivals.register(channel, select.POLLIN)
     return arrivals
@@ -226,18 +248,25 @@ def _in_a_line(error: Exception) -> str:
     """An exception of distlab's own, for the notebook: what it is, and where it was raised."""
     *_, frame = traceback.extract_tb(error.__traceback__)
     words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+    return (
+        f"{type(error).__name__}: {words} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+    )
 
 
 def variables() -> tuple[str, ...]:
     """Names that the learner has defined on this rank, modules left out."""
     given = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
     defined = dict(sys.modules["__main__"].__dict__)
-    names = (name for name, value in defined.items() if isinstance(name, str) and not isinstance(value, ModuleType))
+    names = (
+        name
+        for name, value in defined.items()
+        if isinstance(name, str) and not isinstance(value, ModuleType)
+    )
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
 
 
-# --- the connections of this process: gloo waits on them in C++, where no Python code can reach it ---
+# --- the connections of this process: gloo waits on them in C++, where no Python code can reach it
+# ---
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
@@ -256,7 +285,8 @@ def _bytes_in(end: socket.socket, question: int) -> int:
 
 
 class Connections:
-    """The TCP connections that gloo and the learner have opened since it was made, and that to the cluster's store.
+    """The TCP connections that gloo and the learner have opened since it was made, and that to the
+    cluster's store.
 
     Attributes:
         store_port: of the cluster's store.
@@ -270,7 +300,10 @@ class Connections:
         for descriptor, _ in set(_sockets()) - self._others:
             # closed meanwhile, or not connected
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
-                is_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+                is_tcp = (
+                    end.family in (socket.AF_INET, socket.AF_INET6)
+                    and end.type == socket.SOCK_STREAM
+                )
                 if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
                     yield end
 
@@ -278,7 +311,8 @@ class Connections:
         """What moves through the connections, not to the store."""
         moved, unread, unsent = 0, 0, 0
         for end in self._ends(with_store=False):
-            with contextlib.suppress(OSError, AttributeError, struct.error):  # not on Linux, or an old one
+            # not on Linux, or an old one
+            with contextlib.suppress(OSError, AttributeError, struct.error):
                 unread += _bytes_in(end, termios.FIONREAD)
                 unsent += _bytes_in(end, termios.TIOCOUTQ)
                 info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
@@ -289,7 +323,8 @@ class Connections:
         """Shut the connections down: a call that waits on one of them raises at once.
 
         Args:
-            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it has in hand.
+            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it
+                has in hand.
             with_store: whether that to the store, too.
         """
         for end in self._ends(with_store):
@@ -298,13 +333,15 @@ class Connections:
 
 
 def free(thread: int, connections: Connections, gently: bool = False) -> None:
-    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if that did not help.
+    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if
+    that did not help.
 
-    Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send: signalException in
-    its transport/tcp/pair.cc passes over those that are yet to be written.
+    Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send:
+    signalException in its transport/tcp/pair.cc passes over those that are yet to be written.
 
     Args:
-        gently: whether to leave it alone if it makes progress; if not, it also begins no more calls of its group.
+        gently: whether to leave it alone if it makes progress; if not, it also begins no more calls
+            of its group.
     """
     before, call = _position(thread), LOG.now.get(thread)
     if not gently:
@@ -312,7 +349,8 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    if gently and LOG.now.get(thread) is not call:  # it did not wait; if it does later, the order comes again
+    # it did not wait; if it does later, the order comes again
+    if gently and LOG.now.get(thread) is not call:
         return
     LOG.free()
     connections.shut(socket.SHUT_RD)
@@ -330,10 +368,12 @@ def _position(thread: int) -> tuple[int, int]:
 
 
 def interruptible(frame: Any) -> bool:
-    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook is running there.
+    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook is
+    running there.
 
-    It must not hit what the engine does between two of them, or a message is lost and the rank waits forever; nor the
-    report of an exception, which would be lost with it; nor an import. The notebook orders it again until it is done.
+    It must not hit what the engine does between two of them, or a message is lost and the rank
+    waits forever; nor the report of an exception, which would be lost with it; nor an import. The
+    notebook orders it again until it is done.
 
     Runs on: a rank, in any thread.
     """

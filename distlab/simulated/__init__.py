@@ -1,11 +1,11 @@
 """A cluster you do not have: programs run on real ranks, and virtual clocks measure their time.
 
-network.py describes links, hosts and devices. backend.py is the process group that notes what each rank does (notes.py,
-events.py). From these notes simulation.py finds every rank's virtual time, with the steps of collectives from
-collectives.py. The model is written down in simulation.py.
+network.py describes links, hosts and devices. backend.py is the process group that notes what each
+rank does (notes.py, events.py). From these notes simulation.py finds every rank's virtual time,
+with the steps of collectives from collectives.py. The model is written down in simulation.py.
 
-The functions here are those that the notebook calls on a rank. Its kernel imports them too, before it starts ranks, so
-what they need is imported inside of them.
+The functions here are those that the notebook calls on a rank. Its kernel imports them too, before
+it starts ranks, so what they need is imported inside of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def use(network: Network | None) -> None:
-    """Before the group is built: be on these machines from now on, with the clock at 0; None for this machine.
+    """Before the group is built: be on these machines from now on, with the clock at 0; None for
+    this machine.
 
     Runs on: every rank.
     """

@@ -9,8 +9,9 @@ Runs on every rank, and needs no cluster: it also serves a script under torchrun
     ...
     notes.settle().clocks       # on every rank: virtual seconds, by rank
 
-Every call goes on to a gloo group, with the same result, and its event goes into the rank's notes (notes.py). So the
-program runs as it would on gloo: it waits for nothing else, and fails or deadlocks in the same way.
+Every call goes on to a gloo group, with the same result, and its event goes into the rank's notes
+(notes.py). So the program runs as it would on gloo: it waits for nothing else, and fails or
+deadlocks in the same way.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Work(dist.Work):
     Args:
         work: gloo's.
         op: its number in the notes.
-        note_source: for a receive from any rank, notes it once the sender is known, and returns the number.
+        note_source: for a receive from any rank, notes it once the sender is known, and returns the
+            number.
         kept_by: the group that keeps it until it was waited for, if any does.
     """
 
@@ -104,16 +106,23 @@ class Work(dist.Work):
 
 
 class Futures:
-    """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py calls it."""
+    """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py
+    calls it.
+    """
 
     def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[Future, Work | Program] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Future, Work | Program] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, future: Future, source: Work | Program) -> Future:
-        """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does, ends with it."""
+        """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does,
+        ends with it.
+        """
         self._sources[future] = source
         if NOTES.here is NOTES.program:
-            with contextlib.suppress(RuntimeError):  # no backward pass: the Future's own wait is the end
+            # no backward pass: the Future's own wait is the end
+            with contextlib.suppress(RuntimeError):
                 private.at_end_of_backward(source.note_end)
         return future
 
@@ -122,8 +131,12 @@ class Futures:
         if future in self._sources:
             self._sources[future].note_end()
 
-    def then(self, future: Future, callback: Callable[[Any], Any], then: Callable[..., Future]) -> Future:
-        """Like torch's own `then`, with a note that the callback follows the operation of the Future."""
+    def then(
+        self, future: Future, callback: Callable[[Any], Any], then: Callable[..., Future]
+    ) -> Future:
+        """Like torch's own `then`, with a note that the callback follows the operation of the
+        Future.
+        """
         if future not in self._sources:
             return then(future, callback)
         program = NOTES.then(self._sources[future].op)
@@ -138,8 +151,8 @@ class Futures:
 class Group(dist.ProcessGroup):
     """A gloo group whose calls are noted.
 
-    torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own arguments.
-    It has to know its own name and backend: torch keeps those only for groups in C++.
+    torch makes it, by `init_process_group` and `new_group`, and calls its methods with torch's own
+    arguments. It has to know its own name and backend: torch keeps those only for groups in C++.
     """
 
     OVER_GLOO = True
@@ -150,9 +163,10 @@ class Group(dist.ProcessGroup):
         self._gloo = private.gloo_group(options.store, rank, size, self.timeout)
         self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
         self._name = ""
-        # Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds the Work, and would
-        # wait forever for one whose part in Python is gone. There is no limit: one that is never waited for stays until
-        # its group ends, as its note does, and is not reported as left.
+        # Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds
+        # the Work, and would wait forever for one whose part in Python is gone. There is no limit:
+        # one that is never waited for stays until its group ends, as its note does, and is not
+        # reported as left.
         self._small: set[Work] = set()
         self._waited: deque[Work] = deque(maxlen=KEPT_WORKS)
 
@@ -168,7 +182,9 @@ class Group(dist.ProcessGroup):
     group_name = property(getGroupName)
 
     def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
-        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece."""
+        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in
+        one piece.
+        """
         return self
 
     def shutdown(self) -> None:
@@ -192,7 +208,9 @@ class Group(dist.ProcessGroup):
         return Work(self._of_gloo(name, tensors, peer, tag), op)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """From the rank that sends first in real time; in virtual time, another rank may have been first."""
+        """From the rank that sends first in real time; in virtual time, another rank may have been
+        first.
+        """
         work = self._of_gloo("recv_anysource", tensors, tag)
         return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
 
@@ -214,7 +232,9 @@ class Group(dist.ProcessGroup):
         self._waited.append(work)
 
     def _of_gloo(self, method: str, *args: Any) -> Any:
-        """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this group instead."""
+        """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this
+        group instead.
+        """
         return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
@@ -243,8 +263,12 @@ def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> Sizes:
     return _bytes(tensors), tensors[0].element_size()
 
 
-def _of_splits(n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any) -> Sizes:
-    return tuple(rows * given[:1].nbytes for rows in to_send) if to_send else (given.nbytes // n,) * n
+def _of_splits(
+    n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any
+) -> Sizes:
+    return (
+        tuple(rows * given[:1].nbytes for rows in to_send) if to_send else (given.nbytes // n,) * n
+    )
 
 
 def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
@@ -256,17 +280,30 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 
 _FIRST, _SECOND = functools.partial(_of_argument, 0), functools.partial(_of_argument, 1)
-# collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before torch 2.13, and since
+# collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before
+# torch 2.13, and since
 METHODS: Sequence[tuple[str, Callable[..., Sizes], Sequence[str]]] = (
     ("all_reduce", _of_elements, ("allreduce", "allreduce_coalesced")),
     ("broadcast", _FIRST, ("broadcast",)),
     ("reduce", _FIRST, ("reduce",)),
     ("all_gather", _SECOND, ("allgather", private.ALL_GATHER_BASE, "all_gather_single")),
-    ("all_gather", _SECOND, ("allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced")),
+    (
+        "all_gather",
+        _SECOND,
+        ("allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+    ),
     ("gather", _SECOND, ("gather",)),
     ("scatter", _FIRST, ("scatter",)),
-    ("reduce_scatter", _FIRST, ("reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single")),
-    ("reduce_scatter", _FIRST, ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")),
+    (
+        "reduce_scatter",
+        _FIRST,
+        ("reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single"),
+    ),
+    (
+        "reduce_scatter",
+        _FIRST,
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+    ),
     ("all_to_all", _of_lists, ("alltoall",)),
     ("all_to_all", _of_splits, ("alltoall_base", "all_to_all_single")),
     ("barrier", lambda n, *_: (0,), ("barrier",)),

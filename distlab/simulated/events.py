@@ -1,7 +1,7 @@
 """What a rank does on a simulated cluster, as noted there.
 
-An operation has a number, `op`, on its rank. Ranks are those of the cluster, sizes are in bytes, times in virtual
-seconds. Runs anywhere; needs no torch.
+An operation has a number, `op`, on its rank. Ranks are those of the cluster, sizes are in bytes,
+times in virtual seconds. Runs anywhere; needs no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ class Compute:
 
 @dataclass(frozen=True)
 class PointToPoint:
-    """The rank begins to send to `peer`, or to receive from it; `channel` is the group and the tag."""
+    """The rank begins to send to `peer`, or to receive from it; `channel` is the group and the
+    tag.
+    """
 
     op: int
     sends: bool
@@ -47,7 +49,8 @@ class Collective:
 
 @dataclass(frozen=True)
 class Callback:
-    """What the rank does after the end of `after`, beside its program: what a Future's `then` was given.
+    """What the rank does after the end of `after`, beside its program: what a Future's `then` was
+    given.
 
     It has a number, like an operation, so that its end can be waited for.
     """
@@ -66,9 +69,11 @@ class Wait:
 
 @dataclass(frozen=True)
 class Align:
-    """The rank goes on once everything before this has ended on all ranks, together with those that align there, too.
+    """The rank goes on once everything before this has ended on all ranks, together with those that
+    align there, too.
 
-    Its clock is then the latest of all. `number` is that of the cell, and of the alignment in it; both rise.
+    Its clock is then the latest of all. `number` is that of the cell, and of the alignment in it;
+    both rise.
     """
 
     number: tuple[int, int]

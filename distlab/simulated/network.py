@@ -11,15 +11,33 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from distlab.arguments import BYTES_PER_SECOND, PREFIXES, SECONDS, instance, one_of, quantity, refuse, whole_number
+from distlab.arguments import (
+    BYTES_PER_SECOND,
+    PREFIXES,
+    SECONDS,
+    instance,
+    one_of,
+    quantity,
+    refuse,
+    whole_number,
+)
 
 MOST_LISTED = 3  # hosts
-ALL_REDUCE = ("auto", "ring", "tree", "naive", "halving doubling", "recursive doubling", "whole ring")
+ALL_REDUCE = (
+    "auto",
+    "ring",
+    "tree",
+    "naive",
+    "halving doubling",
+    "recursive doubling",
+    "whole ring",
+)
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a message travels over: it arrives after `latency`, and occupies a port for its bytes / `bandwidth`.
+    """What a message travels over: it arrives after `latency`, and occupies a port for its bytes /
+    `bandwidth`.
 
     Args:
         latency: seconds, or a text such as "5 us".
@@ -33,8 +51,12 @@ class Link:
     bandwidth: float | str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "latency", quantity("latency", self.latency, SECONDS, "5 us", zero=True))
-        object.__setattr__(self, "bandwidth", quantity("bandwidth", self.bandwidth, BYTES_PER_SECOND, "25 GB/s"))
+        object.__setattr__(
+            self, "latency", quantity("latency", self.latency, SECONDS, "5 us", zero=True)
+        )
+        object.__setattr__(
+            self, "bandwidth", quantity("bandwidth", self.bandwidth, BYTES_PER_SECOND, "25 GB/s")
+        )
 
     def __str__(self) -> str:
         return f"{_short(self.latency)}s, {_short(self.bandwidth)}B/s"
@@ -45,17 +67,17 @@ class Device:
     """How long computing takes on a rank; without a device it takes no time.
 
     Args:
-        flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are counted as torch's
-            FlopCounterMode counts them (matrix products, convolutions, attention), and elementwise ones cost nothing
-            on a simulated cluster.
-        memory_bandwidth: bytes a second, or a text such as "3.35 TB/s"; for `predict`, where each operator takes as
-            long as its operations or its bytes need. None: bytes cost nothing.
+        flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are
+            counted as torch's FlopCounterMode counts them (matrix products, convolutions,
+            attention), and elementwise ones cost nothing on a simulated cluster.
+        memory_bandwidth: bytes a second, or a text such as "3.35 TB/s"; for `predict`, where each
+            operator takes as long as its operations or its bytes need. None: bytes cost nothing.
         memory: bytes, or a text such as "80 GB"; None if it is not known.
         efficiency: the share of `flops` that matrix products reach, above 0 and up to 1.
-        contention: the share of its speed that computing loses while messages travel, because the same device sends
-            them; for `predict`.
-        spread: the standard deviation of such devices' speeds, as a share of the speed: the more ranks, the slower the
-            slowest of them, which the others wait for; for `predict`.
+        contention: the share of its speed that computing loses while messages travel, because the
+            same device sends them; for `predict`.
+        spread: the standard deviation of such devices' speeds, as a share of the speed: the more
+            ranks, the slower the slowest of them, which the others wait for; for `predict`.
 
     Raises:
         ArgumentError: not such a number or text.
@@ -71,12 +93,17 @@ class Device:
 
     def __post_init__(self) -> None:
         units = {"flops": ({"FLOP/s": 1.0}, "10 TFLOP/s"), "efficiency": ({"": 1.0}, "0.5")}
-        units |= {"memory_bandwidth": (BYTES_PER_SECOND, "3.35 TB/s"), "memory": ({"B": 1.0}, "80 GB")}
+        units |= {
+            "memory_bandwidth": (BYTES_PER_SECOND, "3.35 TB/s"),
+            "memory": ({"B": 1.0}, "80 GB"),
+        }
         for name, (unit, example) in units.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, quantity(name, getattr(self, name), unit, example))
         if self.efficiency > 1:
-            refuse("efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5.")
+            refuse(
+                "efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5."
+            )
         for name in ("contention", "spread"):
             value = quantity(name, getattr(self, name), {"": 1.0}, "0.1", zero=True)
             object.__setattr__(self, name, value)
@@ -84,7 +111,9 @@ class Device:
                 refuse(name, "at least 0 and below 1", value, f"For example: {name}=0.1.")
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
-        """How long an operator takes: as long as its operations or its bytes need, whichever is longer."""
+        """How long an operator takes: as long as its operations or its bytes need, whichever is
+        longer.
+        """
         moving = num_bytes / self.memory_bandwidth if self.memory_bandwidth else 0.0
         return max(flops / (self.flops * self.efficiency), moving)
 
@@ -97,16 +126,18 @@ class Network:
         Network(hosts=[4, 4], inside=Link("2 us", "300 GB/s"), between=Link("10 us", "12.5 GB/s"))
         Network.named("100 Gb/s Ethernet")
 
-    Ranks are numbered host by host. Inside a host each rank has its own port; all messages that leave or enter the host
-    share its one port.
+    Ranks are numbered host by host. Inside a host each rank has its own port; all messages that
+    leave or enter the host share its one port.
 
     Args:
         latency, bandwidth: of the link between any two ranks, as for `Link`.
         hosts: numbers of ranks by host. inside, between: the links in a host, and between hosts.
-        device: how long computing takes. name: for pictures and tables; made from the links if it is "".
-        handshake: whether it takes a latency until a sender knows its receiver is ready; see simulation.py.
-        algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes the faster of ring and tree, by their formulas, as
-            NCCL does.
+        device: how long computing takes. name: for pictures and tables; made from the links if it
+            is "".
+        handshake: whether it takes a latency until a sender knows its receiver is ready; see
+            simulation.py.
+        algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes the faster of ring and tree, by
+            their formulas, as NCCL does.
         stragglers: by rank, how many times longer its computing takes.
 
     Raises:
@@ -129,7 +160,12 @@ class Network:
         example = 'Call Network("5 us", "25 GB/s"), or Network(hosts=[4, 4], inside=Link(...), between=Link(...)).'
         flat = self.latency is not None and self.bandwidth is not None
         if flat == bool(self.hosts):
-            refuse("Network", "described by latency and bandwidth, or by hosts", (self.latency, self.hosts), example)
+            refuse(
+                "Network",
+                "described by latency and bandwidth, or by hosts",
+                (self.latency, self.hosts),
+                example,
+            )
         if flat:
             object.__setattr__(self, "inside", Link(self.latency, self.bandwidth))
         for n in self.hosts:
@@ -151,7 +187,10 @@ class Network:
         Raises:
             ArgumentError: no such name.
         """
-        return replace(NETWORKS[one_of("name", name, NETWORKS, 'Call Network.named("InfiniBand NDR").')], **others)
+        return replace(
+            NETWORKS[one_of("name", name, NETWORKS, 'Call Network.named("InfiniBand NDR").')],
+            **others,
+        )
 
     def __str__(self) -> str:
         if self.name:
@@ -164,19 +203,28 @@ class Network:
         return f"{sizes}; inside {self.inside}; between {self.between}"
 
     def check_size(self, n: int) -> None:
-        """Check that the hosts have as many ranks as the cluster, and that stragglers are among them."""
+        """Check that the hosts have as many ranks as the cluster, and that stragglers are among
+        them.
+        """
         if self.hosts and sum(self.hosts) != n:
             advice = f"Call Cluster({sum(self.hosts)}, network=...), or describe other hosts."
             refuse("network", f"of {n} ranks, like the cluster", list(self.hosts), advice)
         if any(rank not in range(n) for rank in self.stragglers):
-            refuse("stragglers", f"ranks from 0 to {n - 1}", dict(self.stragglers), "Give stragglers={1: 2.0}.")
+            refuse(
+                "stragglers",
+                f"ranks from 0 to {n - 1}",
+                dict(self.stragglers),
+                "Give stragglers={1: 2.0}.",
+            )
 
     def host_of(self, rank: int) -> int:
         """The number of the host that a rank is on."""
         return bisect.bisect(list(itertools.accumulate(self.hosts)), rank)
 
     def path(self, src: int, dst: int) -> tuple[Link, Hashable, Hashable]:
-        """What a message from src to dst goes through: a link, the port at its beginning, and the one at its end."""
+        """What a message from src to dst goes through: a link, the port at its beginning, and the
+        one at its end.
+        """
         here, there = self.host_of(src), self.host_of(dst)
         if here == there:
             return self.inside, ("rank out", src), ("rank in", dst)
@@ -185,13 +233,21 @@ class Network:
 
 def _short(value: float) -> str:
     """A number with its prefix: "5 u", "12.5 G"."""
-    prefix = next((p for p, power in reversed(PREFIXES.items()) if p != "u" and value >= 0.9999 * 10.0**power), "")
+    prefix = next(
+        (
+            p
+            for p, power in reversed(PREFIXES.items())
+            if p != "u" and value >= 0.9999 * 10.0**power
+        ),
+        "",
+    )
     return f"{value / 10.0 ** PREFIXES[prefix]:.4g} {prefix}"
 
 
-# Bandwidth is the link's rate in each direction. Latency is that of a short message between two programs:
-# through the kernel's TCP 10 to 30 us one way; the others are those that NCCL counts for a step of a ring in its LL
-# protocol (src/graph/tuning.cc, hwLatencies). NVLink: 18 links of 25 GB/s each way, from the data sheet of the H100.
+# Bandwidth is the link's rate in each direction. Latency is that of a short message between two
+# programs: through the kernel's TCP 10 to 30 us one way; the others are those that NCCL counts for
+# a step of a ring in its LL protocol (src/graph/tuning.cc, hwLatencies). NVLink: 18 links of 25
+# GB/s each way, from the data sheet of the H100.
 NETWORKS = {
     "gigabit Ethernet": Network("30 us", "1 Gb/s", name="gigabit Ethernet"),
     "100 Gb/s Ethernet": Network("20 us", "100 Gb/s", name="100 Gb/s Ethernet"),

@@ -1,7 +1,8 @@
-"""Notes of what this rank does on a simulated cluster, and its virtual clock, which comes from the notes of all ranks.
+"""Notes of what this rank does on a simulated cluster, and its virtual clock, which comes from the
+notes of all ranks.
 
-Runs on every rank: backend.py notes operations, the program what it computes; `settle` gathers the notes, and
-simulation.py finds the times.
+Runs on every rank: backend.py notes operations, the program what it computes; `settle` gathers the
+notes, and simulation.py finds the times.
 """
 
 import contextlib
@@ -23,7 +24,9 @@ from distlab.simulated.simulation import Result, simulate
 
 
 class Program:
-    """A sequence of notes: the rank's own program, the callback with the number `op`, or what does not count."""
+    """A sequence of notes: the rank's own program, the callback with the number `op`, or what does
+    not count.
+    """
 
     def __init__(self, op: int = 0):
         self.op = op
@@ -36,13 +39,17 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What each thread makes notes for, if not for the rank's own program: a callback that it runs."""
+    """What each thread makes notes for, if not for the rank's own program: a callback that it
+    runs.
+    """
 
     program: Program | None = None
 
 
 class Notes:
-    """What this rank has done since the notes were last settled, and its virtual clock at that time."""
+    """What this rank has done since the notes were last settled, and its virtual clock at that
+    time.
+    """
 
     def __init__(self) -> None:
         self.network: Network | None = None
@@ -88,11 +95,14 @@ class Notes:
             self.compute()
         finally:
             self.thread.program = before
-            with contextlib.suppress(ValueError):  # no callback, or the notes were cleared meanwhile
+            # no callback, or the notes were cleared meanwhile
+            with contextlib.suppress(ValueError):
                 self.callbacks.remove(program)
 
     def cut(self) -> list[Event]:
-        """Begin new notes and return the old ones. What callbacks still do goes into the new ones, as new callbacks."""
+        """Begin new notes and return the old ones. What callbacks still do goes into the new ones,
+        as new callbacks.
+        """
         self.compute()
         with self.lock:
             events, self.program.events = self.program.events, []
@@ -102,7 +112,9 @@ class Notes:
         return events
 
     def compute(self) -> None:
-        """Note what the device has computed since the last event; the program's own threads do not count."""
+        """Note what the device has computed since the last event; the program's own threads do not
+        count.
+        """
         program = self.here
         if self.device is not None and program.flops and self._counts():
             with self.lock:
@@ -110,8 +122,13 @@ class Notes:
             program.flops = 0
 
     def _counts(self) -> bool:
-        """Whether what this thread computes counts; current_thread() would make a Thread for one of C++."""
-        return self.thread.program is not None or threading.get_ident() == threading.main_thread().ident
+        """Whether what this thread computes counts; current_thread() would make a Thread for one of
+        C++.
+        """
+        return (
+            self.thread.program is not None
+            or threading.get_ident() == threading.main_thread().ident
+        )
 
 
 class CountFlops(TorchDispatchMode):
@@ -119,14 +136,18 @@ class CountFlops(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch asks this to hide a mode from its compiler, whose import costs each rank a second and 70 MB."""
+        """torch asks this to hide a mode from its compiler, whose import costs each rank a second
+        and 70 MB.
+        """
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ == "FakeTensor" for kind in types):  # DTensor asks for the shape of a result
+        # DTensor asks for the shape of a result
+        if any(kind.__name__ == "FakeTensor" for kind in types):
             return func(*args, **(kwargs or {}))
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
-            return NotImplemented  # a DTensor computes by operators on its parts, which come here too
+            # a DTensor computes by operators on its parts, which come here too
+            return NotImplemented
         value = func(*args, **(kwargs or {}))
         NOTES.here.flops += flops_of(func, value, args, kwargs or {}) or 0
         return value
@@ -136,7 +157,8 @@ NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
-    """Set the machines that these ranks are on (None: this one), and begin new notes with all clocks at 0.
+    """Set the machines that these ranks are on (None: this one), and begin new notes with all
+    clocks at 0.
 
     Runs on: every rank.
     """
@@ -148,7 +170,9 @@ def use(network: Network | None) -> None:
 
 
 def align(number: tuple[int, int]) -> None:
-    """Note that all ranks that call this with the same number go on together from here. Runs on: each of them."""
+    """Note that all ranks that call this with the same number go on together from here. Runs on:
+    each of them.
+    """
     NOTES.aligned = number
     NOTES.add(Align(number))
 
@@ -166,7 +190,9 @@ def compute(seconds: float) -> None:
 
 @contextlib.contextmanager
 def apart() -> Iterator[Program]:
-    """Note what this rank does meanwhile in a program apart, in which computing takes no time. Runs on: a rank."""
+    """Note what this rank does meanwhile in a program apart, in which computing takes no time. Runs
+    on: a rank.
+    """
     before = NOTES.program, NOTES.device
     NOTES.program, NOTES.device = Program(), None
     try:
@@ -176,7 +202,8 @@ def apart() -> Iterator[Program]:
 
 
 def settle() -> Result:
-    """Find the virtual times of everything since the last call, and begin new notes at the resulting clocks.
+    """Find the virtual times of everything since the last call, and begin new notes at the
+    resulting clocks.
 
     Runs on: every rank of the cluster (a rank that skips it hangs the rest).
 
@@ -189,7 +216,9 @@ def settle() -> Result:
     return result
 
 
-def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.ProcessGroup | None) -> float:
+def seconds_of(
+    fn: Callable[..., Any], args: tuple[Any, ...], group: dist.ProcessGroup | None
+) -> float:
     """Virtual seconds of fn(*args), from when all ranks begin until the slowest has ended.
 
     What the ranks did before, and what others do meanwhile, does not count.
@@ -206,15 +235,21 @@ def seconds_of(fn: Callable[..., Any], args: tuple[Any, ...], group: dist.Proces
     return max(result.clocks)  # those of ranks that are not in the group have stood still
 
 
-def _exchange(events: list[Event], unfinished: Sequence[Any], start: float, group: dist.ProcessGroup) -> Result:
-    """The result of the events that the group's ranks have noted, from these clocks on; see `settle`.
+def _exchange(
+    events: list[Event], unfinished: Sequence[Any], start: float, group: dist.ProcessGroup
+) -> Result:
+    """The result of the events that the group's ranks have noted, from these clocks on; see
+    `settle`.
 
-    Ranks that are not in the group have done nothing. Only the group's first rank gets what happened.
+    Ranks that are not in the group have done nothing. Only the group's first rank gets what
+    happened.
     """
     with NOTES.inside(Program()):
         members, whole, latest = dist.get_process_group_ranks(group), None, None
         gathered = [None] * len(members) if dist.get_rank(group) == 0 else None
-        dist.gather_object((events, unfinished, start, NOTES.aligned), gathered, group=group, group_dst=0)
+        dist.gather_object(
+            (events, unfinished, start, NOTES.aligned), gathered, group=group, group_dst=0
+        )
         if gathered is not None:
             of_ranks: list[Any] = [((), (), 0.0, (0, 0))] * dist.get_world_size()
             for rank, noted in zip(members, gathered, strict=True):

@@ -1,7 +1,9 @@
-"""What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that costs.
+"""What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that
+costs.
 
-Runs anywhere; nothing here communicates. distlab_course.algorithms steps through these on the ranks. The tests compare
-the schedules with the messages that are really sent, and the costs with the schedules.
+Runs anywhere; nothing here communicates. distlab_course.algorithms steps through these on the
+ranks. The tests compare the schedules with the messages that are really sent, and the costs with
+the schedules.
 """
 
 from collections.abc import Callable
@@ -9,7 +11,8 @@ from dataclasses import dataclass
 
 from distlab.arguments import one_of, whole_number
 
-SEGMENT_BYTES = 1 << 21  # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
+# hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
+SEGMENT_BYTES = 1 << 21
 Steps = list[list["Message"]]
 Maker = Callable[[int], tuple[int, Steps]]
 Shares = Callable[[int], tuple[int, float]]
@@ -23,7 +26,8 @@ class Message:
         src, dst: ranks.
         chunks: which chunks of the buffer it carries.
         operation: "reduce" if dst adds it to its own, "copy" if it replaces that.
-        origin: the rank whose own tensor it carries; None when it carries what src has added up so far.
+        origin: the rank whose own tensor it carries; None when it carries what src has added up so
+            far.
     """
 
     src: int
@@ -37,7 +41,8 @@ class Message:
 class Schedule:
     """All messages of an algorithm: step after step, those of a step at the same time.
 
-    The buffer counts as `num_chunks` equal chunks; if it does not divide evenly, the first ones have one more element.
+    The buffer counts as `num_chunks` equal chunks; if it does not divide evenly, the first ones
+    have one more element.
     """
 
     name: str
@@ -63,10 +68,11 @@ def schedule(name: str, world_size: int) -> Schedule:
 
 
 def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
-    """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha + beta x its bytes.
+    """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha +
+    beta x its bytes.
 
-    Runs on: anywhere. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in
-    MPICH (2005).
+    Runs on: anywhere. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
+    Communication Operations in MPICH (2005).
 
     Args:
         name: one of ALGORITHMS. num_bytes: of the whole tensor.
@@ -108,18 +114,27 @@ def _naive(n: int) -> tuple[int, Steps]:
 def _tree(n: int) -> tuple[int, Steps]:
     edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in distances(n)]
     up = [[Message(child, parent, range(1), "reduce") for child, parent in step] for step in edges]
-    return 1, up + [[Message(parent, child, range(1), "copy") for child, parent in step] for step in reversed(edges)]
+    return 1, up + [
+        [Message(parent, child, range(1), "copy") for child, parent in step]
+        for step in reversed(edges)
+    ]
 
 
 def _whole_ring(n: int) -> tuple[int, Steps]:
-    return 1, [[Message(r, (r + 1) % n, range(1), "reduce", (r - s) % n) for r in range(n)] for s in range(n - 1)]
+    return 1, [
+        [Message(r, (r + 1) % n, range(1), "reduce", (r - s) % n) for r in range(n)]
+        for s in range(n - 1)
+    ]
 
 
 def _ring(n: int) -> tuple[int, Steps]:
     def step(first: int, operation: str) -> list[Message]:
         """One in which rank r sends chunk r + first."""
         chunks = [(r + first) % n for r in range(n)]
-        return [Message(r, (r + 1) % n, range(chunk, chunk + 1), operation) for r, chunk in enumerate(chunks)]
+        return [
+            Message(r, (r + 1) % n, range(chunk, chunk + 1), operation)
+            for r, chunk in enumerate(chunks)
+        ]
 
     phases = [(-s, "reduce") for s in range(n - 1)] + [(1 - s, "copy") for s in range(n - 1)]
     return n, [step(*phase) for phase in phases]
@@ -127,7 +142,9 @@ def _ring(n: int) -> tuple[int, Steps]:
 
 def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
-    steps = [[Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in distances(power)]
+    steps = [
+        [Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in distances(power)
+    ]
     return 1, _folded(n, 1, steps)
 
 
@@ -135,7 +152,10 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
     blocks, halving, doubling = [range(power)] * power, [], []
     for d in reversed(distances(power)):
-        kept = [block[len(block) // 2 :] if r & d else block[: len(block) // 2] for r, block in enumerate(blocks)]
+        kept = [
+            block[len(block) // 2 :] if r & d else block[: len(block) // 2]
+            for r, block in enumerate(blocks)
+        ]
         halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
         doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
         blocks = kept
@@ -143,7 +163,9 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
 
 
 def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
-    """Steps between the first 2^k ranks; a step before brings in the other ranks, one after gives them the result."""
+    """Steps between the first 2^k ranks; a step before brings in the other ranks, one after gives
+    them the result.
+    """
     power, whole = power_below(n), range(num_chunks)
     if n == power:
         return steps

@@ -1,27 +1,32 @@
-"""Virtual time: when each event of a program happens on machines that a `Network` describes. A pure function.
+"""Virtual time: when each event of a program happens on machines that a `Network` describes. A pure
+function.
 
 The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 
-- A message of m bytes holds a port of its sender's side for m / bandwidth, then its first byte travels for `latency`,
-  and it holds a port of its receiver's side for m / bandwidth. The bytes flow through both: alone, it takes
-  latency + m / bandwidth in all.
-- A port carries one message at a time in each direction; the others wait in the order in which they came. Ranks on one
-  host have a port each for messages inside of the host; those between hosts share the one port of each host.
-- A message may leave when its sender has begun to send it and its receiver to receive it, and the sender's operation
-  ends when it has arrived: the latency of a link includes what the two exchange before, as formulas of the
-  form alpha + beta m do (rendezvous). With `handshake` they exchange it as gloo does: the sender knows of its
-  receiver a latency later, and its operation ends when the message has left the port.
-- A collective is what its members send, step by step (collectives.py), from the moment at which each has begun it, and
-  through the same ports as everything else. Adding costs nothing. Those of one group go one after the other on each
-  rank, in the order in which they were called, as on the stream of an NCCL communicator; those of other groups overlap.
-- Between two operations a rank's clock moves by what it computes. Beginning an operation costs nothing; waiting for one
-  moves the clock to its end, if that is later.
-- What a Future's callback computes and begins goes on from the end of the Future's operation, beside the rank's program
-  and at its full speed, whichever thread it really ran on. What the program does in threads of its own is noted as it
-  comes, and what they compute is not: only such a program may take another time on another run.
+- A message of m bytes holds a port of its sender's side for m / bandwidth, then its first byte
+  travels for `latency`, and it holds a port of its receiver's side for m / bandwidth. The bytes
+  flow through both: alone, it takes latency + m / bandwidth in all.
+- A port carries one message at a time in each direction; the others wait in the order in which they
+  came. Ranks on one host have a port each for messages inside of the host; those between hosts
+  share the one port of each host.
+- A message may leave when its sender has begun to send it and its receiver to receive it, and the
+  sender's operation ends when it has arrived: the latency of a link includes what the two exchange
+  before, as formulas of the form alpha + beta m do (rendezvous). With `handshake` they exchange it
+  as gloo does: the sender knows of its receiver a latency later, and its operation ends when the
+  message has left the port.
+- A collective is what its members send, step by step (collectives.py), from the moment at which
+  each has begun it, and through the same ports as everything else. Adding costs nothing. Those of
+  one group go one after the other on each rank, in the order in which they were called, as on the
+  stream of an NCCL communicator; those of other groups overlap.
+- Between two operations a rank's clock moves by what it computes. Beginning an operation costs
+  nothing; waiting for one moves the clock to its end, if that is later.
+- What a Future's callback computes and begins goes on from the end of the Future's operation,
+  beside the rank's program and at its full speed, whichever thread it really ran on. What the
+  program does in threads of its own is noted as it comes, and what they compute is not: only such a
+  program may take another time on another run.
 
-Messages that come to a port at the same moment go in the order of their ranks. Nothing else is left open, so that the
-same program gives the same times, to the bit, on every run.
+Messages that come to a port at the same moment go in the order of their ranks. Nothing else is left
+open, so that the same program gives the same times, to the bit, on every run.
 """
 
 import heapq
@@ -33,7 +38,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from distlab.simulated import collectives
-from distlab.simulated.events import Align, Begun, Callback, Collective, Compute, Event, PointToPoint, Wait
+from distlab.simulated.events import (
+    Align,
+    Begun,
+    Callback,
+    Collective,
+    Compute,
+    Event,
+    PointToPoint,
+    Wait,
+)
 from distlab.simulated.network import Network
 
 
@@ -82,8 +96,8 @@ class Result:
 
     Args:
         clocks: of each rank, at its end.
-        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks with what is left of
-            them), with the time at which they began, or wait.
+        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks
+            with what is left of them), with the time at which they began, or wait.
         operations, transfers, spans: all of them, in the order of their ends.
     """
 
@@ -127,12 +141,15 @@ class _Moment:
 
 
 LONG_AGO = _Moment(0.0)
-# What goes on in virtual time. It yields the moments that it waits for, and gets the time of each, which may be past.
+# What goes on in virtual time. It yields the moments that it waits for, and gets the time of each,
+# which may be past.
 Process = Generator[_Moment, float, Any]
 
 
 class _Half(NamedTuple):
-    """A message at its sender, or at its receiver: since when it is begun there, and when it ends there."""
+    """A message at its sender, or at its receiver: since when it is begun there, and when it ends
+    there.
+    """
 
     message: PointToPoint
     since: float
@@ -142,19 +159,30 @@ class _Half(NamedTuple):
 class _Run:
     """The queue of what happens next, the clocks, and what each operation has come to."""
 
-    def __init__(self, programs: Sequence[Sequence[Event]], network: Network, clocks: Sequence[float], unfinished: Any):
+    def __init__(
+        self,
+        programs: Sequence[Sequence[Event]],
+        network: Network,
+        clocks: Sequence[float],
+        unfinished: Any,
+    ):
         self.network, self.found = network, Result(list(clocks), [[] for _ in programs])
         self.clocks, self.free = self.found.clocks, Counter()  # when each port is free
         self.queue: list[tuple[float, Any, int, _Moment]] = []
         self.scheduled = itertools.count()
         self.begun: dict[tuple[int, int], tuple[Begun, float]] = {}  # (rank, op) -> what, and when
-        self.ends: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)  # what is not of these events
+        # what is not of these events
+        self.ends: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
         # (rank, op) of a collective -> end of its group's one before
         self.turns: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
-        self.latest: dict[tuple[int, int], int] = {}  # (rank, op) of a callback -> what it began last, or follows
-        self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)  # whose other half has not begun
+        # (rank, op) of a callback -> what it began last, or follows
+        self.latest: dict[tuple[int, int], int] = {}
+        # whose other half has not begun
+        self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
-        for rank, (events, begun) in enumerate(itertools.zip_longest(programs, unfinished, fillvalue=())):
+        for rank, (events, begun) in enumerate(
+            itertools.zip_longest(programs, unfinished, fillvalue=())
+        ):
             self._expect(rank, [*(event for event, _ in begun), *events])
             for event, since in begun:
                 self._at(since, (0, rank)).waiting.append(partial(self._call, rank, event))
@@ -162,19 +190,24 @@ class _Run:
 
     def result(self) -> Result:
         while self.queue or self.aligning:
-            if not self.queue:  # only now the ranks of the next alignment go on, at the latest clock of all
+            # only now the ranks of the next alignment go on, at the latest clock of all
+            if not self.queue:
                 for rank, moment in self.aligning.pop(min(self.aligning)):
                     self._at(max(self.clocks), (1, rank), moment)
             now, _, _, moment = heapq.heappop(self.queue)
             moment.come(now)
         # callbacks at last, because what they wait for must have begun before
-        ordered = sorted(self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0]))
+        ordered = sorted(
+            self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0])
+        )
         for (rank, _), begun in ordered:
             self.found.unfinished[rank].append(begun)
         return self.found
 
     def _at(self, when: float, order: Any, moment: _Moment | None = None) -> _Moment:
-        """A moment that comes then; those of the same time come by `order`, then as they were scheduled."""
+        """A moment that comes then; those of the same time come by `order`, then as they were
+        scheduled.
+        """
         moment = moment or _Moment()
         heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
         return moment
@@ -192,10 +225,14 @@ class _Run:
     # --- what a rank does ---
 
     def _expect(self, rank: int, events: Sequence[Event]) -> None:
-        """What the rank begins has an end; collectives of a group take turns as the rank really called them."""
+        """What the rank begins has an end; collectives of a group take turns as the rank really
+        called them.
+        """
         operations, before = list(_operations(events)), {}
         self.ends.update(((rank, one.op), _Moment()) for one in operations)
-        for one in sorted((one for one in operations if isinstance(one, Collective)), key=lambda one: one.count):
+        for one in sorted(
+            (one for one in operations if isinstance(one, Collective)), key=lambda one: one.count
+        ):
             self.turns[rank, one.op] = before.get(one.group, LONG_AGO)
             before[one.group] = self.ends[rank, one.op]
 
@@ -208,7 +245,9 @@ class _Run:
             if isinstance(event, Compute):
                 self.found.spans.append(Span(rank, since, now, None))
             elif isinstance(event, Wait):
-                self.found.spans.append(Span(rank, since, now, self.latest.get((rank, event.op), event.op)))
+                self.found.spans.append(
+                    Span(rank, since, now, self.latest.get((rank, event.op), event.op))
+                )
         self.clocks[rank] = now
 
     def _callback(self, rank: int, callback: Callback, now: float) -> Process:
@@ -226,7 +265,11 @@ class _Run:
     def _do(self, rank: int, event: Event, now: float) -> Process:
         """One event of a rank; returns when it goes on to the next one."""
         if isinstance(event, Compute):
-            return (yield self._at(now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)))
+            return (
+                yield self._at(
+                    now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)
+                )
+            )
         if isinstance(event, Wait):
             return max(now, (yield self.ends[rank, event.op]))
         if isinstance(event, Align):
@@ -273,7 +316,9 @@ class _Run:
         return half.end
 
     def _travel(self, src: int, dst: int, send: _Half, recv: _Half) -> Process:
-        """A message comes to its sender's port, through it, over the link, and through its receiver's port."""
+        """A message comes to its sender's port, through it, over the link, and through its
+        receiver's port.
+        """
         (link, out, into), handshake = self.network.path(src, dst), self.network.handshake
         num_bytes = send.message.num_bytes
         seconds = num_bytes * (1 / link.bandwidth)
@@ -284,7 +329,9 @@ class _Run:
             self._at(left, (2, src, dst), send.end)
         arrived = max((yield self._at(begin + link.latency, (3, src, dst))), self.free[into])
         end = self.free[into] = arrived + seconds
-        self.found.transfers.append(Transfer(src, dst, num_bytes, begin, end, send.message.op, recv.message.op))
+        self.found.transfers.append(
+            Transfer(src, dst, num_bytes, begin, end, send.message.op, recv.message.op)
+        )
         now = yield self._at(end, (2, dst, src))
         recv.end.come(now)
         if not handshake:

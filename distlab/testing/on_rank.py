@@ -1,7 +1,9 @@
-"""Runs a test on this rank by pytest itself: with its fixtures, its plugins, its introspection of a failed assert.
+"""Runs a test on this rank by pytest itself: with its fixtures, its plugins, its introspection of a
+failed assert.
 
-Runs on every rank, called by plugin.py. The first test of a rank starts a pytest there, as pytest-xdist does in its
-workers; the others use it. Its module is imported for each test anew, so that no test sees the variables of another.
+Runs on every rank, called by plugin.py. The first test of a rank starts a pytest there, as
+pytest-xdist does in its workers; the others use it. Its module is imported for each test anew, so
+that no test sees the variables of another.
 """
 
 from __future__ import annotations
@@ -23,10 +25,30 @@ from distlab.errors import DistlabError
 from distlab.wire.namespace import namespace_of_cells
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
-ELSEWHERE = ("debugging", "faulthandler", "junitxml", "skipping", "xdist", "timeout", "pytest_cov", "nbval", "distlab")
+ELSEWHERE = (
+    "debugging",
+    "faulthandler",
+    "junitxml",
+    "skipping",
+    "xdist",
+    "timeout",
+    "pytest_cov",
+    "nbval",
+    "distlab",
+)
 TORCH_ERRORS = "c10d-NullHandler-default"  # torch's logger, which repeats what is raised
-IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # plugins that were imported before pytest began here
-OFF = ("cov_source", "lf", "failedfirst", "newfirst", "cacheclear", "stepwise", "strict_config", "strict")
+# plugins that were imported before pytest began here
+IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
+OFF = (
+    "cov_source",
+    "lf",
+    "failedfirst",
+    "newfirst",
+    "cacheclear",
+    "stepwise",
+    "strict_config",
+    "strict",
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,8 @@ class Plan:
         folder: where pytest was started.
         sys_path: where modules are found.
         tmp_path: the folder that the test's ranks share; None if it does not ask for it.
-        pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what it sends.
+        pauses: "breakpoint" if the debugger may be opened: Cluster.run looks for that word in what
+            it sends.
     """
 
     node: str
@@ -78,7 +101,8 @@ class RankPytest:
 
     Attributes:
         error: what the last test has raised; None if it has passed.
-        report: pytest's of it, for its hook pytest_report_from_serializable; None if this rank is not at fault.
+        report: pytest's of it, for its hook pytest_report_from_serializable; None if this rank is
+            not at fault.
     """
 
     here: RankPytest | None = None
@@ -86,7 +110,11 @@ class RankPytest:
     def __init__(self, rank: int, world_size: int, plan: Plan):
         self._rank, self._world_size, self._plan = rank, world_size, plan
         sys.path[:] = plan.sys_path
-        options = plan.options | dict.fromkeys(OFF, False) | {"basetemp": plan.options["basetemp"] / f"rank{rank}"}
+        options = (
+            plan.options
+            | dict.fromkeys(OFF, False)
+            | {"basetemp": plan.options["basetemp"] / f"rank{rank}"}
+        )
         options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
         options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
         self._session = started(options, plan.node, ELSEWHERE, self)
@@ -131,9 +159,12 @@ class RankPytest:
         for name, module in list(sys.modules.items()):
             if name.startswith("distlab."):  # its lines in a traceback explain nothing
                 vars(module)["__tracebackhide__"] = True
-            elif name.startswith("torch.distributed."):  # nor do torch's, on the way to an error that distlab raises
+            elif name.startswith(
+                "torch.distributed."
+            ):  # nor do torch's, on the way to an error that distlab raises
                 vars(module)["__tracebackhide__"] = _is_distlabs
-        with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):  # as before at the end
+        # as before at the end
+        with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):
             for item in run_only(self._session, plan.node):
                 sys.modules.pop(item.module.__name__, None)
         if self.error is not None:
@@ -141,10 +172,13 @@ class RankPytest:
 
     def _note(self, report: Any, error: BaseException) -> None:
         """Remember what a phase of the test has raised, if it is the first one that has."""
-        from distlab.rank.log import is_at_fault  # with torch, which the process that finds the tests does without
+        # with torch, which the process that finds the tests does without
+        from distlab.rank.log import is_at_fault
 
         if self.error is None or isinstance(self.error, pytest.skip.Exception):
             self.error = error
             if is_at_fault(error):
                 config = self._session.config
-                self.report = config.hook.pytest_report_to_serializable(config=config, report=report)
+                self.report = config.hook.pytest_report_to_serializable(
+                    config=config, report=report
+                )

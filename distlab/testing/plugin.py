@@ -1,4 +1,5 @@
-"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test, with its fixtures, on every rank of a cluster.
+"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test, with its fixtures, on every rank of a
+cluster.
 
 Runs in pytest's process. It imports nothing of distlab's engine until a test has the mark.
 """
@@ -23,7 +24,9 @@ RANKS = pytest.StashKey["Ranks"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     words = "run the tests that are marked with ranks on N ranks, whatever their marks say"
-    parser.getgroup("distlab", "tests on several ranks").addoption("--ranks", type=int, metavar="N", help=words)
+    parser.getgroup("distlab", "tests on several ranks").addoption(
+        "--ranks", type=int, metavar="N", help=words
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +39,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test with the mark has its fixtures on the ranks; only the folder that they share is made here."""
+    """A test with the mark has its fixtures on the ranks; only the folder that they share is made
+    here.
+    """
     if item.get_closest_marker("ranks") and hasattr(item, "fixturenames"):
         item.fixturenames = [name for name in item.fixturenames if name == "tmp_path"]
         item.runtest = lambda: _ranks(item.config).run(item)
@@ -56,7 +61,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     report = yield
     if item.get_closest_marker("ranks") and call.excinfo and RANKS in item.config.stash:
         item.config.stash[RANKS].describe(report, call.excinfo)
-        if item.config.getoption("usepdb"):  # which has looked at the rank, and does not look at this process
+        # which has looked at the rank, and does not look at this process
+        if item.config.getoption("usepdb"):
             call.excinfo = None
     return report
 
@@ -65,7 +71,10 @@ def _fixture(name: str, words: str) -> Any:
     """A fixture that only a test on ranks has."""
 
     def value() -> NoReturn:
-        pytest.fail(f"{name} is there in tests on ranks only: mark this one with @pytest.mark.ranks(2)", pytrace=False)
+        pytest.fail(
+            f"{name} is there in tests on ranks only: mark this one with @pytest.mark.ranks(2)",
+            pytrace=False,
+        )
 
     value.__doc__ = words
     return pytest.fixture(value, name=name)
@@ -73,4 +82,6 @@ def _fixture(name: str, words: str) -> Any:
 
 rank = _fixture("rank", "In a test on ranks: the number of this rank.")
 world_size = _fixture("world_size", "In a test on ranks: how many ranks there are.")
-cluster_clock = _fixture("cluster_clock", "In a test with network=...: returns this rank's virtual seconds.")
+cluster_clock = _fixture(
+    "cluster_clock", "In a test with network=...: returns this rank's virtual seconds."
+)

@@ -1,4 +1,6 @@
-"""The cluster on which marked tests run, one after another, and what they fail with. Runs in pytest's process."""
+"""The cluster on which marked tests run, one after another, and what they fail with. Runs in
+pytest's process.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,26 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 
-KEYWORDS = list(dict.fromkeys(["timeout", "check", "fresh", *list(signature(Cluster).parameters)[1:]]))
+KEYWORDS = list(
+    dict.fromkeys(["timeout", "check", "fresh", *list(signature(Cluster).parameters)[1:]])
+)
 EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
-REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")  # what a notebook goes on with
+# what a notebook goes on with
+REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class Ranks:
-    """One cluster for the tests of a pytest process; another number of ranks or other options make it anew."""
+    """One cluster for the tests of a pytest process; another number of ranks or other options make
+    it anew.
+    """
 
     def __init__(self, config: pytest.Config):
         self._config = config
         self._cluster: Cluster | None = None
         self._kind: Any = None  # how many ranks the cluster has, and its options
-        self._reports: list[Any] = []  # of the last test: each rank that is at fault, and its pytest's report
+        # of the last test: each rank that is at fault, and its pytest's report
+        self._reports: list[Any] = []
         self._words = ""  # what the engine has said of it
 
     def stop(self) -> None:
@@ -38,15 +46,23 @@ class Ranks:
         self._cluster = None
 
     def run(self, item: pytest.Item) -> None:
-        """Run a test: returns if it has passed on every rank, else raises as it would in this process."""
+        """Run a test: returns if it has passed on every rank, else raises as it would in this
+        process.
+        """
         mark = item.get_closest_marker("ranks")
         if len(mark.args) != 1:
-            raise ArgumentError(f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}")
+            raise ArgumentError(
+                f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}"
+            )
         whole_number("the mark's ranks", mark.args[0], 1, advice=EXAMPLE)
         for name in mark.kwargs:
             one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
         n = self._config.getoption("ranks")
-        n = mark.args[0] if n is None else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
+        n = (
+            mark.args[0]
+            if n is None
+            else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
+        )
         try:
             self._run(item, n, **mark.kwargs)
         except RanksFailed as error:
@@ -56,9 +72,17 @@ class Ranks:
             raise
 
     def _run(
-        self, item: pytest.Item, n: int, timeout: float = 60.0, check: bool = False, fresh: bool = False, **options: Any
+        self,
+        item: pytest.Item,
+        n: int,
+        timeout: float = 60.0,
+        check: bool = False,
+        fresh: bool = False,
+        **options: Any,
     ) -> None:
-        """Run a test with the arguments of its mark: in a new process group, in new processes if that must be."""
+        """Run a test with the arguments of its mark: in a new process group, in new processes if
+        that must be.
+        """
         if fresh or self._cluster is not Cluster.current or self._kind != (n, options):
             self._cluster, self._kind = None, (n, options)
         if self._cluster is None:
@@ -69,34 +93,53 @@ class Ranks:
 
     def _plan(self, item: pytest.Item) -> on_rank.Plan:
         config = self._config
-        options = {name: value for name, value in vars(config.option).items() if isinstance(value, PLAIN)}
+        options = {
+            name: value for name, value in vars(config.option).items() if isinstance(value, PLAIN)
+        }
         del options["file_or_dir"]
-        options |= {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
-        markers = "markers=" + "\n".join(config.getini("markers"))  # those of plugins that ranks do without, too
-        options |= {"basetemp": base_folder(config), "override_ini": [*(options["override_ini"] or ()), markers]}
+        options |= {
+            "rootdir": str(config.rootpath),
+            "inifilename": config.inipath and str(config.inipath),
+        }
+        # those of plugins that ranks do without, too
+        markers = "markers=" + "\n".join(config.getini("markers"))
+        options |= {
+            "basetemp": base_folder(config),
+            "override_ini": [*(options["override_ini"] or ()), markers],
+        }
         return on_rank.Plan(
             node=f"{item.path}::{item.nodeid.partition('::')[2]}",
             options=options,
             folder=str(config.invocation_params.dir),
             sys_path=tuple(sys.path),
             tmp_path=item.funcargs.get("tmp_path"),
-            pauses="breakpoint" if config.getoption("usepdb") or "breakpoint(" in item.path.read_text() else "",
+            pauses="breakpoint"
+            if config.getoption("usepdb") or "breakpoint(" in item.path.read_text()
+            else "",
         )
 
     def _culprit(self, error: RanksFailed) -> BaseException:
-        """What the test fails with: the exception of a rank that is at fault, or else that of the whole run."""
+        """What the test fails with: the exception of a rank that is at fault, or else that of the
+        whole run.
+        """
         error.args = (REBUILT.sub("", str(error)),)
         self._words = str(error)
         if isinstance(error, RankDied):
             return error
-        sent, report = self._cluster.call(on_rank.last_report), self._config.hook.pytest_report_from_serializable
-        reports = [(rank, report(config=self._config, data=one)) for rank, one in enumerate(sent) if one]
+        sent, report = (
+            self._cluster.call(on_rank.last_report),
+            self._config.hook.pytest_report_from_serializable,
+        )
+        reports = [
+            (rank, report(config=self._config, data=one)) for rank, one in enumerate(sent) if one
+        ]
         if not reports:
             return error
         self._reports = sorted(reports, key=lambda one: one[1].skipped)  # what failed comes first
         rank, first = self._reports[0]
         if first.skipped:
-            return pytest.skip.Exception()  # its class says that it is Python's, so that it cannot be pickled
+            # its class says that it is Python's, so that it cannot be pickled
+            return pytest.skip.Exception()
         try:
             return self._cluster.call(on_rank.last_error, ranks=[rank])[0]
         except Exception:  # whatever its own pickling and unpickling raise
@@ -110,7 +153,8 @@ class Ranks:
         if reports:
             rank, first = reports[0]
             report.longrepr = first.longrepr
-            if crash := getattr(first.longrepr, "reprcrash", None):  # none where the test was skipped
+            # none where the test was skipped
+            if crash := getattr(first.longrepr, "reprcrash", None):
                 crash.message = f"rank {rank}: {crash.message}"
                 first.longrepr.addsection("ranks", self._words)
         elif isinstance(found.value, DistlabError):

@@ -1,1 +1,3 @@
-"""What ranks did over time, real or simulated: read from their records, shown as a `Trace`. Notebook's kernel."""
+"""What ranks did over time, real or simulated: read from their records, shown as a `Trace`.
+Notebook's kernel.
+"""

@@ -1,1 +1,3 @@
-"""What passes between processes: messages, orders, values, recordings, the control channel, the rendezvous, times."""
+"""What passes between processes: messages, orders, values, recordings, the control channel, the
+rendezvous, times.
+"""

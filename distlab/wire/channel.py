@@ -1,10 +1,12 @@
-"""The control channel: the kernel's questions to the ranks' watchdogs, which answer while their ranks are blocked.
+"""The control channel: the kernel's questions to the ranks' watchdogs, which answer while their
+ranks are blocked.
 
-`ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank, `receive` on both.
-It listens at one address, that of the loopback interface if all ranks are on this machine, on a port that the system
-chose. It has no thread: connections and answers are read when a question is asked. A rank proves that it knows a token
-that only this cluster's ranks know. A connection that has ended, or over which something arrives that is no message, is
-forgotten: its rank counts as cut off.
+`ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank,
+`receive` on both. It listens at one address, that of the loopback interface if all ranks are on
+this machine, on a port that the system chose. It has no thread: connections and answers are read
+when a question is asked. A rank proves that it knows a token that only this cluster's ranks know. A
+connection that has ended, or over which something arrives that is no message, is forgotten: its
+rank counts as cut off.
 """
 
 import contextlib
@@ -24,7 +26,8 @@ HELLO_BYTES = 200  # more than a hello has
 
 
 def hello(token: str, rank: int) -> bytes:
-    """The first line that a rank sends, so short that it arrives in one piece; different each time, without the token.
+    """The first line that a rank sends, so short that it arrives in one piece; different each time,
+    without the token.
 
     An eavesdropper on the network cannot reuse it, because a channel accepts each nonce only once.
     """
@@ -49,15 +52,16 @@ class ControlChannel:
         unwaited: whether a cell has left calls that no rank can wait for.
         without_group: whether a cell has destroyed the process group on a rank since it was built.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
-        asks: what the debuggers of ranks have written that wait for a line; one that has written nothing only wants to
-            know whether somebody can type, and is answered at once.
+        asks: what the debuggers of ranks have written that wait for a line; one that has written
+            nothing only wants to know whether somebody can type, and is answered at once.
         troubles: what went wrong on watchdogs beside a question, in a line, by rank.
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.listener = listen(address)
         self.listener.setblocking(False)
-        self.arrivals = selectors.DefaultSelector()  # for any number of descriptors, and not only for those below 1024
+        # for any number of descriptors, and not only for those below 1024
+        self.arrivals = selectors.DefaultSelector()
         self.arrivals.register(self.listener, selectors.EVENT_READ)
         self._token = os.urandom(16).hex()
         self.ends: dict[int, socket.socket] = {}
@@ -72,7 +76,9 @@ class ControlChannel:
         self._number = 0
         self.address = (*self.listener.getsockname(), self._token)
 
-    def ask(self, ranks: Iterable[int], limit: float = seconds.ANSWER, want: str = STATUS) -> dict[int, Answer]:
+    def ask(
+        self, ranks: Iterable[int], limit: float = seconds.ANSWER, want: str = STATUS
+    ) -> dict[int, Answer]:
         """What the ranks answer within `limit` seconds; a rank that does not answer is left out.
 
         Args:
@@ -85,29 +91,38 @@ class ControlChannel:
         question = to_json(Query(self._number, want)).encode() + b"\n"
         ranks, asked, answers, left = set(ranks), set(), {}, 0.0
         while True:
-            answers |= {rank: answer for rank, answer in self.hear(left) if answer.number == self._number}
+            answers |= {
+                rank: answer for rank, answer in self.hear(left) if answer.number == self._number
+            }
             for rank in ranks & set(self.ends) - asked:
                 asked.add(rank)
-                with contextlib.suppress(OSError):  # a question is short: it fits, unless the rank does not read
+                # a question is short: it fits, unless the rank does not read
+                with contextlib.suppress(OSError):
                     self.ends[rank].send(question)
             left = deadline - time.monotonic()
             if len(answers) == len(ranks) or left <= 0:
                 return dict(sorted(answers.items()))
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since this was last called, by the rank that ran them."""
+        """What functions of remote calls have printed since this was last called, by the rank that
+        ran them.
+        """
         self.hear(0)
         printed, self.texts = self.texts, {}
         return printed
 
     def hear(self, limit: float) -> list[tuple[int, Answer]]:
-        """What ranks answer or report by themselves, each with its rank, if something comes within `limit` seconds."""
+        """What ranks answer or report by themselves, each with its rank, if something comes within
+        `limit` seconds.
+        """
         self.arrivals.select(max(0.0, limit))
         self._accept()
         return [(rank, answer) for rank in list(self.ends) for answer in self._receive(rank)]
 
     def meet(self, ranks: Iterable[int], limit: float) -> None:
-        """Accept the connections of these ranks, which have joined the group, if they come within `limit` seconds."""
+        """Accept the connections of these ranks, which have joined the group, if they come within
+        `limit` seconds.
+        """
         deadline = time.monotonic() + limit
         self.hear(0)  # one that replaces an older connection
         while set(ranks) - set(self.ends) and (left := deadline - time.monotonic()) > 0:
@@ -154,7 +169,8 @@ class ControlChannel:
         """Accept the ranks that have connected since; connections without the token are closed."""
         import hmac
 
-        with contextlib.suppress(OSError):  # no pending connection, or the peer has closed it already
+        # no pending connection, or the peer has closed it already
+        with contextlib.suppress(OSError):
             while True:
                 stranger = self.listener.accept()[0]
                 stranger.setblocking(False)

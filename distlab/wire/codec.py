@@ -1,10 +1,12 @@
-"""One way to JSON for every message of this folder: a field holds what its annotation says, or it is refused by name.
+"""One way to JSON for every message of this folder: a field holds what its annotation says, or it
+is refused by name.
 
-Runs on both sides, called by all that send or receive messages. A message is one line, a JSON object of its fields,
-with the name of its class as "class". Tuples travel as lists, and messages inside of a message as objects without a
-class, because the annotation of their field says which one they are. A value of a subclass of a plain type, such as an
-IntEnum or numpy.float64, arrives as the plain one. Everything else, such as numpy.int64 or a tensor, is refused where
-it is sent: a value that comes from a learner is made plain where it enters (rank/log.py).
+Runs on both sides, called by all that send or receive messages. A message is one line, a JSON
+object of its fields, with the name of its class as "class". Tuples travel as lists, and messages
+inside of a message as objects without a class, because the annotation of their field says which one
+they are. A value of a subclass of a plain type, such as an IntEnum or numpy.float64, arrives as the
+plain one. Everything else, such as numpy.int64 or a tensor, is refused where it is sent: a value
+that comes from a learner is made plain where it enters (rank/log.py).
 """
 
 import dataclasses
@@ -47,7 +49,8 @@ def from_json(line: str | bytes) -> Any:
     """The message in a line of JSON.
 
     Raises:
-        MessageError: it is none that this distlab knows, as where another version of it has sent it.
+        MessageError: it is none that this distlab knows, as where another version of it has sent
+            it.
     """
     try:
         fields = json.loads(line)
@@ -59,13 +62,16 @@ def from_json(line: str | bytes) -> Any:
         return _described(KINDS[name]).read(fields, name)
     except (ValueError, TypeError) as error:
         reason = str(error).rstrip(".")
-        raise MessageError(f"{_shortened(line)} is no message of this distlab: {reason}.") from error
+        raise MessageError(
+            f"{_shortened(line)} is no message of this distlab: {reason}."
+        ) from error
 
 
 def protocol() -> str:
     """Equal on two machines that know the same messages with the same fields. Runs on: anywhere."""
     fields = {
-        name: [(one.name, str(one.type)) for one in dataclasses.fields(kind)] for name, kind in sorted(KINDS.items())
+        name: [(one.name, str(one.type)) for one in dataclasses.fields(kind)]
+        for name, kind in sorted(KINDS.items())
     }
     return f"{zlib.crc32(json.dumps(fields).encode()):08x}"
 
@@ -154,7 +160,9 @@ class _Table:
     def write(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
             refuse(name, "a dict", value, wrong_type=True)
-        return {self._key.write(key, name): self._value.write(one, name) for key, one in value.items()}
+        return {
+            self._key.write(key, name): self._value.write(one, name) for key, one in value.items()
+        }
 
     read = write
 
@@ -167,14 +175,22 @@ class _Message:
 
     @functools.cached_property
     def _fields(self) -> dict[str, Any]:
-        """What the annotation of each field says; later than the class is described, which may hold others like it."""
-        return {name: _described(annotation) for name, annotation in typing.get_type_hints(self._kind).items()}
+        """What the annotation of each field says; later than the class is described, which may hold
+        others like it.
+        """
+        return {
+            name: _described(annotation)
+            for name, annotation in typing.get_type_hints(self._kind).items()
+        }
 
     def write(self, value: Any, name: str) -> Any:
         if type(value) is not self._kind:
             refuse(name, f"a {self._kind.__name__}", value, wrong_type=True)
         kind = self._kind.__name__
-        return {field: inner.write(getattr(value, field), f"{kind}.{field}") for field, inner in self._fields.items()}
+        return {
+            field: inner.write(getattr(value, field), f"{kind}.{field}")
+            for field, inner in self._fields.items()
+        }
 
     def read(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
@@ -182,7 +198,9 @@ class _Message:
         kind, known = self._kind.__name__, self._fields
         if unknown := [field for field in value if field not in known]:
             raise MessageError(f"{kind} has no field {unknown[0]!r}")
-        return self._kind(**{field: known[field].read(one, f"{kind}.{field}") for field, one in value.items()})
+        return self._kind(
+            **{field: known[field].read(one, f"{kind}.{field}") for field, one in value.items()}
+        )
 
 
 @functools.cache

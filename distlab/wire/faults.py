@@ -1,8 +1,9 @@
-"""What a rank was doing when a fault in compiled code ended it: Python's faulthandler writes that into a file.
+"""What a rank was doing when a fault in compiled code ended it: Python's faulthandler writes that
+into a file.
 
-`keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork server or on the
-notebook's kernel, and knows which lines are the learner's there, as does `take`, for a fork server; `read` runs on the
-kernel, called by processes.py.
+`keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork
+server or on the notebook's kernel, and knows which lines are the learner's there, as does `take`,
+for a fork server; `read` runs on the kernel, called by processes.py.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 
 from distlab.wire.source import Line, is_learners
 
-OWN = "DISTLAB_CLUSTER"  # in the environment of processes that distlab has started, which have a folder for the file
+# in the environment of processes that distlab has started, which have a folder for the file
+OWN = "DISTLAB_CLUSTER"
 FOLDER = "IPP_PROFILE_DIR"
 MAIN = "main "
 ABORTED = "Fatal Python error: Aborted"  # how faulthandler begins for SIGABRT
@@ -32,9 +34,10 @@ class Fault:
     Attributes:
         lines: the learner's, outermost first: of the thread that was hit, or else of the main one.
         op: the function of torch.distributed that the last of them called; "" for none.
-        in_python: whether a thread of Python's was hit, and not one that C++ has started, as gloo does.
-        aborted: whether it was SIGABRT, whatever the process ended with: faulthandler looks at threads that still run,
-            and may read memory that they have just freed.
+        in_python: whether a thread of Python's was hit, and not one that C++ has started, as gloo
+            does.
+        aborted: whether it was SIGABRT, whatever the process ended with: faulthandler looks at
+            threads that still run, and may read memory that they have just freed.
     """
 
     lines: tuple[Line, ...] = ()
@@ -49,10 +52,11 @@ def path(folder: str, rank: int) -> str:
 
 
 def keep(rank: int) -> None:
-    """From now on, a fault writes the stacks of all threads into this rank's file. Runs on: a rank, its main thread.
+    """From now on, a fault writes the stacks of all threads into this rank's file. Runs on: a rank,
+    its main thread.
 
-    The file of an earlier process with the same rank is emptied. Engines that others have started get none, nor do
-    those on a host without the cluster's folder.
+    The file of an earlier process with the same rank is emptied. Engines that others have started
+    get none, nor do those on a host without the cluster's folder.
     """
     if OWN not in os.environ or FOLDER not in os.environ:
         return
@@ -63,7 +67,9 @@ def keep(rank: int) -> None:
 
 
 def learners_part(folder: str, rank: int) -> str:
-    """What stands in a rank's file, of the frames only the learner's and torch.distributed's; "" without a fault."""
+    """What stands in a rank's file, of the frames only the learner's and torch.distributed's; ""
+    without a fault.
+    """
     try:
         with open(path(folder, rank), errors="replace") as file:
             rows = file.read().splitlines()
@@ -74,7 +80,9 @@ def learners_part(folder: str, rank: int) -> str:
 
 
 def take(folder: str, rank: int) -> str:
-    """As `learners_part`, of a process that has ended; the next one may end before it empties the file."""
+    """As `learners_part`, of a process that has ended; the next one may end before it empties the
+    file.
+    """
     part = learners_part(folder, rank)
     with contextlib.suppress(OSError):
         os.unlink(path(folder, rank))
@@ -88,7 +96,9 @@ def _tells(row: str) -> bool:
 
 
 def read(part: str) -> Fault:
-    """Where a process was, from the learner's part of its file, as `learners_part` has returned it."""
+    """Where a process was, from the learner's part of its file, as `learners_part` has returned
+    it.
+    """
     main, current, thread = "", "", ""
     stacks: dict[str, list[Line]] = {}
     ops: dict[str, str] = {}
@@ -105,7 +115,12 @@ def read(part: str) -> Fault:
             elif thread not in stacks:  # the frames that were called come first
                 ops[thread] = frame[3]
     seen = current if current in stacks else main
-    return Fault(tuple(stacks.get(seen, ())), ops.get(seen, ""), in_python=bool(current), aborted=ABORTED in part)
+    return Fault(
+        tuple(stacks.get(seen, ())),
+        ops.get(seen, ""),
+        in_python=bool(current),
+        aborted=ABORTED in part,
+    )
 
 
 def _line(frame: re.Match[str]) -> Line:

@@ -1,7 +1,7 @@
 """What ranks and notebook send each other: a dataclass for each message.
 
-Runs on both sides, and in the diagnosis. Fields hold only plain values, no tensor and nothing from torch: codec.py
-writes and reads them by their annotations.
+Runs on both sides, and in the diagnosis. Fields hold only plain values, no tensor and nothing from
+torch: codec.py writes and reads them by their annotations.
 """
 
 from __future__ import annotations
@@ -10,12 +10,26 @@ from dataclasses import dataclass, field
 
 from distlab.wire.source import Line
 
-# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to do, or does not answer
-IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = "idle", "computing", "communicating", "between", "silent"
+# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to
+# do, or does not answer
+IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = (
+    "idle",
+    "computing",
+    "communicating",
+    "between",
+    "silent",
+)
 # kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
-MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = "message", "collective", "new group", "remote", "other"
+MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = (
+    "message",
+    "collective",
+    "new group",
+    "remote",
+    "other",
+)
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
-DDP_FORWARD = "DistributedDataParallel.forward"  # the name of a wait in C++; one of the constructor has its class's
+# the name of a wait in C++; one of the constructor has its class's
+DDP_FORWARD = "DistributedDataParallel.forward"
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
 # what the notebook may want from a rank's watchdog: five questions and four orders
 STATUS, VARIABLES, NAMES, MEMORY, CLOCK = "status", "variables", "names", "memory", "clock"
@@ -35,7 +49,8 @@ class Failure:
         consequence: whether it waited for another rank, which may be the culprit.
         communicated: whether a torch.distributed call raised it, so that its group may be damaged.
         call: the one that raised it, if it is known.
-        handled: the error of its own that the rank was handling when this one was raised in communication.
+        handled: the error of its own that the rank was handling when this one was raised in
+            communication.
     """
 
     rank: int
@@ -59,12 +74,14 @@ class CallRecord:
     Attributes:
         op: what the learner called.
         kind: one of those above.
-        members: ranks of its group, none if that was destroyed; for a remote call, the ranks that it waits for.
+        members: ranks of its group, none if that was destroyed; for a remote call, the ranks that
+            it waits for.
         own_limit: whether it is left to end by itself, because its own limit is short.
         collective: its name below `op`.
         group: name of its group.
-        sequence: its number among the collectives of its group, or the messages of its group, direction, peer and tag;
-            of new_group, that of the group, 0 for one that only its members make.
+        sequence: its number among the collectives of its group, or the messages of its group,
+            direction, peer and tag; of new_group, that of the group, 0 for one that only its
+            members make.
         tensors: (dtype, shape) of each.
         place: file and line of the call, for comparison.
         lines: the learner's, outermost first.
@@ -126,7 +143,8 @@ class NewGroup:
 
     Attributes:
         rank: which makes it.
-        name: torch's: of a group that every rank makes, its number, from 1; a hash for use_local_synchronization.
+        name: torch's: of a group that every rank makes, its number, from 1; a hash for
+            use_local_synchronization.
         members: its ranks.
         within: how many groups the rank was in before, which is in the hash.
         line: the learner's, innermost.
@@ -150,16 +168,20 @@ class RankStatus:
         lines: the learner's, outermost first.
         idle: whether its main thread is.
         groups: how many groups were made that every rank makes, the world among them.
-        made: the newest groups that new_group has begun to make, those that only members make among them.
-        passes: how many forward passes DDP has begun in training, in the cell that runs or ended last.
+        made: the newest groups that new_group has begun to make, those that only members make among
+            them.
+        passes: how many forward passes DDP has begun in training, in the cell that runs or ended
+            last.
         averaging_passes: how many of them were outside of DDP's no_sync().
         backward_passes: how many backward passes the rank has begun, in that cell.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
-        more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is known.
+        more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is
+            known.
         mark: equal in two statuses if nothing happened in between.
         quiet: nothing else computes or may act.
-        unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not received.
+        unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not
+            received.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
         awaiting: the cell's coroutine waits until the event loop continues it.
         paused: the main thread is at a breakpoint, and waits for a person.
@@ -213,10 +235,12 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class Query:
-    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders above.
+    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders
+    above.
 
     Attributes:
-        line: with TYPED, what a person has typed to the rank's debugger; None if nobody can, or will.
+        line: with TYPED, what a person has typed to the rank's debugger; None if nobody can, or
+            will.
     """
 
     number: int
@@ -226,10 +250,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Answer:
-    """The watchdog's answer to the question with the same number; without what was wanted if it could not look.
+    """The watchdog's answer to the question with the same number; without what was wanted if it
+    could not look.
 
-    Number 0 answers no question: the rank itself reports what it has printed, that calls are left, that it has no group
-    any more, or that its debugger waits for a line.
+    Number 0 answers no question: the rank itself reports what it has printed, that calls are left,
+    that it has no group any more, or that its debugger waits for a line.
 
     Attributes:
         number: the question's.
@@ -237,7 +262,8 @@ class Answer:
         variables: names of the learner's variables; for NAMES, all that cells can use.
         megabytes: memory of the rank's process.
         clock: of the rank's machine, in ns.
-        error: why the watchdog could not look, in a line; with number 0, what else went wrong on its thread.
+        error: why the watchdog could not look, in a line; with number 0, what else went wrong on
+            its thread.
         printed: what a function that the rank ran for another one has printed.
         unwaited: whether a cell has ended and left calls that no rank can wait for.
         without_group: whether a cell has ended that destroyed the process group.

@@ -1,4 +1,6 @@
-"""The names that cells on a rank have, also in functions that came to it by value. Runs on every rank."""
+"""The names that cells on a rank have, also in functions that came to it by value. Runs on every
+rank.
+"""
 
 import builtins
 import sys
@@ -13,7 +15,9 @@ def namespace_of_cells() -> dict[str, Any]:
 
 
 def lend_names(fn: Any, **names: Any) -> None:
-    """Give a function that came by value the names of this rank that its notebook did not have, and `names`."""
+    """Give a function that came by value the names of this rank that its notebook did not have, and
+    `names`.
+    """
     fn = getattr(fn, "func", fn)
     own = getattr(getattr(fn, "__func__", fn), "__globals__", None)
     if own is None:  # an object that can be called
@@ -21,7 +25,8 @@ def lend_names(fn: Any, **names: Any) -> None:
     home = sys.modules.get(own.get("__name__", ""))
     if home is None or vars(home) is not own:
         for name, value in namespace_of_cells().items():
-            # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to 2
+            # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to
+            # 2
             if not (hasattr(builtins, name) and is_ipythons(name, value)):
                 own.setdefault(name, value)
         own.update(names)

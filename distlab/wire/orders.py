@@ -1,6 +1,8 @@
-"""Everything that the notebook and the fork servers send each other: plans and orders there, reports back.
+"""Everything that the notebook and the fork servers send each other: plans and orders there,
+reports back.
 
-Runs on both sides; codec.py has the JSON. `host` is the number of a host, 0 for the server on this machine.
+Runs on both sides; codec.py has the JSON. `host` is the number of a host, 0 for the server on this
+machine.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ class HostPlan:
         host: its number.
         ranks: how many start there.
         folder: where the notebook works.
-        notebook: the notebook's address; "" if the host can find it, because ssh or srun came from there.
+        notebook: the notebook's address; "" if the host can find it, because ssh or srun came from
+            there.
         address: of this host for the others; None for the one that leads to the notebook.
         interface: network interface of the ranks; None for the one with that address.
     """
@@ -34,7 +37,8 @@ class ServerPlan:
     """The first line that a fork server reads.
 
     Attributes:
-        environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR among them.
+        environment: additions to the environment, ipyparallel's IPP_CLUSTER_ID and IPP_PROFILE_DIR
+            among them.
         preload: what a person wants imported before the first fork.
         controller: arguments of ipyparallel's controller, if the server is to fork it as well.
         hosts: of servers on other hosts: the plan of each host that reads this line.

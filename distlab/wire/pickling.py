@@ -1,9 +1,10 @@
-"""Objects on their way between notebook and ranks: a header of bytes, and the memory of large tensors beside it.
+"""Objects on their way between notebook and ranks: a header of bytes, and the memory of large
+tensors beside it.
 
 Called by cluster.py in the notebook's kernel and by entry.py on every rank.
-Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a dense
-CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a pickle first; small ones, and
-those after the first MOST_BUFFERS, are.
+Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a
+dense CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a
+pickle first; small ones, and those after the first MOST_BUFFERS, are.
 """
 
 import importlib
@@ -22,7 +23,8 @@ from distlab.errors import SerializationError
 from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners
 
-MOST_BUFFERS = 32  # ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
+# ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
+MOST_BUFFERS = 32
 PLAIN_MODULES = (
     "distlab.wire.messages",
     "distlab.wire.pickling",
@@ -36,7 +38,8 @@ LEAST_BYTES = 1024  # copying less is faster than sending it as a part of its ow
 
 @dataclass(frozen=True)
 class Reply:
-    """What a rank returns for a call of the notebook's; the buffers of its value travel beside it, in one list.
+    """What a rank returns for a call of the notebook's; the buffers of its value travel beside it,
+    in one list.
 
     Attributes:
         header: of the value, for pickling.loads.
@@ -55,7 +58,8 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     Runs on: anywhere.
 
     Returns:
-        the header, and the buffers that `loads` needs in the same order. The buffers share memory with `value`.
+        the header, and the buffers that `loads` needs in the same order. The buffers share memory
+        with `value`.
 
     Raises:
         Exception: whatever the value's own pickling raises.
@@ -87,7 +91,8 @@ def loads(header: bytes, buffers: Sequence[Any]) -> Any:
 
 
 def read_plain_only() -> None:
-    """From now on, this process reads only plain data and distlab's own messages, whoever writes to it as a rank.
+    """From now on, this process reads only plain data and distlab's own messages, whoever writes to
+    it as a rank.
 
     Called by a marking process, on whose ranks a student's code runs.
     """
@@ -134,7 +139,9 @@ def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
 
 
 def _compiled_in(function: Any) -> str:
-    """The name of a function that torch has compiled, this one or one that it calls by a name; "" for none."""
+    """The name of a function that torch has compiled, this one or one that it calls by a name; ""
+    for none.
+    """
     if "torch" not in sys.modules:
         return ""
     from distlab.compat.torch import is_compiled
@@ -167,7 +174,8 @@ def _variables_of(function: Any) -> dict[str, Any]:
 
 
 def unpack(replies: list[Any]) -> list[Any]:
-    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError if one cannot travel.
+    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError if one cannot
+    travel.
 
     Runs on: the notebook's kernel.
     """
@@ -178,27 +186,37 @@ def unpack(replies: list[Any]) -> list[Any]:
 
 
 def bring_own_module(function: Any) -> None:
-    """From now on, a function from a module beside the notebook brings the code of its module along.
+    """From now on, a function from a module beside the notebook brings the code of its module
+    along.
 
     The rank may not find the module, or may have imported it before its last edit.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "__main__")
-    if module is not None and module.__name__ != "__main__" and is_learners(getattr(module, "__file__", None)):
+    if (
+        module is not None
+        and module.__name__ != "__main__"
+        and is_learners(getattr(module, "__file__", None))
+    ):
         cloudpickle.register_pickle_by_value(module)
 
 
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with the memory of plain tensors out of band.
 
-    A module with a class of its own, like torch.classes and torch.backends, goes by its name like any other module.
-    cloudpickle would send it along with a function that uses torch and an attribute of that name, such as .classes.
+    A module with a class of its own, like torch.classes and torch.backends, goes by its name like
+    any other module. cloudpickle would send it along with a function that uses torch and an
+    attribute of that name, such as .classes.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
             return _reduce_tensor(obj, torch)
-        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+        if (
+            isinstance(obj, ModuleType)
+            and type(obj) is not ModuleType
+            and sys.modules.get(obj.__name__) is obj
+        ):
             return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
 
@@ -206,14 +224,21 @@ class _Pickler(cloudpickle.Pickler):
 def _is_plain(tensor: Any, torch: Any) -> bool:
     from distlab.compat.torch import has_hooks  # only where torch is imported already
 
-    in_memory = tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel() > 0
+    in_memory = (
+        tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel() > 0
+    )
     as_it_is = not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     return in_memory and as_it_is and not has_hooks(tensor)
 
 
 def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable, tuple]:
     memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _rebuild_tensor, (pickle.PickleBuffer(memory), tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+    return _rebuild_tensor, (
+        pickle.PickleBuffer(memory),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.requires_grad,
+    )
 
 
 def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:

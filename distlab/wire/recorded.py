@@ -6,7 +6,8 @@ Written by rank/recording.py, read on the notebook's kernel by traces/.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-GroupKey = tuple[str, str, tuple[int, ...]]  # the same on every rank: name, generation of all groups, its ranks
+# the same on every rank: name, generation of all groups, its ranks
+GroupKey = tuple[str, str, tuple[int, ...]]
 
 
 class TorchRow(NamedTuple):
@@ -34,12 +35,16 @@ class RecordedCall:
 
     Attributes:
         op: the function that the program called: "send", "all_gather_object".
-        method: of ProcessGroup; REMOTE or SERVED for a remote call, whose sequence is the caller's number for it.
+        method: of ProcessGroup; REMOTE or SERVED for a remote call, whose sequence is the caller's
+            number for it.
         group: its group.
-        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole, on every rank.
-        peer: the other rank of a message, the root of a collective, in the world; None when there is none.
+        num_bytes: what this rank gives, or receives into; of scatter and reduce_scatter the whole,
+            on every rank.
+        peer: the other rank of a message, the root of a collective, in the world; None when there
+            is none.
         tag: of a message.
-        sequence: among the messages of this group, direction, peer and tag since the group was built; 0 if unknown.
+        sequence: among the messages of this group, direction, peer and tag since the group was
+            built; 0 if unknown.
         blocking: whether it is complete when it returns.
         elsewhere: whether a thread other than that of the cells made it.
         failed: whether it raised.

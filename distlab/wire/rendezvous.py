@@ -1,9 +1,10 @@
 """Where the ranks meet: one TCPStore, and the addresses and the identity of this machine.
 
-Runs on the notebook's kernel (processes.py), in the process that forks the ranks, and on every rank. The store listens
-only on the loopback interface, or with several hosts on one interface of the first, on a port that the system chose:
-any number of clusters can run side by side. Every (re)build of the process group is a *generation* with its own keys:
-gloo reads stale addresses, and hangs, if a group is rebuilt under used keys.
+Runs on the notebook's kernel (processes.py), in the process that forks the ranks, and on every
+rank. The store listens only on the loopback interface, or with several hosts on one interface of
+the first, on a port that the system chose: any number of clusters can run side by side. Every
+(re)build of the process group is a *generation* with its own keys: gloo reads stale addresses, and
+hangs, if a group is rebuilt under used keys.
 """
 
 import contextlib
@@ -20,7 +21,8 @@ from typing import Any
 from distlab.words import grouped
 
 INIT_METHODS = ("tcp", "env", "file")
-INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # what gloo, and RPC, read the network interface from
+# what gloo, and RPC, read the network interface from
+INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,10 @@ class Meeting:
         timeout: seconds that a communication call may wait for its peers.
         patience: seconds that ranks wait for each other before they build the group.
         host, port: the store.
-        name: the generation's: all its keys in the store begin with it; also the path of its file, for "file".
-        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what they are doing.
+        name: the generation's: all its keys in the store begin with it; also the path of its file,
+            for "file".
+        channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what
+            they are doing.
         hosts: number of each rank's host, by rank; none if all are on one machine.
     """
 
@@ -77,7 +81,9 @@ def loopback_interface() -> str:
 
 
 def address_towards(host: str) -> str:
-    """The address of this machine from which it reaches another one; nothing is sent. Runs on: anywhere."""
+    """The address of this machine from which it reaches another one; nothing is sent. Runs on:
+    anywhere.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         return probe.getsockname()[0]
@@ -88,17 +94,22 @@ def addresses() -> dict[str, list[str]]:
     import psutil
 
     found = psutil.net_if_addrs().items()
-    return grouped((name, one.address) for name, some in found for one in some if one.family == socket.AF_INET)
+    return grouped(
+        (name, one.address) for name, some in found for one in some if one.family == socket.AF_INET
+    )
 
 
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an address. Runs on: anywhere."""
-    return next((name for name, some in addresses().items() if address in some), loopback_interface())
+    return next(
+        (name for name, some in addresses().items() if address in some), loopback_interface()
+    )
 
 
 @functools.cache
 def this_machine() -> tuple[str, str]:
-    """Equal in two processes that share process numbers: the machine's boot, and the namespace of its process numbers.
+    """Equal in two processes that share process numbers: the machine's boot, and the namespace of
+    its process numbers.
 
     Two machines whose first parts are equal share a clock. Runs on: anywhere.
     """
@@ -110,7 +121,9 @@ def this_machine() -> tuple[str, str]:
 
 
 def used_megabytes() -> float:
-    """The memory of this process in megabytes; shared pages count in proportion if the system reports that."""
+    """The memory of this process in megabytes; shared pages count in proportion if the system
+    reports that.
+    """
     import psutil
 
     memory = psutil.Process().memory_full_info()
@@ -118,7 +131,8 @@ def used_megabytes() -> float:
 
 
 def serve(listener: socket.socket) -> Any:
-    """A TCPStore at the address of `listener`; given only an address, torch would listen on every interface.
+    """A TCPStore at the address of `listener`; given only an address, torch would listen on every
+    interface.
 
     Runs on: the notebook's kernel, or the process that forks the ranks.
     """
@@ -126,7 +140,9 @@ def serve(listener: socket.socket) -> Any:
 
     (host, port), limit = listener.getsockname(), timedelta(seconds=60)
     fd = listener.detach()  # the store owns the socket from here on
-    return TCPStore(host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=fd)
+    return TCPStore(
+        host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=fd
+    )
 
 
 def listen(address: str = "127.0.0.1") -> socket.socket:
@@ -135,10 +151,12 @@ def listen(address: str = "127.0.0.1") -> socket.socket:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of an address that are free now, and likely to stay free until the controller binds them.
+    """Ports of an address that are free now, and likely to stay free until the controller binds
+    them.
 
-    They are below the range of outgoing connections, in the first free block in an order of this process's own, so that
-    clusters of several notebooks that start at the same moment hardly ever collide.
+    They are below the range of outgoing connections, in the first free block in an order of this
+    process's own, so that clusters of several notebooks that start at the same moment hardly ever
+    collide.
     """
     order = random.Random(os.getpid())
     while True:

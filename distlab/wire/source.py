@@ -1,6 +1,7 @@
 """Lines of source as the notebook shows them, and which files are the learner's.
 
-Runs on both sides, and in the diagnosis. The other files belong to Python, or to an installed package.
+Runs on both sides, and in the diagnosis. The other files belong to Python, or to an installed
+package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
-NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)  # distlab_course has a name that begins with distlab's
-AT_A_PROMPT = ("<ipython-input", "<stdin>", "<console>")  # what code is named that a person types, and no file holds
+# distlab_course has a name that begins with distlab's
+NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)
+# what code is named that a person types, and no file holds
+AT_A_PROMPT = ("<ipython-input", "<stdin>", "<console>")
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ class Line:
 def is_learners(filename: str | None) -> bool:
     """Whether a source file is the learner's: a cell, a script, a module beside the notebook.
 
-    A program given with -c, like the one that starts a rank, is not, nor is code that a library has generated:
-    "<eval_with_key>.3" where torch traces a model, and the files of its cache where it compiles one.
+    A program given with -c, like the one that starts a rank, is not, nor is code that a library has
+    generated: "<eval_with_key>.3" where torch traces a model, and the files of its cache where it
+    compiles one.
 
     Runs on: anywhere.
     """
@@ -67,8 +71,11 @@ def is_learners(filename: str | None) -> bool:
 
 
 def _is_compiled(path: str, folders: list[str]) -> bool:
-    """Whether torch.compile has written a file, into the cache that it has now, or into one with its default name."""
-    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it before it writes the first file
+    """Whether torch.compile has written a file, into the cache that it has now, or into one with
+    its default name.
+    """
+    # torch sets it before it writes the first file
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if cache and path.startswith(os.path.realpath(cache) + os.sep):
         return True
     return any(folder.startswith("torchinductor_") for folder in folders[:-1])
@@ -77,8 +84,9 @@ def _is_compiled(path: str, folders: list[str]) -> bool:
 def line_of(filename: str, number: int, function: str) -> Line:
     """A line of source as the notebook shows it; without its text if only the notebook has that.
 
-    A rank compiles a cell with a comment in the place of its line with %%px (see magics.py), so Python also counts as
-    the notebook does. The file of a cell differs on each rank: it is left out.
+    A rank compiles a cell with a comment in the place of its line with %%px (see magics.py), so
+    Python also counts as the notebook does. The file of a cell differs on each rank: it is left
+    out.
 
     Runs on: a rank.
 

@@ -5,11 +5,12 @@
     algorithms.schedule("ring", 4).steps                  # who sends which chunk to whom, step by step
     algorithms.cost("ring", 1 << 20, 4, alpha, beta)      # seconds by the cost model
 
-The functions run on the ranks, under torchrun as well; the rest runs anywhere. All but "shared memory" are made of
-torch.distributed's point-to-point calls. What the functions share, and what may be passed to them, is in call.py.
+The functions run on the ranks, under torchrun as well; the rest runs anywhere. All but "shared
+memory" are made of torch.distributed's point-to-point calls. What the functions share, and what may
+be passed to them, is in call.py.
 
-Every rank ends with the same bits, also where rounding makes the result depend on the order of the additions, but for
-"whole ring": there each rank adds in an order of its own.
+Every rank ends with the same bits, also where rounding makes the result depend on the order of the
+additions, but for "whole ring": there each rank adds in an order of its own.
 """
 
 from collections.abc import Callable
@@ -22,21 +23,29 @@ from distlab_course.algorithms import by_messages
 from distlab_course.algorithms.call import all_reduce
 from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
 
-SMALL_BYTES = 1 << 18  # up to here the number of messages counts, above it the bytes that each rank sends
+# up to here the number of messages counts, above it the bytes that each rank sends
+SMALL_BYTES = 1 << 18
 
 
 @all_reduce
 def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Shared memory on one machine; elsewhere few messages for small tensors, and few bytes for large ones."""
+    """Shared memory on one machine; elsewhere few messages for small tensors, and few bytes for
+    large ones.
+    """
     if isinstance(segment_of(group), Segment):
         chosen = shared_memory
     else:
-        chosen = by_messages.recursive_doubling if flat.nbytes <= SMALL_BYTES else by_messages.pipelined_ring
+        chosen = (
+            by_messages.recursive_doubling
+            if flat.nbytes <= SMALL_BYTES
+            else by_messages.pipelined_ring
+        )
     chosen.__wrapped__(flat, combine, group)
 
 
 def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
-    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps done][rank][chunk].
+    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps
+    done][rank][chunk].
 
     Runs on: anywhere.
     """
@@ -46,14 +55,17 @@ def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
         for m in step:
             for chunk in m.chunks:
                 carried = before[m.src][chunk] if m.origin is None else frozenset({m.origin})
-                after[m.dst][chunk] = carried | (after[m.dst][chunk] if m.operation == "reduce" else frozenset())
+                after[m.dst][chunk] = carried | (
+                    after[m.dst][chunk] if m.operation == "reduce" else frozenset()
+                )
         states.append(after)
     return states
 
 
 # by name: "halving doubling" is halving_doubling
 ALL_REDUCE: dict[str, Callable[..., Any]] = {
-    function.__name__.replace("_", " "): function for function in (*by_messages.ALL, shared_memory, best)
+    function.__name__.replace("_", " "): function
+    for function in (*by_messages.ALL, shared_memory, best)
 }
 
 __all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule"]

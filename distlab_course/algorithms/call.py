@@ -1,7 +1,9 @@
-"""What every all-reduce here shares: the arguments and their rules, the group, and how two tensors are combined.
+"""What every all-reduce here shares: the arguments and their rules, the group, and how two tensors
+are combined.
 
-Runs on every rank. An algorithm is written as `core(flat, combine, group)`; `all_reduce` makes the public function
-`fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group, like `dist.all_reduce`.
+Runs on every rank. An algorithm is written as `core(flat, combine, group)`; `all_reduce` makes the
+public function `fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group,
+like `dist.all_reduce`.
 """
 
 import functools
@@ -22,7 +24,8 @@ COMBINE |= {dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum}
 
 
 def all_reduce(core: Core) -> Callable[..., None]:
-    """The public function of an algorithm; its docstring is the algorithm's, and that of `call` below.
+    """The public function of an algorithm; its docstring is the algorithm's, and that of `call`
+    below.
 
     Runs on: where the algorithm is defined.
     """
@@ -31,24 +34,45 @@ def all_reduce(core: Core) -> Callable[..., None]:
         """Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
 
         Args:
-            tensor: contiguous, on the CPU, of any shape, also empty, and of any type that torch can combine; changed in
-                place. It must have the same size and type on every rank.
-            op: SUM, PRODUCT, MIN or MAX. The SUM of bool is True where any is. MIN and MAX are NaN where any is.
+            tensor: contiguous, on the CPU, of any shape, also empty, and of any type that torch can
+                combine; changed in place. It must have the same size and type on every rank.
+            op: SUM, PRODUCT, MIN or MAX. The SUM of bool is True where any is. MIN and MAX are NaN
+                where any is.
             group: a process group that this rank is in; None for the default one.
 
         Raises:
-            ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no process group.
+            ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no
+                process group.
         """
         if not isinstance(tensor, torch.Tensor):
             refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        if (
+            tensor.layout is not torch.strided
+            or tensor.device.type != "cpu"
+            or not tensor.is_contiguous()
+        ):
             have = f"{tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}"
             todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
-            refuse("tensor", "dense, on the CPU and contiguous, its elements one after another in memory", have, todo)
+            refuse(
+                "tensor",
+                "dense, on the CPU and contiguous, its elements one after another in memory",
+                have,
+                todo,
+            )
         if op not in COMBINE:
-            refuse("op", "dist.ReduceOp.SUM, PRODUCT, MIN or MAX", op, "Call fn(tensor, dist.ReduceOp.SUM).")
+            refuse(
+                "op",
+                "dist.ReduceOp.SUM, PRODUCT, MIN or MAX",
+                op,
+                "Call fn(tensor, dist.ReduceOp.SUM).",
+            )
         if dist.get_rank(group) < 0:
-            refuse("group", "a process group that this rank is in", group, "Make the call only on its ranks.")
+            refuse(
+                "group",
+                "a process group that this rank is in",
+                group,
+                "Make the call only on its ranks.",
+            )
         flat = tensor.detach().view(-1)
         if dist.get_world_size(group) > 1 and flat.numel():
             core(flat, COMBINE[op], group or dist.group.WORLD)

@@ -1,13 +1,15 @@
-"""All-reduce without messages: ranks of one machine read each other's numbers from memory that they share.
+"""All-reduce without messages: ranks of one machine read each other's numbers from memory that they
+share.
 
-Runs on every rank of the group. The first call in a group finds out whether its ranks are on one machine, and makes the
-memory; for that they talk to each other.
+Runs on every rank of the group. The first call in a group finds out whether its ranks are on one
+machine, and makes the memory; for that they talk to each other.
 
-Each rank has a slot, which it alone writes and others read, and a count. To meet, each writes how often it has
-arrived, and waits until all have. Waiting begins with sched_yield, which costs a microsecond and leaves the core to
-ranks that work, and goes on with short sleeps.
+Each rank has a slot, which it alone writes and others read, and a count. To meet, each writes how
+often it has arrived, and waits until all have. Waiting begins with sched_yield, which costs a
+microsecond and leaves the core to ranks that work, and goes on with short sleeps.
 
-The memory is a file without a name from the moment on when every rank has mapped it; it is freed with the last rank.
+The memory is a file without a name from the moment on when every rank has mapped it; it is freed
+with the last rank.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ from distlab_course.algorithms.call import all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
-LINE = 8  # numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
-LARGE_BYTES, SMALL_BYTES = 1 << 21, 1 << 18  # of a rank's slots; those of up to MANY ranks fit a CPU's cache
+# numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
+LINE = 8
+# of a rank's slots; those of up to MANY ranks fit a CPU's cache
+LARGE_BYTES, SMALL_BYTES = 1 << 21, 1 << 18
 MANY = 8
 SPIN_SECONDS = 1e-3
 
@@ -43,14 +47,17 @@ _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 @all_reduce
 def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Each rank writes what others need into its slot of the shared memory, meets them, and reads from their slots.
+    """Each rank writes what others need into its slot of the shared memory, meets them, and reads
+    from their slots.
 
     It needs every rank of the group on one machine. The first call in a group makes the memory.
     """
     segment = segment_of(group)
     if isinstance(segment, str):
         words = f"group must be one whose ranks share the memory of one machine, got one where {segment}."
-        raise distlab.ArgumentError(f'{words} Call ALL_REDUCE["best"](tensor), which sends messages there.')
+        raise distlab.ArgumentError(
+            f'{words} Call ALL_REDUCE["best"](tensor), which sends messages there.'
+        )
     reduce_in(segment, flat, combine)
 
 
@@ -63,7 +70,9 @@ def reduce_in(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch
     reduce(segment, flat, combine)
 
 
-def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
+def _all_add_all(
+    segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]
+) -> None:
     """One meeting: each rank writes its tensor, and adds up all of them, in the same order."""
     slots = segment.slots(flat.numel(), flat.dtype)
     slots[segment.rank].copy_(flat)
@@ -73,8 +82,12 @@ def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Callable[..., to
         combine(flat, slot, out=flat)
 
 
-def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
-    """Two meetings a piece that fits the slots: rank r adds up part r, and writes it for the others."""
+def _each_adds_a_part(
+    segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]
+) -> None:
+    """Two meetings a piece that fits the slots: rank r adds up part r, and writes it for the
+    others.
+    """
     rank, n = segment.rank, len(segment.ranks)
     others = [(rank + i) % n for i in range(1, n)]
     cells = segment.cells(flat.dtype)
@@ -102,7 +115,8 @@ _SEGMENTS: weakref.WeakKeyDictionary[Any, Segment | str] = weakref.WeakKeyDictio
 def segment_of(group: Any) -> Segment | str:
     """The memory of a group, or why its ranks cannot share any; the first call finds out.
 
-    Runs on: every rank of the group (a rank that skips the first call hangs the rest until the timeout).
+    Runs on: every rank of the group (a rank that skips the first call hangs the rest until the
+    timeout).
     """
     if group not in _SEGMENTS:
         _SEGMENTS[group] = _find(group)
@@ -116,8 +130,11 @@ def _find(group: Any) -> Segment | str:
     with contextlib.ExitStack() as until_mapped:
         if group.rank() == 0:
             try:
-                file = until_mapped.enter_context(tempfile.NamedTemporaryFile(prefix="distlab-", dir=FOLDER))
-                # in full: memory that the system cannot give is an error here, and would end the process later
+                file = until_mapped.enter_context(
+                    tempfile.NamedTemporaryFile(prefix="distlab-", dir=FOLDER)
+                )
+                # in full: memory that the system cannot give is an error here, and would end the
+                # process later
                 file.write(bytes(num_bytes))
                 file.flush()
                 given = [file.name]
@@ -158,12 +175,16 @@ class Segment:
         self._order = threading.Lock()
 
     def slots(self, numel: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """A small slot of each rank, as `numel` elements; another one before and after each meeting."""
+        """A small slot of each rank, as `numel` elements; another one before and after each
+        meeting.
+        """
         begin = (self._meetings & 1) * self.small
         return self._small[:, begin : begin + numel * dtype.itemsize].view(dtype).unbind()
 
     def cells(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, ...]]:
-        """The large slot of each rank, in as many cells as there are ranks: cells(dtype)[owner][rank]."""
+        """The large slot of each rank, in as many cells as there are ranks:
+        cells(dtype)[owner][rank].
+        """
         n = len(self.ranks)
         return [slot.unbind() for slot in self._large.view(dtype).unflatten(1, (n, -1)).unbind()]
 
@@ -191,7 +212,9 @@ class Segment:
             while self._arrived[place] < self._meetings:
                 waited = time.perf_counter() - began
                 if waited > self.timeout:
-                    late = f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come"
+                    late = (
+                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come"
+                    )
                     todo = "Build the process group anew before the next one."
                     raise RuntimeError(f"{late} to an all_reduce through shared memory. {todo}")
                 wait.check()
@@ -200,8 +223,8 @@ class Segment:
     def _fence(self) -> None:
         """Let no read or write pass from before to after, or back.
 
-        None moves down past the release of a lock, or up past the acquiring of one, so two locks in a row stop both.
-        x86 keeps this order by itself where it matters here, Arm does not.
+        None moves down past the release of a lock, or up past the acquiring of one, so two locks in
+        a row stop both. x86 keeps this order by itself where it matters here, Arm does not.
         """
         for _ in range(2):
             with self._order:
@@ -211,7 +234,9 @@ class Segment:
 def slot_bytes(size: int) -> tuple[int, int]:
     """Bytes of a rank's large slot, and of each of its two small ones, in a group of `size` ranks."""
     share = -(-size // MANY)
-    return max(64, LARGE_BYTES // share // size // 64 * 64) * size, max(64, SMALL_BYTES // share // 64 * 64)
+    return max(64, LARGE_BYTES // share // size // 64 * 64) * size, max(
+        64, SMALL_BYTES // share // 64 * 64
+    )
 
 
 def bytes_for(size: int) -> int:

@@ -1,4 +1,5 @@
-"""`python -m distlab class`: a folder for nbgrader, and a bundle for students, built from the lessons and the answers.
+"""`python -m distlab class`: a folder for nbgrader, and a bundle for students, built from the
+lessons and the answers.
 
 Runs in a teacher's process.
 """
@@ -43,18 +44,30 @@ OLDER = "   of an older distlab: it notes nothing that a person has to look at; 
 
 
 def make_class(arguments: Sequence[str]) -> int:
-    """`python -m distlab class [DIR] [LAB ...]`: build assignments for nbgrader. Returns the exit status."""
+    """`python -m distlab class [DIR] [LAB ...]`: build assignments for nbgrader. Returns the exit
+    status.
+    """
     parser = argparse.ArgumentParser(
-        "python -m distlab class", description="Build nbgrader assignments, and a bundle for students without answers."
+        "python -m distlab class",
+        description="Build nbgrader assignments, and a bundle for students without answers.",
     )
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s")
-    parser.add_argument("labs", nargs="*", metavar="LAB", help="numbers, such as 05; by default the core course")
-    parser.add_argument("--gradescope", action="store_true", help="also an autograder of Gradescope for each lab")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s"
+    )
+    parser.add_argument(
+        "labs", nargs="*", metavar="LAB", help="numbers, such as 05; by default the core course"
+    )
+    parser.add_argument(
+        "--gradescope", action="store_true", help="also an autograder of Gradescope for each lab"
+    )
     chosen = parser.parse_args(arguments)
     known = {path.name[:2]: path for path in sorted((SOURCE / "notebooks").glob("[0-9]*.ipynb"))}
     labs = chosen.labs or CORE
     if unknown := [lab for lab in labs if lab not in known]:
-        print(f"distlab: LAB must be among {' '.join(known)}, got {' '.join(unknown)}", file=sys.stderr)
+        print(
+            f"distlab: LAB must be among {' '.join(known)}, got {' '.join(unknown)}",
+            file=sys.stderr,
+        )
         return 2
     try:
         for line in build(chosen.folder, [known[lab] for lab in labs]):
@@ -63,7 +76,10 @@ def make_class(arguments: Sequence[str]) -> int:
             for lab in labs:
                 print(*for_gradescope.build(chosen.folder, known[lab]))
     except OSError as error:
-        print(f"distlab: {chosen.folder} cannot be written: {error.strerror} ({error.filename})", file=sys.stderr)
+        print(
+            f"distlab: {chosen.folder} cannot be written: {error.strerror} ({error.filename})",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -90,7 +106,9 @@ def build(folder: Path, labs: Sequence[Path]) -> Iterator[str]:
     bundle = folder / "students.zip"
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
         for lab in labs:
-            archive.writestr(f"{lab.stem}/{lab.name}", nbformat.writes(assignment(lab, with_answers=False)))
+            archive.writestr(
+                f"{lab.stem}/{lab.name}", nbformat.writes(assignment(lab, with_answers=False))
+            )
             for name, path in _files(lab).items():
                 archive.write(path, f"{lab.stem}/{name}")
         archive.write(SOURCE / "notebooks" / "cheat_sheet.md", "cheat_sheet.md")

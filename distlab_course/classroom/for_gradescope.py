@@ -1,8 +1,10 @@
-"""A lab as an autograder of Gradescope: `python -m distlab class FOLDER 05 --gradescope` builds it, and it runs there.
+"""A lab as an autograder of Gradescope: `python -m distlab class FOLDER 05 --gradescope` builds it,
+and it runs there.
 
-`build` writes the zip that a teacher uploads: `setup.sh`, `run_autograder`, this course's packages, and the lab.
-On Gradescope, `main` runs in a container for each student: it marks the one notebook in `submission/` with the judges
-of `marking.py`, and writes `results/results.json`. https://gradescope-autograders.readthedocs.io/en/latest/specs/
+`build` writes the zip that a teacher uploads: `setup.sh`, `run_autograder`, this course's packages,
+and the lab. On Gradescope, `main` runs in a container for each student: it marks the one notebook
+in `submission/` with the judges of `marking.py`, and writes `results/results.json`.
+https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
 
 import json
@@ -24,7 +26,8 @@ from distlab_course.classroom.marking import Marking, write_files
 from distlab_course.lessons import PACKAGE, SOURCE
 
 HOME = Path("/autograder")
-ASSIGNMENT = "assignment.json"  # in the zip, and so in /autograder/source: the lab and the points of its exercises
+# in the zip, and so in /autograder/source: the lab and the points of its exercises
+ASSIGNMENT = "assignment.json"
 LESSONS = "packages/distlab_course/lessons"
 SETUP = """\
 #!/usr/bin/env bash
@@ -47,22 +50,35 @@ NO_NOTEBOOK = "Hand in one notebook (.ipynb): {} were found."
 def build(folder: Path, lab: Path) -> Iterator[str]:
     """Write the autograder of a lab into a folder, and say so."""
     notebook = assignment(lab, with_answers=False)
-    points = {checked_by(cell): cell.metadata.nbgrader.points for cell in notebook.cells if _is_check(cell)}
+    points = {
+        checked_by(cell): cell.metadata.nbgrader.points
+        for cell in notebook.cells
+        if _is_check(cell)
+    }
     path = folder / "gradescope" / f"{lab.stem}.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add_program(archive, "setup.sh", SETUP.format(requirements=" ".join(map(shlex.quote, _requirements()))))
+        _add_program(
+            archive,
+            "setup.sh",
+            SETUP.format(requirements=" ".join(map(shlex.quote, _requirements()))),
+        )
         _add_program(archive, "run_autograder", RUN)
         archive.writestr(ASSIGNMENT, json.dumps({"lab": lab.stem, "points": points}))
         for package in (Path(distlab.__file__).parent, PACKAGE):
             for file in sorted(package.rglob("*.*")):
-                if file.suffix in (".py", ".txt") and "lessons" not in file.relative_to(package).parts:
+                if (
+                    file.suffix in (".py", ".txt")
+                    and "lessons" not in file.relative_to(package).parts
+                ):
                     archive.write(file, f"packages/{package.name}/{file.relative_to(package)}")
         for name in ("METADATA", "entry_points.txt"):
             text = distribution("distlab").read_text(name) or ""
             archive.writestr(f"packages/distlab-{distlab.__version__}.dist-info/{name}", text)
         archive.write(lab, f"{LESSONS}/notebooks/{lab.name}")
-        archive.write(lab.parent / "solutions" / lab.name, f"{LESSONS}/notebooks/solutions/{lab.name}")
+        archive.write(
+            lab.parent / "solutions" / lab.name, f"{LESSONS}/notebooks/solutions/{lab.name}"
+        )
     yield f"{path}   upload it to Gradescope as the autograder"
 
 
@@ -71,7 +87,9 @@ def main(home: Path = HOME) -> None:
     given = json.loads((home / "source" / ASSIGNMENT).read_text())
     notebooks = sorted((home / "submission").rglob("*.ipynb"))
     if len(notebooks) == 1:
-        results = _results(given["points"], _decisions(given["lab"], list(given["points"]), notebooks[0]))
+        results = _results(
+            given["points"], _decisions(given["lab"], list(given["points"]), notebooks[0])
+        )
     else:
         results = {"score": 0.0, "output": NO_NOTEBOOK.format(len(notebooks) or "none")}
     (home / "results").mkdir(exist_ok=True)
@@ -113,7 +131,12 @@ def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[s
             looks[name] = decision.look
     lines = [f"To be looked at: {name}. {why}" for name, why in looks.items()]
     score = sum(test["score"] for test in tests)
-    return {"score": score, "output": "\n".join(lines), "tests": tests, "extra_data": {"to be looked at": looks}}
+    return {
+        "score": score,
+        "output": "\n".join(lines),
+        "tests": tests,
+        "extra_data": {"to be looked at": looks},
+    }
 
 
 def _is_check(cell: Any) -> bool:
@@ -121,7 +144,9 @@ def _is_check(cell: Any) -> bool:
 
 
 def _requirements() -> list[str]:
-    """What pip has to install there: what distlab and its course need, with the torch of this machine."""
+    """What pip has to install there: what distlab and its course need, with the torch of this
+    machine.
+    """
     found = [f"torch=={distribution('torch').version.split('+')[0]}", "ipykernel>=6.29,<8"]
     for line in distribution("distlab").requires or []:
         requirement, _, condition = line.partition(";")

@@ -1,7 +1,9 @@
-"""Marks submitted assignments, and writes the points of each exercise. Called by nbgrader, as nbgrader_config.py says.
+"""Marks submitted assignments, and writes the points of each exercise. Called by nbgrader, as
+nbgrader_config.py says.
 
-Nothing of a notebook runs in nbgrader's process: `Mark` reads its cells, and judges mark them (`marking.py`). When
-nbgrader comes to the first student of an assignment, those who follow are marked at the same time.
+Nothing of a notebook runs in nbgrader's process: `Mark` reads its cells, and judges mark them
+(`marking.py`). When nbgrader comes to the first student of an assignment, those who follow are
+marked at the same time.
 """
 
 import csv
@@ -29,19 +31,26 @@ from distlab_course.classroom.marking import Marking, write_files
 from distlab_course.lessons import SOURCE
 
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'
-LOOK = "distlab_look"  # under which nbgrader's resources have the reasons why a person has to look, by a check's name
+# under which nbgrader's resources have the reasons why a person has to look, by a check's name
+LOOK = "distlab_look"
 EVERYBODY = "*"
 
 
 class Mark(NbGraderPreprocessor):
-    """In place of nbgrader's Execute: the output of each locked check is the verdict, an error if not passed.
+    """In place of nbgrader's Execute: the output of each locked check is the verdict, an error if
+    not passed.
 
-    No cell is run, so a student's cells have no outputs; but what %%writefile writes into the folder is there.
+    No cell is run, so a student's cells have no outputs; but what %%writefile writes into the
+    folder is there.
     """
 
-    jobs = Integer(0, help="how many notebooks are marked at once; 0 for this machine's cores").tag(config=True)
+    jobs = Integer(0, help="how many notebooks are marked at once; 0 for this machine's cores").tag(
+        config=True
+    )
 
-    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
         """Mark a notebook, and those of the students who follow."""
         chosen = self.config.get("CourseDirectory", {}).get("student_id", EVERYBODY)
         others = _waiting(resources) if chosen == EVERYBODY else []
@@ -49,7 +58,9 @@ class Mark(NbGraderPreprocessor):
 
 
 def mark(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
-    """What an nbgrader_config.py of an earlier distlab names: `Mark`, one notebook after the other."""
+    """What an nbgrader_config.py of an earlier distlab names: `Mark`, one notebook after the
+    other.
+    """
     return _marked(notebook, resources, 1, [])
 
 
@@ -67,7 +78,9 @@ class SaveGrades(SaveAutoGrades):
         super()._add_comment(cell, resources)
         check = f"check-{notes_of(cell)['grade_id'].removeprefix('answer-')}"
         if why := resources.get(LOOK, {}).get(check):
-            self.gradebook.find_comment(notes_of(cell)["grade_id"], *self._submission).auto_comment = why
+            self.gradebook.find_comment(
+                notes_of(cell)["grade_id"], *self._submission
+            ).auto_comment = why
             self.gradebook.db.commit()
 
     @property
@@ -76,7 +89,9 @@ class SaveGrades(SaveAutoGrades):
 
 
 class ByExercise(ExportPlugin):
-    """`nbgrader export`: a CSV with a line for each student and exercise, where a teacher's marks replace ours."""
+    """`nbgrader export`: a CSV with a line for each student and exercise, where a teacher's marks
+    replace ours.
+    """
 
     def export(self, gradebook: Gradebook) -> None:
         """Write the file: --to NAME, or grades.csv."""
@@ -84,7 +99,9 @@ class ByExercise(ExportPlugin):
         assignments = self.assignment or [assignment.name for assignment in gradebook.assignments]
         with open(self.to or "grades.csv", "w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["assignment", "student", "exercise", "title", "points", "of", "to be looked at"])
+            rows.writerow(
+                ["assignment", "student", "exercise", "title", "points", "of", "to be looked at"]
+            )
             for assignment in assignments:
                 for student in students:
                     with suppress(MissingEntry):  # not handed in
@@ -94,7 +111,9 @@ class ByExercise(ExportPlugin):
 
 
 def _rows_of(notebook: Any) -> list[list[Any]]:
-    """For each exercise of a submitted notebook: name, title, points, of how many, and why a person has to see it."""
+    """For each exercise of a submitted notebook: name, title, points, of how many, and why a person
+    has to see it.
+    """
     from distlab.checking import all_exercises  # which imports torch: only for an export
 
     known = all_exercises()
@@ -125,7 +144,8 @@ def _marked(
     write_files([cell.source for cell in code], folder)
     result = _begun(lab, notebook, folder, jobs)
     for path in others:
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no notebook: its own turn says so
+        # no notebook: its own turn says so
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             _begun(lab, nbformat.read(path, as_version=4), path.parent, jobs)
     decisions = result.result()
     looks = resources.setdefault(LOOK, {})
@@ -162,7 +182,9 @@ def _results() -> dict[str, "Future[dict[str, Decision]]"]:
     return {}
 
 
-def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> "Future[dict[str, Decision]]":
+def _begun(
+    lab: str, notebook: NotebookNode, files: Path, jobs: int
+) -> "Future[dict[str, Decision]]":
     """Begin to mark a notebook, unless the same one was begun already."""
     submitted = code_of(notebook.cells)
     locked = [cell for cell in notebook.cells if notes_of(cell).get("grade")]
@@ -177,12 +199,19 @@ def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> "Future[
 
 def _digests(files: Path) -> list[tuple[str, str]]:
     """The programs and data beside a notebook, by name and content."""
-    beside = [path for path in sorted(files.rglob("*")) if path.is_file() and path.suffix != ".ipynb"]
-    return [(str(path.relative_to(files)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in beside]
+    beside = [
+        path for path in sorted(files.rglob("*")) if path.is_file() and path.suffix != ".ipynb"
+    ]
+    return [
+        (str(path.relative_to(files)), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in beside
+    ]
 
 
 def _waiting(resources: dict[str, Any]) -> list[Path]:
-    """The notebooks of this name that were handed in and not marked yet, but for that of this student."""
+    """The notebooks of this name that were handed in and not marked yet, but for that of this
+    student.
+    """
     marked = Path(resources["metadata"]["path"])  # autograded/STUDENT/ASSIGNMENT
     course = marked.parents[2]
     assignment = marked.name

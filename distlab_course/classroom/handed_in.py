@@ -24,7 +24,9 @@ def checked_by(cell: NotebookNode) -> str:
 
 
 def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
-    """The code cells, as nbgrader's notes say; one for an answer, or for a check, knows its exercise."""
+    """The code cells, as nbgrader's notes say; one for an answer, or for a check, knows its
+    exercise.
+    """
     found = []
     for number, cell in enumerate(_code(cells), 1):
         notes = notes_of(cell)
@@ -35,20 +37,29 @@ def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
 
 
 def code_without_notes(cells: Sequence[NotebookNode], asked: Sequence[str]) -> list[Cell]:
-    """The code cells of a notebook whose locked cells nobody has restored, as a student has handed it in.
+    """The code cells of a notebook whose locked cells nobody has restored, as a student has handed
+    it in.
 
-    The last cell with the check of an exercise is its check. Its answer is the cell that nbgrader's notes name, if they
-    are still there, or else the code cell above the check.
+    The last cell with the check of an exercise is its check. Its answer is the cell that nbgrader's
+    notes name, if they are still there, or else the code cell above the check.
     """
     code = _code(cells)
-    checks = {checked_by(cell): place for place, cell in enumerate(code) if checked_by(cell) in asked}
+    checks = {
+        checked_by(cell): place for place, cell in enumerate(code) if checked_by(cell) in asked
+    }
     answers = {}
     for name, place in checks.items():
-        noted = [one for one, cell in enumerate(code) if notes_of(cell).get("grade_id") == f"answer-{name}"]
+        noted = [
+            one
+            for one, cell in enumerate(code)
+            if notes_of(cell).get("grade_id") == f"answer-{name}"
+        ]
         answers[noted[0] if noted else max(0, place - 1)] = name
     by_place = {place: name for name, place in checks.items()}
     return [
-        cell_of(f"code cell {place + 1}", answers.get(place, ""), cell.source, by_place.get(place, ""))
+        cell_of(
+            f"code cell {place + 1}", answers.get(place, ""), cell.source, by_place.get(place, "")
+        )
         for place, cell in enumerate(code)
     ]
 

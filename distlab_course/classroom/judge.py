@@ -1,9 +1,11 @@
-"""Decides about submitted answers, in a process of its own that `marking` starts and, if need be, ends.
+"""Decides about submitted answers, in a process of its own that `marking` starts and, if need be,
+ends.
 
-Standard input has a key, and then an `Order` a line; standard output gets a line for each exercise. No code of a
-student's runs here, and no bytes of theirs are unpickled here: a `runner` calls an answer, and what it did arrives as
-JSON, which is compared with what the reference did before any answer was called. A verdict is signed with the key,
-which no other process gets: whoever writes into this pipe writes no verdict.
+Standard input has a key, and then an `Order` a line; standard output gets a line for each exercise.
+No code of a student's runs here, and no bytes of theirs are unpickled here: a `runner` calls an
+answer, and what it did arrives as JSON, which is compared with what the reference did before any
+answer was called. A verdict is signed with the key, which no other process gets: whoever writes
+into this pipe writes no verdict.
 """
 
 import contextlib
@@ -67,7 +69,8 @@ class Runner:
     """A process that calls a student's answers, or references; see runner.py."""
 
     def __init__(self, folder: str):
-        command = [sys.executable, RUNNER]  # by its path, so that no file of a student's folder is imported
+        # by its path, so that no file of a student's folder is imported
+        command = [sys.executable, RUNNER]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
         self._process = subprocess.Popen(
             command, cwd=folder, start_new_session=True, preexec_fn=give_up_rights, **pipes
@@ -98,7 +101,9 @@ class Runner:
             if end:
                 self._pending = rest
                 return bytes(line)
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._process.stdout], [], [], max(0.0, until - time.monotonic())
+            )
             arrived = self._process.stdout.read(1 << 20) if ready else b""
             if not arrived or len(self._pending) > MOST_BYTES:
                 raise RunnerLost("no reply")
@@ -121,7 +126,9 @@ class Student:
 
     def __init__(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]):
         parts = (order[part] for part in ("submitted", "lab", "allowed"))
-        self._submitted, self._lab, self._allowed = ([Cell(*cell) for cell in part] for part in parts)
+        self._submitted, self._lab, self._allowed = (
+            [Cell(*cell) for cell in part] for part in parts
+        )
         self._folder, self._references = order["folder"], references
         self._runner: Runner | None = None
         self._changed = ""
@@ -170,7 +177,9 @@ class Student:
         exercise = all_exercises()[name]
 
         def call(case: Any) -> Pair:
-            number = next((number for number, one in enumerate(exercise.cases) if one is case), RACE)
+            number = next(
+                (number for number, one in enumerate(exercise.cases) if one is case), RACE
+            )
             expected = [from_bytes(one) for one in self._references[name][f"{n} {number}"]]
             reply = self._runner.ask({"n": n, "case": number})
             return expected, self._observed(reply, n)
@@ -207,7 +216,8 @@ def main() -> None:
     """Judge what standard input holds, notebook by notebook."""
     hide()
     os.environ["DISTLAB_PROGRESS"] = os.devnull
-    results = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
+    # which processes that are started from here do not get
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     key = bytes.fromhex(sys.stdin.readline())
     references: dict[str, dict[str, list[str]]] = {}
@@ -218,7 +228,9 @@ def main() -> None:
         try:
             for name in order["asked"]:
                 decision = student.decide(name)
-                text = json.dumps([order["number"], name, decision.passed, decision.words, decision.look])
+                text = json.dumps(
+                    [order["number"], name, decision.passed, decision.words, decision.look]
+                )
                 print(json.dumps([text, signature(key, text)]), file=results, flush=True)
         finally:
             student.end()

@@ -1,8 +1,8 @@
 """Judges that work side by side, for whoever marks: nbgrader's process, or Gradescope's.
 
-No code of a student's runs here. References are called first, where no student's code has run, and then each job has a
-judge (`judge.py`), which marks one notebook after the other; one that says nothing for too long is ended, and another
-one goes on.
+No code of a student's runs here. References are called first, where no student's code has run, and
+then each job has a judge (`judge.py`), which marks one notebook after the other; one that says
+nothing for too long is ended, and another one goes on.
 """
 
 import atexit
@@ -34,7 +34,9 @@ from distlab_course.classroom.submission import WRITTEN, Cell
 JUDGE = str(Path(__file__).with_name("judge.py"))
 SECONDS = 300.0  # for one exercise; a judge gives up earlier, unless it is harmed
 NO_VERDICT = "{}: the process that checks it ended, or gave no verdict for {:.0f} s."
-NO_REFERENCE = "{}: the reference could not be called where it is marked ({}), so a person has to mark it."
+NO_REFERENCE = (
+    "{}: the reference could not be called where it is marked ({}), so a person has to mark it."
+)
 
 
 class Marking:
@@ -48,7 +50,10 @@ class Marking:
         hide()
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._judges = [_Judge() for _ in range(jobs)]
-        self._threads = [threading.Thread(target=self._work, args=(judge,), daemon=True) for judge in self._judges]
+        self._threads = [
+            threading.Thread(target=self._work, args=(judge,), daemon=True)
+            for judge in self._judges
+        ]
         for thread in self._threads:
             thread.start()
         atexit.register(self._kill)
@@ -58,7 +63,12 @@ class Marking:
         self._running = 0
 
     def begin(
-        self, asked: Sequence[str], submitted: Sequence[Cell], lab: Sequence[Cell], allowed: Sequence[Cell], files: Path
+        self,
+        asked: Sequence[str],
+        submitted: Sequence[Cell],
+        lab: Sequence[Cell],
+        allowed: Sequence[Cell],
+        files: Path,
     ) -> "Future[dict[str, Decision]]":
         """Mark a notebook as soon as a judge is idle.
 
@@ -97,7 +107,10 @@ class Marking:
                 order.future.set_exception(error)
 
     def _mark(self, judge: "_Judge", order: dict[str, Any], files: Path) -> dict[str, Decision]:
-        with self._after_references(order["asked"]), tempfile.TemporaryDirectory(prefix="distlab-marked-") as room:
+        with (
+            self._after_references(order["asked"]),
+            tempfile.TemporaryDirectory(prefix="distlab-marked-") as room,
+        ):
             folder = Path(room) / "handed in"
             copy_files(files, folder)
             asked = [name for name in order["asked"] if name not in self._failed]
@@ -110,9 +123,13 @@ class Marking:
 
     @contextlib.contextmanager
     def _after_references(self, asked: Sequence[str]) -> Iterator[None]:
-        """While a notebook is marked: after the references of its exercises were called, and with none being called."""
+        """While a notebook is marked: after the references of its exercises were called, and with
+        none being called.
+        """
         with self._quiet:
-            missing = [name for name in asked if name not in self._references and name not in self._failed]
+            missing = [
+                name for name in asked if name not in self._references and name not in self._failed
+            ]
             if missing:
                 self._quiet.wait_for(lambda: self._running == 0)
                 self._call_references(missing)
@@ -167,13 +184,19 @@ class _Judge:
         self._sent: set[str] = set()  # names of the references that it has
         self._numbers = itertools.count()
 
-    def decide(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]) -> dict[str, Decision]:
+    def decide(
+        self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]
+    ) -> dict[str, Decision]:
         """What it says about each exercise of a notebook; it gets each reference once."""
         found: dict[str, Decision] = {}
         while left := [name for name in order["asked"] if name not in found]:
             number = next(self._numbers)
             try:
-                new = {name: references[name] for name in left if name in references and name not in self._sent}
+                new = {
+                    name: references[name]
+                    for name in left
+                    if name in references and name not in self._sent
+                }
                 self._send({**order, "asked": left, "number": number, "references": new})
                 for name in left:
                     found[name] = self._verdict(number, name)
@@ -187,7 +210,9 @@ class _Judge:
         if self._process is None:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             # by its path, so that no file of a student's folder is imported
-            self._process = subprocess.Popen([sys.executable, JUDGE], start_new_session=True, **pipes)
+            self._process = subprocess.Popen(
+                [sys.executable, JUDGE], start_new_session=True, **pipes
+            )
             self._key = secrets.token_bytes(32)
             self._process.stdin.write(f"{self._key.hex()}\n")
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -195,7 +220,9 @@ class _Judge:
         self._sent.update(order["references"])
 
     def _verdict(self, number: int, name: str) -> Decision:
-        """The next line that the judge has signed, for this exercise; EOFError if none comes in time."""
+        """The next line that the judge has signed, for this exercise; EOFError if none comes in
+        time.
+        """
         limit = threading.Timer(SECONDS, self.kill)
         limit.start()
         try:
@@ -242,7 +269,9 @@ def copy_files(files: Path, folder: Path) -> None:
 
 
 def write_files(sources: Sequence[str], folder: Path) -> None:
-    """Write what the %%writefile cells of a notebook write; not what cannot be written in the notebook either."""
+    """Write what the %%writefile cells of a notebook write; not what cannot be written in the
+    notebook either.
+    """
     for source in sources:
         match = WRITTEN.fullmatch(source)
         if match:

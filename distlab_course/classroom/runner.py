@@ -1,8 +1,10 @@
-"""Calls one student's answers on ranks, exercise by exercise, and says what they did; it decides nothing.
+"""Calls one student's answers on ranks, exercise by exercise, and says what they did; it decides
+nothing.
 
-A process of its own, which `judge` starts: for each student a new one, and for each answer new ranks. Standard input
-has a JSON object a line, an answer or a call of it, and standard output the reply to each. Whatever an answer does to
-this process, its replies are only what that answer is said to have done; the judge compares.
+A process of its own, which `judge` starts: for each student a new one, and for each answer new
+ranks. Standard input has a JSON object a line, an answer or a call of it, and standard output the
+reply to each. Whatever an answer does to this process, its replies are only what that answer is
+said to have done; the judge compares.
 
 With no cells it calls the references instead, where no student's code has run.
 """
@@ -34,7 +36,9 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before 
 
 
 def give_up_rights() -> None:
-    """Before a runner's program begins: it cannot look into other processes, and gets no rights that this one lacks."""
+    """Before a runner's program begins: it cannot look into other processes, and gets no rights
+    that this one lacks.
+    """
     if _LIBC is not None:
         _LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
         _LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -66,9 +70,14 @@ class Runner:
             return {"ready": True}
         self._cluster.run(prepare, cells, timeout=IMPORTING)
         if is_value:
-            return {"value": self._cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[0]}
+            return {
+                "value": self._cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[
+                    0
+                ]
+            }
         self._answer = Answer(cells, name)
-        self._exercise = replace(self._exercise, function=_unknown)  # the reference does not come along
+        # the reference does not come along
+        self._exercise = replace(self._exercise, function=_unknown)
         return {"ready": True}
 
     def call(self, n: int, case: Any) -> dict[str, Any]:
@@ -108,7 +117,8 @@ def every_call(exercise: Exercise) -> Iterator[tuple[int, Any]]:
 def main() -> None:
     """Reply to what standard input holds, line by line."""
     os.environ["DISTLAB_PROGRESS"] = os.devnull
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # which processes that are started from here do not get
+    # which processes that are started from here do not get
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     read_plain_only()
     runner = Runner()
@@ -117,7 +127,9 @@ def main() -> None:
         try:
             if "name" in asked:
                 cells = asked["cells"]
-                reply = runner.begin(asked["name"], None if cells is None else [Cell(*cell) for cell in cells])
+                reply = runner.begin(
+                    asked["name"], None if cells is None else [Cell(*cell) for cell in cells]
+                )
             else:
                 reply = runner.call(asked["n"], asked["case"])
         except RanksFailed as error:

@@ -1,9 +1,10 @@
 """What a student wrote, taken out of the text of a notebook, and run on ranks.
 
-The marking process calls `cell_of` and `needed_for`, which read and run nothing; `Answer` runs on the ranks.
-A check in a notebook sees what stands above it. So does an answer here: of the cells above its check it gets what its
-names need, each statement in its order, and of its own cell everything but bare calls. Nothing below the check counts.
-What an answer must not use before a person has read it is in `suspicions.py`.
+The marking process calls `cell_of` and `needed_for`, which read and run nothing; `Answer` runs on
+the ranks. A check in a notebook sees what stands above it. So does an answer here: of the cells
+above its check it gets what its names need, each statement in its order, and of its own cell
+everything but bare calls. Nothing below the check counts. What an answer must not use before a
+person has read it is in `suspicions.py`.
 """
 
 import __future__
@@ -28,7 +29,8 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 STUB = "NotImplementedError"
 WRITTEN = re.compile(r"%%writefile ([\w.]+)\n(.*)", re.DOTALL)
 RUNS_HERE = ("%%px", "%%time", "%%capture")  # cell magics after which a cell's names are there
-NOT_FOR_AN_ANSWER = {"cluster", "dist"}  # what a cell calls at once for its own sake: an answer calls them later
+# what a cell calls at once for its own sake: an answer calls them later
+NOT_FOR_AN_ANSWER = {"cluster", "dist"}
 
 
 class Refused(Exception):
@@ -57,7 +59,9 @@ class Cell(NamedTuple):
 
 
 class Answer:
-    """What a student wrote under a name: only a text here, and on a rank, where it arrives, the function itself."""
+    """What a student wrote under a name: only a text here, and on a rank, where it arrives, the
+    function itself.
+    """
 
     def __init__(self, cells: Sequence[Cell], name: str):
         self._cells, self._name = cells, name
@@ -73,19 +77,26 @@ class Answer:
 def define(cells: Sequence[Cell], name: str) -> Any:
     """What a name stands for after its cells have run among names of their own. Runs on: a rank.
 
-    As in a notebook, a statement that raises ends its cell, and the next cell runs; names of %%px cells are those that
-    the notebook itself has not.
+    As in a notebook, a statement that raises ends its cell, and the next cell runs; names of %%px
+    cells are those that the notebook itself has not.
     """
     given: dict[str, Any] = {"__name__": "__main__", "torch": torch, "dist": dist}
     given |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     of_ranks, of_notebook, first_error = dict(given), dict(given), None
     flags = 0
     for cell in cells:
-        linecache.cache[cell.label] = (len(cell.source), None, cell.source.splitlines(keepends=True), cell.label)
+        linecache.cache[cell.label] = (
+            len(cell.source),
+            None,
+            cell.source.splitlines(keepends=True),
+            cell.label,
+        )
         flags |= _future_flags(cell)
         try:
             for statement in ast.parse(cell.source).body:
-                code = compile(ast.Module([statement], []), cell.label, "exec", flags, dont_inherit=True)
+                code = compile(
+                    ast.Module([statement], []), cell.label, "exec", flags, dont_inherit=True
+                )
                 exec(code, of_ranks if cell.on_ranks else of_notebook)
         except Exception as error:
             first_error = first_error or error
@@ -97,7 +108,9 @@ def define(cells: Sequence[Cell], name: str) -> Any:
 
 
 def _future_flags(cell: Cell) -> int:
-    """What `from __future__ import` in a cell says to the compiler; it holds for the cells after it, too."""
+    """What `from __future__ import` in a cell says to the compiler; it holds for the cells after
+    it, too.
+    """
     flags = 0
     for node in statements(cell):
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -107,12 +120,15 @@ def _future_flags(cell: Cell) -> int:
 
 
 def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) -> str:
-    """A value that a student found, as JSON, so that nothing of theirs comes along. Runs on: a rank."""
+    """A value that a student found, as JSON, so that nothing of theirs comes along. Runs on: a
+    rank.
+    """
     return json.dumps(define(cells, name), default=lambda value: value.tolist())
 
 
 def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
-    """Remember what torch and Python are like, before anything of a student's runs, and import what the cells import.
+    """Remember what torch and Python are like, before anything of a student's runs, and import what
+    the cells import.
 
     That may take longer than a call of an answer may. Runs on: every rank.
     """
@@ -126,7 +142,9 @@ def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
 
 
 def cell_of(label: str, answers: str, source: str, checks: str = "") -> Cell:
-    """A cell of a notebook as Python: the line of a magic is empty, and so is a cell in another language."""
+    """A cell of a notebook as Python: the line of a magic is empty, and so is a cell in another
+    language.
+    """
     lines = source.splitlines()
     first = lines[0].split()[0] if lines and lines[0].strip() else ""
     if first.startswith("%%"):
@@ -147,13 +165,16 @@ def _python(source: str) -> str:
 
 
 def seen_by_check(name: str, cells: Sequence[Cell]) -> Sequence[Cell]:
-    """The cells that a notebook has run when it checks an exercise; all, if it has neither its answer nor its check."""
+    """The cells that a notebook has run when it checks an exercise; all, if it has neither its
+    answer nor its check.
+    """
     places = [place for place, cell in enumerate(cells) if name in (cell.answers, cell.checks)]
     return cells[: places[-1] + 1] if places else cells
 
 
 def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> list[Cell]:
-    """The parts of the submitted cells that the answer to an exercise needs, each line where it was.
+    """The parts of the submitted cells that the answer to an exercise needs, each line where it
+    was.
 
     Raises:
         Refused: it is no Python, or it defines no such name.
@@ -162,7 +183,10 @@ def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> lis
     chosen = reachable(name, above, lab)
     if not any(name in binds(node) for nodes in chosen for node in nodes):
         raise Refused(f"No cell defines {name}.")
-    return [cell._replace(source=only(cell.source, nodes)) for cell, nodes in zip(above, chosen, strict=True)]
+    return [
+        cell._replace(source=only(cell.source, nodes))
+        for cell, nodes in zip(above, chosen, strict=True)
+    ]
 
 
 def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Cell]) -> str:
@@ -171,7 +195,9 @@ def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Ce
     Whoever ran the cells in another order than the notebook's has an answer that worked.
     """
     known = {bound for cell in needed for node in statements(cell) for bound in binds(node)}
-    wanted = {used for cell in needed for node in statements(cell) for used in names_in(node)} - known
+    wanted = {
+        used for cell in needed for node in statements(cell) for used in names_in(node)
+    } - known
     above = seen_by_check(name, submitted)
     for cell in submitted[len(above) :]:
         for node in statements(cell):
@@ -180,19 +206,28 @@ def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Ce
     return ""
 
 
-def reachable(name: str, cells: Sequence[Cell], lab: Sequence[Cell] | None = None) -> list[list[ast.stmt]]:
-    """For each cell, the statements on which the answer to an exercise may depend, by the names in them.
+def reachable(
+    name: str, cells: Sequence[Cell], lab: Sequence[Cell] | None = None
+) -> list[list[ast.stmt]]:
+    """For each cell, the statements on which the answer to an exercise may depend, by the names in
+    them.
 
-    Of the cell that answers it, all but bare calls. Of others, imports, definitions, and names of plain values; with
-    `lab`, also whatever else a student wrote there that only gives a name its value.
+    Of the cell that answers it, all but bare calls. Of others, imports, definitions, and names of
+    plain values; with `lab`, also whatever else a student wrote there that only gives a name its
+    value.
     """
     theirs = _in_lab(tuple(lab))[0] if lab is not None else None
     offered = [_own(cell) if cell.answers == name else _of_other(cell, theirs) for cell in cells]
     chosen: list[ast.stmt] = [
-        node for cell, nodes in zip(cells, offered, strict=True) for node in nodes if cell.answers == name
+        node
+        for cell, nodes in zip(cells, offered, strict=True)
+        for node in nodes
+        if cell.answers == name
     ]
     names = {name}.union(*map(names_in, chosen))
-    while more := [node for nodes in offered for node in nodes if node not in chosen and touches(node) & names]:
+    while more := [
+        node for nodes in offered for node in nodes if node not in chosen and touches(node) & names
+    ]:
         chosen = chosen + more
         names = names.union(*map(names_in, more))
     return [[node for node in nodes if node in chosen] for nodes in offered]
@@ -204,15 +239,20 @@ def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
     return [
         node
         for node in nodes
-        if ast.unparse(node) not in known and not (isinstance(node, IMPORTS) and imported_by(node) <= imported)
+        if ast.unparse(node) not in known
+        and not (isinstance(node, IMPORTS) and imported_by(node) <= imported)
     ]
 
 
 @cache
 def _in_lab(cells: tuple[Cell, ...]) -> tuple[set[str], set[str]]:
-    """A lab's statements, as Python writes them, and what it imports; a lab is asked for each cell of each answer."""
+    """A lab's statements, as Python writes them, and what it imports; a lab is asked for each cell
+    of each answer.
+    """
     there = [node for cell in cells for node in statements(cell)]
-    return {ast.unparse(node) for node in there}, {name for node in there for name in imported_by(node)}
+    return {ast.unparse(node) for node in there}, {
+        name for node in there for name in imported_by(node)
+    }
 
 
 def is_stub(name: str, cells: Sequence[Cell]) -> bool:
@@ -247,7 +287,9 @@ def _own(cell: Cell) -> list[ast.stmt]:
 
 
 def _of_other(cell: Cell, lab: set[str] | None) -> list[ast.stmt]:
-    """Of another cell: definitions, and what else only gives names their values, if the lab has not written it."""
+    """Of another cell: definitions, and what else only gives names their values, if the lab has not
+    written it.
+    """
     found = []
     for node in statements(cell):
         by_student = lab is not None and ast.unparse(node) not in lab
@@ -267,7 +309,9 @@ def _is_definition(node: ast.stmt) -> bool:
 
 
 def _is_for_its_own_sake(node: ast.stmt) -> bool:
-    """Whether a statement is there for what it does or shows, and not for the names that it gives a value."""
+    """Whether a statement is there for what it does or shows, and not for the names that it gives a
+    value.
+    """
     if isinstance(node, (*DEFINITIONS, *IMPORTS)):
         return False
     if isinstance(node, ast.Expr) and not _changed_by_call(node):
@@ -298,7 +342,9 @@ def _root(node: ast.AST) -> str:
 
 
 def _changed_by_call(node: ast.AST) -> str:
-    """The name whose value a bare call of a method may change, as in `found.append(3)`; "" for another statement."""
+    """The name whose value a bare call of a method may change, as in `found.append(3)`; "" for
+    another statement.
+    """
     is_method = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     if not is_method or not isinstance(node.value.func, ast.Attribute):
         return ""
@@ -335,7 +381,9 @@ def touches(node: ast.stmt) -> set[str]:
 
 
 def names_in(node: ast.stmt) -> set[str]:
-    """The global names that a statement, or a function in it, uses: no parameters, and no variables of functions."""
+    """The global names that a statement, or a function in it, uses: no parameters, and no variables
+    of functions.
+    """
     try:
         table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
     except SyntaxError:  # as a `return` outside of a function
@@ -361,4 +409,6 @@ def only(source: str, nodes: Sequence[ast.stmt]) -> str:
     for node in nodes:
         first = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])])
         wanted.update(range(first, (node.end_lineno or first) + 1))
-    return "\n".join(line if number in wanted else "" for number, line in enumerate(source.splitlines(), 1))
+    return "\n".join(
+        line if number in wanted else "" for number, line in enumerate(source.splitlines(), 1)
+    )

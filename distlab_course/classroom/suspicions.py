@@ -1,8 +1,10 @@
-"""What in an answer a person has to look at, because a program can read the reference with it, or change the check.
+"""What in an answer a person has to look at, because a program can read the reference with it, or
+change the check.
 
-Runs in the marking process, on the text of an answer. An answer may use everything that its lab and our own answers
-use; for the rest there are lists of what is harmless, since a list of all tricks is never whole. What the lists
-cannot see, as an attribute that is reached by another way, the ranks may (`tables.py`).
+Runs in the marking process, on the text of an answer. An answer may use everything that its lab and
+our own answers use; for the rest there are lists of what is harmless, since a list of all tricks is
+never whole. What the lists cannot see, as an attribute that is reached by another way, the ranks
+may (`tables.py`).
 """
 
 import ast
@@ -12,39 +14,200 @@ from functools import cache
 from distlab_course.classroom.submission import IMPORTS, Cell, imported_by, statements, without
 
 HARMLESS = {
-    *("torch", "numpy", "math", "cmath", "functools", "itertools", "collections", "dataclasses", "typing", "operator"),
-    *("random", "time", "statistics", "enum", "abc", "contextlib", "copy", "re", "string", "json", "fractions"),
-    *("decimal", "heapq", "bisect", "array", "struct", "textwrap", "datetime", "numbers", "pprint", "hashlib"),
+    *(
+        "torch",
+        "numpy",
+        "math",
+        "cmath",
+        "functools",
+        "itertools",
+        "collections",
+        "dataclasses",
+        "typing",
+        "operator",
+    ),
+    *(
+        "random",
+        "time",
+        "statistics",
+        "enum",
+        "abc",
+        "contextlib",
+        "copy",
+        "re",
+        "string",
+        "json",
+        "fractions",
+    ),
+    *(
+        "decimal",
+        "heapq",
+        "bisect",
+        "array",
+        "struct",
+        "textwrap",
+        "datetime",
+        "numbers",
+        "pprint",
+        "hashlib",
+    ),
     *("__future__", "warnings", "typing_extensions", "graphlib", "zlib", "base64", "uuid"),
 }
 PARTS_OF = {  # modules of which some attributes are harmless
-    "os": {"environ", "getenv", "getpid", "path", "cpu_count", "getcwd", "sep", "linesep", "urandom"}
+    "os": {
+        "environ",
+        "getenv",
+        "getpid",
+        "path",
+        "cpu_count",
+        "getcwd",
+        "sep",
+        "linesep",
+        "urandom",
+    }
     | {"_exit"},  # it ends a rank, and changes nothing
-    "sys": {"getsizeof", "maxsize", "float_info", "version", "version_info", "byteorder", "platform", "stdout"}
+    "sys": {
+        "getsizeof",
+        "maxsize",
+        "float_info",
+        "version",
+        "version_info",
+        "byteorder",
+        "platform",
+        "stdout",
+    }
     | {"stderr", "getrecursionlimit", "setrecursionlimit"},
 }
 NAMES = {
-    *("exec", "eval", "compile", "__import__", "globals", "locals", "vars", "open", "breakpoint", "input"),
+    *(
+        "exec",
+        "eval",
+        "compile",
+        "__import__",
+        "globals",
+        "locals",
+        "vars",
+        "open",
+        "breakpoint",
+        "input",
+    ),
     *("setattr", "delattr", "get_ipython", "memoryview"),
 }
 BY_NAME = {"getattr", "hasattr"}  # harmless with a name that is written out and is harmless itself
 MODULES = {
-    *("sys", "os", "builtins", "inspect", "gc", "ctypes", "importlib", "subprocess", "socket", "multiprocessing"),
-    *("threading", "pathlib", "linecache", "pickle", "shutil", "tempfile", "traceback", "codecs", "distlab"),
+    *(
+        "sys",
+        "os",
+        "builtins",
+        "inspect",
+        "gc",
+        "ctypes",
+        "importlib",
+        "subprocess",
+        "socket",
+        "multiprocessing",
+    ),
+    *(
+        "threading",
+        "pathlib",
+        "linecache",
+        "pickle",
+        "shutil",
+        "tempfile",
+        "traceback",
+        "codecs",
+        "distlab",
+    ),
     *("cpp_extension", "hub", "package", "f2py", "ctypeslib", "stride_tricks", "modules", "posix"),
 }
 ATTRIBUTES = {
-    *("f_back", "f_globals", "f_locals", "f_builtins", "f_code", "tb_frame", "tb_next", "gi_frame", "gi_code"),
-    *("cr_frame", "ag_frame", "co_consts", "attrgetter", "methodcaller", "get_field", "currentframe", "walk_stack"),
-    *("load", "from_file", "fromfile", "loadtxt", "genfromtxt", "memmap", "fromregex", "tofile", "save", "savetxt"),
-    *("read_text", "read_bytes", "write_text", "write_bytes", "open", "as_subclass", "outer", "Formatter"),
-    *("ProcessGroupGloo", "ProcessGroup", "split_group", "TCPStore", "FileStore", "HashStore", "_C"),
+    *(
+        "f_back",
+        "f_globals",
+        "f_locals",
+        "f_builtins",
+        "f_code",
+        "tb_frame",
+        "tb_next",
+        "gi_frame",
+        "gi_code",
+    ),
+    *(
+        "cr_frame",
+        "ag_frame",
+        "co_consts",
+        "attrgetter",
+        "methodcaller",
+        "get_field",
+        "currentframe",
+        "walk_stack",
+    ),
+    *(
+        "load",
+        "from_file",
+        "fromfile",
+        "loadtxt",
+        "genfromtxt",
+        "memmap",
+        "fromregex",
+        "tofile",
+        "save",
+        "savetxt",
+    ),
+    *(
+        "read_text",
+        "read_bytes",
+        "write_text",
+        "write_bytes",
+        "open",
+        "as_subclass",
+        "outer",
+        "Formatter",
+    ),
+    *(
+        "ProcessGroupGloo",
+        "ProcessGroup",
+        "split_group",
+        "TCPStore",
+        "FileStore",
+        "HashStore",
+        "_C",
+    ),
 }
 GROUP_MAKERS = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"}
 DUNDERS = {
-    *("__name__", "__init__", "__class__", "__doc__", "__len__", "__call__", "__post_init__", "__enter__", "__exit__"),
-    *("__next__", "__iter__", "__getitem__", "__setitem__", "__contains__", "__add__", "__mul__", "__sub__", "__eq__"),
-    *("__lt__", "__hash__", "__repr__", "__str__", "__version__", "__main__", "__qualname__", "__new__"),
+    *(
+        "__name__",
+        "__init__",
+        "__class__",
+        "__doc__",
+        "__len__",
+        "__call__",
+        "__post_init__",
+        "__enter__",
+        "__exit__",
+    ),
+    *(
+        "__next__",
+        "__iter__",
+        "__getitem__",
+        "__setitem__",
+        "__contains__",
+        "__add__",
+        "__mul__",
+        "__sub__",
+        "__eq__",
+    ),
+    *(
+        "__lt__",
+        "__hash__",
+        "__repr__",
+        "__str__",
+        "__version__",
+        "__main__",
+        "__qualname__",
+        "__new__",
+    ),
 }
 IN_TEXTS = ("distlab_course", "/proc/", "solutions/")
 
@@ -69,13 +232,17 @@ def suspicion(needed: Sequence[Cell], lab: Sequence[Cell], allowed: Sequence[Cel
 @cache
 def _used_by(cells: tuple[Cell, ...]) -> set[str]:
     modules = _modules(cells)
-    return {use for cell in cells for statement in statements(cell) for use in _uses(statement, modules)}
+    return {
+        use for cell in cells for statement in statements(cell) for use in _uses(statement, modules)
+    }
 
 
 def _modules(cells: Sequence[Cell]) -> dict[str, str]:
     """The full names of modules, or what else is imported, by the names that the cells give them."""
     found = {"torch": "torch", "dist": "torch.distributed"}
-    for node in (part for cell in cells for statement in statements(cell) for part in ast.walk(statement)):
+    for node in (
+        part for cell in cells for statement in statements(cell) for part in ast.walk(statement)
+    ):
         if isinstance(node, IMPORTS):
             before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
@@ -109,7 +276,13 @@ def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
             by_another_name = node.id in BY_NAME and id(node) not in called_by_name
             whole_module = modules.get(node.id, "") in PARTS_OF and id(node) not in in_part
             dunder = _is_dunder(node.id) and node.id not in DUNDERS
-            if node.id in NAMES or node.id == "distlab" or dunder or by_another_name or whole_module:
+            if (
+                node.id in NAMES
+                or node.id == "distlab"
+                or dunder
+                or by_another_name
+                or whole_module
+            ):
                 found.add(node.id)
         elif isinstance(node, ast.Attribute):
             found |= _attribute(node, modules)
@@ -147,7 +320,9 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
         return {f"an assignment to {ast.unparse(node)}"}
     if node.attr == "__class__" and not isinstance(node.ctx, ast.Load):
         return {"an assignment to .__class__"}
-    if isinstance(node.value, ast.Name) and node.attr in PARTS_OF.get(modules.get(node.value.id, ""), ()):
+    if isinstance(node.value, ast.Name) and node.attr in PARTS_OF.get(
+        modules.get(node.value.id, ""), ()
+    ):
         return set()
     private = of_module and node.attr.startswith("_") and not _is_dunder(node.attr)
     dunder = _is_dunder(node.attr) and node.attr not in DUNDERS
@@ -159,7 +334,9 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
 
 
 def _chooses_backend(call: ast.Call) -> bool:
-    """Whether a call may make a group on another backend than a check's, which counts what is sent."""
+    """Whether a call may make a group on another backend than a check's, which counts what is
+    sent.
+    """
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name not in GROUP_MAKERS:
         return False
@@ -173,7 +350,11 @@ def _is_dunder(name: str) -> bool:
 
 def _is_plain_lookup(call: ast.Call) -> bool:
     """Whether `getattr(value, "name")` is as harmless as `value.name`."""
-    if call.func.id not in BY_NAME or len(call.args) < 2 or not isinstance(call.args[1], ast.Constant):
+    if (
+        call.func.id not in BY_NAME
+        or len(call.args) < 2
+        or not isinstance(call.args[1], ast.Constant)
+    ):
         return False
     name = call.args[1].value
     if not isinstance(name, str) or name.startswith("_"):

@@ -9,46 +9,62 @@ from distlab_course.exercises.initialization import new_store, with_store
 
 @question("31")
 def both_devices(answer):
-    """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on the CPU with gloo?
+    """Which `backend` for a program that adds up gradients on GPUs with NCCL, and counts samples on
+    the CPU with gloo?
 
     Give the string for `init_process_group(backend=...)`.
 
     Title: 1.1 Both devices
     Hint: It names a backend for each device, with a comma between them.
 
-    Why: torch looks at each tensor's device: with "cpu:gloo,cuda:nccl", NCCL gets those on a GPU and gloo the others.
+    Why: torch looks at each tensor's device: with "cpu:gloo,cuda:nccl", NCCL gets those on a GPU
+    and gloo the others.
     """
     if ":" not in str(answer):
         return f"{answer!r} does not say which device each backend serves."
     right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
-    return right or 'NCCL is for tensors on a GPU, which torch calls "cuda"; gloo serves those on the "cpu" here.'
+    return (
+        right
+        or 'NCCL is for tensors on a GPU, which torch calls "cuda"; gloo serves those on the "cpu" here.'
+    )
 
 
 def _gathered_twice(gather):
     """What two calls give, on tensors of different shapes and dtypes."""
     rank, n, store = dist.get_rank(), dist.get_world_size(), new_store()
     tensors = torch.arange(3) + 10 * rank, torch.full((2, 2), rank + 0.5)
-    return [gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)]
+    return [
+        gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)
+    ]
 
 
 @with_store("31", trial=_gathered_twice)
 def gather_by_store(store, rank, world_size, call, tensor):
-    """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but `store` to carry them.
+    """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but
+    `store` to carry them.
 
-    All ranks' tensors have the same shape and dtype; `call` is a string that is different for each call.
+    All ranks' tensors have the same shape and dtype; `call` is a string that is different for each
+    call.
 
     Title: 5.1 Gather through a store
     Hint: A tensor is bytes: `store.set(key, tensor.numpy().tobytes())`, and
     `torch.frombuffer(bytearray(store.get(key)), dtype=tensor.dtype)` is the way back.
-    Hint: The key needs the call and the rank: `f"{call}/{rank}"`. `get` waits until the key is there.
+    Hint: The key needs the call and the rank: `f"{call}/{rank}"`. `get` waits until the key is
+    there.
     Hint: Bytes have no shape: `.reshape(tensor.shape)` at the end.
     """
     return gathered(tensor)
 
 
 def _trained(make):
-    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights after two steps of DDP."""
-    rank, name, tensor = dist.get_rank(), f"own{len(dist.Backend.backend_list)}", torch.tensor([dist.get_rank() + 1.0])
+    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights after two
+    steps of DDP.
+    """
+    rank, name, tensor = (
+        dist.get_rank(),
+        f"own{len(dist.Backend.backend_list)}",
+        torch.tensor([dist.get_rank() + 1.0]),
+    )
     dist.Backend.register_backend(name, make, devices=["cpu"])
     group = dist.new_group(backend=name)
     for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
@@ -75,14 +91,16 @@ def _trained(make):
 def own_backend(store, rank, size, timeout):
     """Return a process group, of a class of your own, on which DistributedDataParallel can train.
 
-    The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`, `allreduce(tensors, opts)` and
-    `allgather(outputs, inputs, opts)` carry the tensors through `store`, and return a finished Work. An op that
-    `allreduce` does not know must raise.
+    The class derives from `dist.ProcessGroup`; its methods `broadcast(tensors, opts)`,
+    `allreduce(tensors, opts)` and `allgather(outputs, inputs, opts)` carry the tensors through
+    `store`, and return a finished Work. An op that `allreduce` does not know must raise.
 
     Title: 5.2 DDP over a store
     Hint: Begin with `gather_by_store`, as a method that counts the calls: no key may be used twice.
-    Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce` adds them all up.
+    Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce`
+    adds them all up.
     Hint: The result belongs in the tensor that was passed in: `tensors[0].copy_(...)`.
-    Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that comes back as a sum is a silent error.
+    Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that comes back as a sum is a
+    silent error.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout)

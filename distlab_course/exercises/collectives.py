@@ -3,7 +3,17 @@
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Limits, Race, all_but, exercise, gathered, nothing, numbers, on_rank
+from distlab.checking import (
+    COLLECTIVES,
+    Limits,
+    Race,
+    all_but,
+    exercise,
+    gathered,
+    nothing,
+    numbers,
+    on_rank,
+)
 
 CHUNKS = ((2, torch.float32), (1, torch.float32), (3, torch.int64))  # lengths and dtypes
 
@@ -21,16 +31,23 @@ def _chunked(rank, n, case):
 
 def _sevens(rank, n, case):
     """The number 7, on some ranks with something added."""
-    return (torch.tensor([7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]),)
+    return (
+        torch.tensor(
+            [7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]
+        ),
+    )
 
 
 def _steps_of_a_tree(n, length, item):
     return Limits(steps=(n - 1).bit_length())
 
 
-@exercise("03", forbids=COLLECTIVES, limits=_steps_of_a_tree, race=Race(2**18, ours=178e-6, target=200e-6))
+@exercise(
+    "03", forbids=COLLECTIVES, limits=_steps_of_a_tree, race=Race(2**18, ours=178e-6, target=200e-6)
+)
 def tree_broadcast(tensor):
-    """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree needs.
+    """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree
+    needs.
 
     With 4 ranks that is 2 steps, with 8 ranks 3.
 
@@ -45,13 +62,15 @@ def tree_broadcast(tensor):
 
 @exercise("03", forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
 def largest_on(tensor, dst):
-    """On rank `dst`, return the largest number that any rank has in each slot; the other ranks return nothing.
+    """On rank `dst`, return the largest number that any rank has in each slot; the other ranks
+    return nothing.
 
     Use one `dist.reduce`. `tensor` must not change on any rank.
 
     Title: 2.1 The largest, on one rank
     Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
-    Hint: `dist.reduce` may write to the tensors of all ranks, so each rank passes it a copy: `tensor.clone()`.
+    Hint: `dist.reduce` may write to the tensors of all ranks, so each rank passes it a copy:
+    `tensor.clone()`.
     """
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
@@ -65,13 +84,16 @@ TWO = all_but("reduce_scatter", "all_gather")
 
 @exercise("03", forbids=TWO, limits=_two_halves_of_a_ring, cases=CHUNKS, given=_chunked)
 def all_reduce_in_two(tensor):
-    """Replace the tensor on every rank with the sum over all ranks, using one reduce-scatter and one all-gather.
+    """Replace the tensor on every rank with the sum over all ranks, using one reduce-scatter and
+    one all-gather.
 
     The length of the tensor is a multiple of the number of ranks.
 
     Title: 3.1 All-reduce in two calls
-    Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written to `tensor`.
-    Hint: The reduce-scatter needs a tensor of its own for its result: `torch.empty_like(pieces[0])`.
+    Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written
+    to `tensor`.
+    Hint: The reduce-scatter needs a tensor of its own for its result:
+    `torch.empty_like(pieces[0])`.
     Hint: The all-gather writes all results into `pieces`.
 
     Limit: Which part of the sum does a rank need after the first call?
@@ -79,7 +101,12 @@ def all_reduce_in_two(tensor):
     dist.all_reduce(tensor)
 
 
-@exercise("03", cases=("same", "first", "last", "rising", "same again"), given=_sevens, forbids=all_but("all_reduce"))
+@exercise(
+    "03",
+    cases=("same", "first", "last", "rising", "same again"),
+    given=_sevens,
+    forbids=all_but("all_reduce"),
+)
 def all_the_same(tensor):
     """Return, on every rank, True if all ranks hold the same number, else False.
 
@@ -94,11 +121,13 @@ def all_the_same(tensor):
 
 @exercise("03", worlds=(4,), cases=(None,), given=nothing)
 def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; each returns (sum of the ranks in its row, in its column).
+    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; each returns (sum of the ranks in its
+    row, in its column).
 
     Title: 5.1 A grid of ranks
     Hint: `dist.new_group` is called by every rank, for every group, in the same order.
-    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of them.
+    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of
+    them.
 
     Stuck: Does every rank call `dist.new_group` for all four groups, and in the same order?
     """

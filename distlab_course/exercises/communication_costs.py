@@ -6,24 +6,41 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, exercise, formula, gathered, on_rank, question, returned
+from distlab.checking import (
+    COLLECTIVES,
+    Exercise,
+    Limits,
+    exercise,
+    formula,
+    gathered,
+    on_rank,
+    question,
+    returned,
+)
 
 between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=returned)
 
 
 def _filled(rank, n, shapes):
     """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
-    return ([torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank for shape in shapes],)
+    return (
+        [
+            torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank
+            for shape in shapes
+        ],
+    )
 
 
 @between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))
 def ping_pong(tensor, rounds):
-    """Send the tensor from rank 0 to rank 1, which adds 1 to its first number and sends it back, `rounds` times.
+    """Send the tensor from rank 0 to rank 1, which adds 1 to its first number and sends it back,
+    `rounds` times.
 
     Rank 0 returns it; the others return nothing. No other rank takes part.
 
     Title: 1.1 Ping-pong
-    Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives and then sends.
+    Hint: Both ranks run the same loop; in it, rank 0 sends and then receives, and rank 1 receives
+    and then sends.
     Hint: Both may receive into `tensor` itself. `tensor[0] += 1` adds 1 to its first number.
     """
     rank = dist.get_rank()
@@ -40,27 +57,34 @@ def ping_pong(tensor, rounds):
 
 @question("04", 40_000.0)
 def half_of_the_bandwidth(answer):
-    """A message of m bytes takes 20 µs + m * 0.5 ns. At what size in bytes does it reach half of the full bandwidth?
+    """A message of m bytes takes 20 µs + m * 0.5 ns. At what size in bytes does it reach half of
+    the full bandwidth?
 
     Title: 1.2 Half of the bandwidth
     Hint: At half of the bandwidth a message takes twice the time that its bytes alone would take.
     Hint: At that size both terms are equal: 20 µs and m * 0.5 ns.
 
-    Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its bytes alone.
+    Why: At alpha / beta bytes both terms are equal, so the message takes twice the time of its
+    bytes alone.
     """
     return f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
 
 
-@between_two(cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]), given=_filled, limits=Limits(messages=1))
+@between_two(
+    cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
+    given=_filled,
+    limits=Limits(messages=1),
+)
 def one_bucket(tensors):
-    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an equal list;
-    rank 0 returns nothing.
+    """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an
+    equal list; rank 0 returns nothing.
 
     Rank 1 has a list of tensors of the same shapes.
 
     Title: 2.1 One bucket
     Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
-    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket up again; `reshape` gives each part its shape.
+    Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket up again; `reshape` gives
+    each part its shape.
 
     Limit: Is every tensor sent on its own?
     """
@@ -69,11 +93,12 @@ def one_bucket(tensors):
 
 @question("04", 2.1)
 def step_of_7b(answer):
-    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore latencies.
-    How many seconds does that take?
+    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore
+    latencies. How many seconds does that take?
 
     Title: 4.1 A step of a 7B model
-    Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an all-reduce?
+    Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an
+    all-reduce?
     Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
 
     Not 1.05: That is an all-gather, or a reduce-scatter. An all-reduce takes twice as long.
@@ -85,24 +110,34 @@ def step_of_7b(answer):
     """
 
 
-TREES = ((4, 2**20, 5e-6, 8e-11), (8, 100, 1e-3, 0.0), (5, 2**20, 5e-6, 8e-11), (1, 64, 1.0, 1.0), (64, 10, 0.5, 1.0))
+TREES = (
+    (4, 2**20, 5e-6, 8e-11),
+    (8, 100, 1e-3, 0.0),
+    (5, 2**20, 5e-6, 8e-11),
+    (1, 64, 1.0, 1.0),
+    (64, 10, 0.5, 1.0),
+)
 
 
 @formula("04", *TREES)
 def broadcast_seconds(n, num_bytes, alpha, beta):
     """Return the seconds that a tree needs to send `num_bytes` bytes from one rank to all n ranks.
 
-    A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of ranks that have them.
+    A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of
+    ranks that have them.
 
     Title: 4.2 The law of the broadcast
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
-    Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message of all bytes.
+    Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message
+    of all bytes.
     """
     return (n - 1).bit_length() * (alpha + beta * num_bytes)
 
 
 def _rank_0_late(fn, tensor):
-    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until rank 0 has ended."""
+    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until
+    rank 0 has ended.
+    """
     rank, signal = dist.get_rank(), torch.zeros(1)
 
     def compute():
@@ -124,13 +159,16 @@ def _rank_0_late(fn, tensor):
 def while_it_travels(tensor, compute):
     """All-reduce `tensor` while `compute()` runs, and return the sum plus what `compute` returned.
 
-    The check lets rank 0 begin only once rank 1 computes, and rank 1 computes until rank 0 has finished.
+    The check lets rank 0 begin only once rank 1 computes, and rank 1 computes until rank 0 has
+    finished.
 
     Title: 5.1 Compute while it travels
     Hint: `async_op=True` makes the call return at once, with a `Work`.
-    Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read `tensor`.
+    Hint: Three steps: start the all-reduce, call `compute()`, wait for the work. Only then read
+    `tensor`.
 
-    Stuck: Rank 0 begins only when rank 1 computes. Does the all-reduce begin before `compute()`, and the wait after?
+    Stuck: Rank 0 begins only when rank 1 computes. Does the all-reduce begin before `compute()`,
+    and the wait after?
     """
     work = dist.all_reduce(tensor, async_op=True)
     more = compute()

@@ -12,7 +12,10 @@ SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
 def _gradients(rank, world_size, shapes):
     """A tensor of each shape, with other numbers on each rank."""
-    flat = [numbers(rank + place, world_size, torch.Size(shape).numel())[0] for place, shape in enumerate(shapes)]
+    flat = [
+        numbers(rank + place, world_size, torch.Size(shape).numel())[0]
+        for place, shape in enumerate(shapes)
+    ]
     return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
 
 
@@ -43,12 +46,18 @@ def _measured(fn, *weights):
     """What `fn` finds, and the weights, which it must not change."""
     model = nn.ParameterList(weight.clone() for weight in weights)
     found = fn(model)
-    return (found.item() if isinstance(found, torch.Tensor) else found), [weight.detach() for weight in model]
+    return (found.item() if isinstance(found, torch.Tensor) else found), [
+        weight.detach() for weight in model
+    ]
 
 
 def _apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
-    risen, moved = {"equal": (0, 0), "rising": (rank, 0), "both ways": (0, (0.0, 0.5, -0.5, 0.0)[rank])}[case]
+    risen, moved = {
+        "equal": (0, 0),
+        "rising": (rank, 0),
+        "both ways": (0, (0.0, 0.5, -0.5, 0.0)[rank]),
+    }[case]
     return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
 
 
@@ -61,9 +70,11 @@ def _images(rank, world_size, more):
 
 @formula("06", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
 def deal(total, rank, world_size):
-    """Return a list of the indices of a rank's samples, dealt like cards: rank, rank + world_size, and so on.
+    """Return a list of the indices of a rank's samples, dealt like cards: rank, rank + world_size,
+    and so on.
 
-    Each of the samples 0 to total - 1 belongs to one rank. Of 1437 samples, 4 ranks get 360, 359, 359 and 359.
+    Each of the samples 0 to total - 1 belongs to one rank. Of 1437 samples, 4 ranks get 360, 359,
+    359 and 359.
 
     Title: 1.1 Deal like cards
     Hint: `range(start, stop, step)` counts in steps.
@@ -78,19 +89,27 @@ def average_gradients(model):
 
     Title: 2.1 Average gradients
     Hint: Loop with `for parameter in model.parameters():`; each `parameter.grad` is a tensor.
-    Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a number.
+    Hint: `dist.all_reduce(parameter.grad)` leaves the sum there, and a mean is a sum divided by a
+    number.
     """
     data_parallel.average_gradients(model)
 
 
-@exercise("06", cases=((True, SHAPES[0]), (True, SHAPES[1]), (False, SHAPES[2])), given=_and_samples, trial=_weighted)
+@exercise(
+    "06",
+    cases=((True, SHAPES[0]), (True, SHAPES[1]), (False, SHAPES[2])),
+    given=_and_samples,
+    trial=_weighted,
+)
 def average_weighted(model, samples):
     """Replace every gradient by that of the mean loss over the samples of all ranks.
 
-    The loss of this rank was a mean over its `samples` samples, a number that differs from rank to rank.
+    The loss of this rank was a mean over its `samples` samples, a number that differs from rank to
+    rank.
 
     Title: 2.2 Batches of different sizes
-    Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may be added.
+    Hint: The gradient of a mean over 10 samples, times 10, is the gradient of their sum; sums may
+    be added.
     Hint: All ranks need the total number of samples: an all-reduce of one number.
     """
     total = sum(gathered(samples))
@@ -101,8 +120,8 @@ def average_weighted(model, samples):
 
 @question("06", [12, 11, 11, 11])
 def batches_by_rank(answer):
-    """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be smaller
-    (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
+    """Four ranks have 353, 352, 352 and 352 images, in batches of 32, and the last batch may be
+    smaller (`drop_last=False`). How many batches does each rank have? Give a list of four numbers.
 
     Title: 3.1 How many batches?
     Hint: 11 x 32 = 352.
@@ -110,7 +129,8 @@ def batches_by_rank(answer):
     Not (11, 11, 11, 11): That is right with `drop_last=True`.
     Not (12, 12, 12, 12): 352 images are exactly 11 batches.
 
-    Why: Rank 0 has a 12th batch of one image, and waits in its all-reduce for ranks that have left the loop.
+    Why: Rank 0 has a 12th batch of one image, and waits in its all-reduce for ranks that have left
+    the loop.
     """
 
 
@@ -118,18 +138,27 @@ def batches_by_rank(answer):
 def spread(model):
     """Return, on every rank, the largest difference between two ranks in any parameter of `model`.
 
-    It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all others are equal.
-    The model must stay as it is.
+    It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all
+    others are equal. The model must stay as it is.
 
     Title: 4.1 How far apart?
-    Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX` and `MIN`.
-    Hint: `dist.all_reduce` writes its result into the tensor, so give it copies: `parameter.detach().clone()`.
+    Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX`
+    and `MIN`.
+    Hint: `dist.all_reduce` writes its result into the tensor, so give it copies:
+    `parameter.detach().clone()`.
     """
     weights = torch.stack(gathered(nn.utils.parameters_to_vector(model.parameters()).detach()))
     return (weights.amax(0) - weights.amin(0)).max().item()
 
 
-@exercise("06", worlds=(2, 3, 4), cases=SHAPES[1:], given=_gradients, trial=_in_two_buckets, limits=Limits(calls=2))
+@exercise(
+    "06",
+    worlds=(2, 3, 4),
+    cases=SHAPES[1:],
+    given=_gradients,
+    trial=_in_two_buckets,
+    limits=Limits(calls=2),
+)
 def average_buckets(buckets):
     """Replace every gradient by its mean over all ranks, with one all-reduce for each bucket.
 
@@ -137,7 +166,8 @@ def average_buckets(buckets):
 
     Title: 5.1 One all-reduce for each bucket
     Hint: `torch.cat` makes one flat tensor of the gradients of a bucket, each of them flattened.
-    Hint: `flat.split(sizes)` cuts it again; `p.grad.copy_(piece.view_as(p))` puts a piece back in its shape.
+    Hint: `flat.split(sizes)` cuts it again; `p.grad.copy_(piece.view_as(p))` puts a piece back in
+    its shape.
 
     Limit: There are two buckets: does each travel as one tensor?
     """
@@ -146,13 +176,18 @@ def average_buckets(buckets):
 
 @exercise("06", cases=(5, 1, 0), given=_images)
 def confusion(labels, predicted, classes):
-    """Return, on every rank, the table of all ranks' images: how many with label i were taken for j, at [i, j].
+    """Return, on every rank, the table of all ranks' images: how many with label i were taken for
+    j, at [i, j].
 
-    `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x `classes`.
+    `labels` and `predicted` are this rank's own, as int64. The table is int64, `classes` x
+    `classes`.
 
     Title: 6.1 Which digits are confused?
     Hint: Count your own images first, and then add up the tables of all ranks.
-    Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes * labels + predicted`.
+    Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes *
+    labels + predicted`.
     """
-    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(classes, classes)
+    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(
+        classes, classes
+    )
     return sum(gathered(table))

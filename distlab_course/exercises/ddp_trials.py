@@ -1,7 +1,8 @@
-"""How the answers of labs 07, 21 and 22 are tried: facts about what a training, a backward or a file leaves behind.
+"""How the answers of labs 07, 21 and 22 are tried: facts about what a training, a backward or a
+file leaves behind.
 
-Runs on every rank of the small world, called by distlab's check; the exercises are in distributed_data_parallel.py,
-fewer_bytes.py and stop_and_resume.py.
+Runs on every rank of the small world, called by distlab's check; the exercises are in
+distributed_data_parallel.py, fewer_bytes.py and stop_and_resume.py.
 """
 
 import contextlib
@@ -46,7 +47,9 @@ def flat(tensors):
 
 
 def watched(seed):
-    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each forward."""
+    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each
+    forward.
+    """
     torch.manual_seed(seed)
     model = nn.Linear(2, 2)
     model.history = []
@@ -60,7 +63,9 @@ def gradient(model):
 
 
 def within_2_percent(found, exact, largest):
-    """The exact values if none that was found differs by more than 2 % of the largest; else what was found."""
+    """The exact values if none that was found differs by more than 2 % of the largest; else what
+    was found.
+    """
     return exact if (found - exact).abs().max() <= 0.02 * largest else found
 
 
@@ -72,7 +77,11 @@ def of_a_training(model, samples):
     return {
         "samples": Seen(f"{sum(map(len, first))} samples an epoch"),
         "order": Seen("one order for both epochs" if first == second else "shuffled in each epoch"),
-        "end": Seen("one model in the end" if len(models) == 1 else f"{len(models)} different models in the end"),
+        "end": Seen(
+            "one model in the end"
+            if len(models) == 1
+            else f"{len(models)} different models in the end"
+        ),
     }
 
 
@@ -93,7 +102,9 @@ def repaired(fn, count):
     batch = samples.read[:BATCH]
     nn.functional.cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
     average = torch.stack(gathered(gradient(again))).mean(0)
-    follows = torch.allclose((before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3)
+    follows = torch.allclose(
+        (before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3
+    )
     written = gathered(save.call_count)
     return of_a_training(model, samples) | {
         "step": Seen(f"step 0 {'follows' if follows else 'does not follow'} the clipped average"),
@@ -124,7 +135,9 @@ def after_backward(fn, *arguments):
 def in_pieces(fn, count):
     """Go backward in `count` pieces of a batch of 12 images, other ones on each rank."""
     batch = Numbered(12, seed=dist.get_rank())
-    return after_backward(fn, list(zip(batch.images.chunk(count), batch.labels.chunk(count), strict=True)))
+    return after_backward(
+        fn, list(zip(batch.images.chunk(count), batch.labels.chunk(count), strict=True))
+    )
 
 
 def uneven(fn, count):
@@ -154,7 +167,9 @@ def with_hook(hook, state, width):
 
 
 class Begun:
-    """What an all-reduce of a tensor returns, which notes that it is waited for; one that is not asynchronous waits."""
+    """What an all-reduce of a tensor returns, which notes that it is waited for; one that is not
+    asynchronous waits.
+    """
 
     def __init__(self, tensor, work):
         self.num_bytes, self.waited, self._work = tensor.nbytes, work is None, work
@@ -192,11 +207,15 @@ def with_half(fn, width):
 
     with all_reduces() as begun:
         found = with_hook(hook, None, width)
-    return Seen(f"sends {sum(one.num_bytes for one in begun)} bytes{' and waits' if any(waits) else ''}"), found
+    return Seen(
+        f"sends {sum(one.num_bytes for one in begun)} bytes{' and waits' if any(waits) else ''}"
+    ), found
 
 
 def with_own_sum(fn, width):
-    """How many numbers a hook has added up with the all-reduce that it was given, and the gradients."""
+    """How many numbers a hook has added up with the all-reduce that it was given, and the
+    gradients.
+    """
     sizes = []
 
     def own_sum(tensor):
@@ -218,8 +237,12 @@ def in_bytes(fn, tensor):
 
 
 def over_rounds(fn, tensor, rounds=ROUNDS):
-    """Average the same tensor in several rounds with one residual; the exact sum of the averages, if it is near."""
-    everyone = torch.stack([noise(rank, None, len(tensor))[0] for rank in range(dist.get_world_size())])
+    """Average the same tensor in several rounds with one residual; the exact sum of the averages,
+    if it is near.
+    """
+    everyone = torch.stack(
+        [noise(rank, None, len(tensor))[0] for rank in range(dist.get_world_size())]
+    )
     residual, averages = torch.zeros_like(tensor), tensor.repeat(rounds, 1)
     for one in averages:
         fn(one, residual)
@@ -227,7 +250,9 @@ def over_rounds(fn, tensor, rounds=ROUNDS):
 
 
 def saved(fn, epoch):
-    """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and what is in it."""
+    """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and
+    what is in it.
+    """
     written, save, ddp = [], torch.save, DistributedDataParallel(watched(0))
     folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
     path = Path(folder, "run.pt")
@@ -239,14 +264,21 @@ def saved(fn, epoch):
 
     with mock.patch.object(torch, "save", slowly):
         fn(path, ddp, torch.optim.SGD(ddp.parameters(), lr=RATE), epoch)
-    waited, places = all(gathered(path.exists())), [place for places in gathered(written) for place in places]
+    waited, places = (
+        all(gathered(path.exists())),
+        [place for places in gathered(written) for place in places],
+    )
     state = torch.load(path) if path.exists() else {}
     dist.barrier()
     shutil.rmtree(folder, ignore_errors=True)
     return {
         "file": Seen(f"times written: {len(places)}, {', '.join(sorted(set(places)))}"),
-        "end": Seen("is there when every rank returns" if waited else "is not there yet when a rank returns"),
-        "content": Seen(f"{', '.join(sorted(state))}; weights: {', '.join(state.get('model', ()))}"),
+        "end": Seen(
+            "is there when every rank returns" if waited else "is not there yet when a rank returns"
+        ),
+        "content": Seen(
+            f"{', '.join(sorted(state))}; weights: {', '.join(state.get('model', ()))}"
+        ),
     }
 
 

@@ -10,11 +10,14 @@ from torch.utils.data import DataLoader, DistributedSampler
 from distlab.checking import Exercise, as_they_are, gathered
 from distlab_course.exercises import ddp_trials
 
-with_ddp = partial(Exercise, "07", given=as_they_are, seconds=20.0)  # the first DDP on a rank imports for seconds
+# the first DDP on a rank imports for seconds
+with_ddp = partial(Exercise, "07", given=as_they_are, seconds=20.0)
 
 
 def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
-    """A training with DDP that shuffles in each epoch; the averaged gradient is clipped to `max_norm`."""
+    """A training with DDP that shuffles in each epoch; the averaged gradient is clipped to
+    `max_norm`.
+    """
     sampler, ddp = DistributedSampler(samples), nn.parallel.DistributedDataParallel(model)
     loader = DataLoader(samples, batch, sampler=sampler)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
@@ -38,21 +41,26 @@ def three_lines(model, samples, batch, epochs):
     Title: 1.1 Three lines
     Hint: What must you give the loader so that each rank reads a different part of the samples?
     Hint: `DataLoader(samples, batch, sampler=sampler)`: a loader with a sampler takes no `shuffle`.
-    Hint: Wrap the model in DDP before you make the optimizer, and begin each epoch with `sampler.set_epoch(epoch)`.
+    Hint: Wrap the model in DDP before you make the optimizer, and begin each epoch with
+    `sampler.set_epoch(epoch)`.
     """
     _train(model, samples, batch, epochs)
 
 
 @with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.shared)
 def share_right(model, samples):
-    """Return, on every rank, the share of all samples that the model classifies correctly; every sample counts once.
+    """Return, on every rank, the share of all samples that the model classifies correctly; every
+    sample counts once.
 
-    `samples[i]` is an image and its label, and no rank may read more than its part: `len(samples) / world_size` of
-    them, rounded up. `model(image).argmax()` is the class that the model predicts for an image.
+    `samples[i]` is an image and its label, and no rank may read more than its part: `len(samples) /
+    world_size` of them, rounded up. `model(image).argmax()` is the class that the model predicts
+    for an image.
 
     Title: 1.2 Each sample once
-    Hint: `range(rank, len(samples), world_size)` gives the indices of one part; no sample is in two parts.
-    Hint: The parts differ in size, so the mean of their shares is not the share of all samples. What can be added up?
+    Hint: `range(rank, len(samples), world_size)` gives the indices of one part; no sample is in two
+    parts.
+    Hint: The parts differ in size, so the mean of their shares is not the share of all samples.
+    What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
     """
     part = [samples[i] for i in range(dist.get_rank(), len(samples), dist.get_world_size())]
@@ -62,14 +70,16 @@ def share_right(model, samples):
 
 @with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_own_sum)
 def own_hook(state, bucket):
-    """A communication hook that averages a bucket with your all-reduce, `state`; it returns a Future of the average.
+    """A communication hook that averages a bucket with your all-reduce, `state`; it returns a
+    Future of the average.
 
     `state(tensor)` replaces a flat tensor, on every rank, by its sum over all ranks.
 
     Title: 2.1 Your all-reduce as the hook
     Hint: `bucket.buffer()` is the flat tensor with all gradients of the bucket.
     Hint: `state` leaves the sum in that tensor. What turns it into the average?
-    Hint: `future = torch.futures.Future()`, then `future.set_result(average)`, and return the future.
+    Hint: `future = torch.futures.Future()`, then `future.set_result(average)`, and return the
+    future.
     """
     state(bucket.buffer())
     future = torch.futures.Future()
@@ -81,12 +91,15 @@ def own_hook(state, bucket):
 def five_faults(model, samples, batch, epochs, path):
     """Fix the five faults, so that the script trains one model on all ranks and saves it.
 
-    It is meant to start from random weights, the same on every rank; take `batch` samples per rank and step,
-    reshuffled in every epoch; clip the gradient of the global batch to a norm of 1; write the file once per epoch.
+    It is meant to start from random weights, the same on every rank; take `batch` samples per rank
+    and step, reshuffled in every epoch; clip the gradient of the global batch to a norm of 1; write
+    the file once per epoch.
 
     Title: 4.1 Five faults
-    Hint: Let each rank print its weights, samples, gradients and files. What must be the same, and what must differ?
-    Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part of it?
+    Hint: Let each rank print its weights, samples, gradients and files. What must be the same, and
+    what must differ?
+    Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part
+    of it?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
     """
     _train(model, samples, batch, epochs, max_norm=1.0, path=path)

@@ -1,4 +1,6 @@
-"""The exercises of lab 11: all-reduces with fewer steps, with segments, by host, and through shared memory."""
+"""The exercises of lab 11: all-reduces with fewer steps, with segments, by host, and through shared
+memory.
+"""
 
 from functools import partial
 from math import ceil
@@ -21,12 +23,18 @@ def _in_segments(n, length, item):
 
 
 def _on_two_hosts(fn, tensor, events):
-    """The tensor after `fn`, with ranks 0 and 1 on one host and 2 and 3 on another, and what crossed the cable."""
+    """The tensor after `fn`, with ranks 0 and 1 on one host and 2 and 3 on another, and what
+    crossed the cable.
+    """
     rank = dist.get_rank()
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
     across, begun = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2], len(events)
     fn(tensor, inside, across)
-    crossing = [event for event in events[begun:] if {one // 2 for one in getattr(event, "members", ())} == {0, 1}]
+    crossing = [
+        event
+        for event in events[begun:]
+        if {one // 2 for one in getattr(event, "members", ())} == {0, 1}
+    ]
     share = sum(event.sent[0] for event in crossing) / tensor.nbytes
     why = "Between the hosts each rank should all-reduce only its own half."
     return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
@@ -38,10 +46,11 @@ def _doubling(n, length, item):
 
 @messages(limits=_doubling, race=Race(256, ours=10.2e-6, target=15e-6))
 def doubling_for_any_n(tensor):
-    """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any number of ranks.
+    """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any
+    number of ranks.
 
-    Let p be the largest power of two that is not above n: each rank r >= p lends its numbers to rank r - p, the first
-    p ranks do the doubling, and those that borrowed give the result back.
+    Let p be the largest power of two that is not above n: each rank r >= p lends its numbers to
+    rank r - p, the first p ranks do the doubling, and those that borrowed give the result back.
 
     Title: 1.1 Doubling for any number of ranks
     Hint: In step s, rank r exchanges its whole sum with rank r ^ 2**s, and adds what arrives.
@@ -61,16 +70,19 @@ def seconds_of(name, n, num_bytes, alpha, beta):
 
     Title: 2.1 Six formulas
     Hint: How many steps are there, and how many bytes does a message carry in each?
-    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that in total?
+    Hint: In halving and doubling the messages are 1/2, 1/4, 1/8 ... of the tensor: how much is that
+    in total?
     """
     return cost(name, num_bytes, n, alpha, beta)
 
 
 @formula("11", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (64, 1e-6, 4e-11))
 def ring_beats_doubling(n, alpha, beta):
-    """Return the size in bytes above which the ring is faster than recursive doubling, for n a power of two.
+    """Return the size in bytes above which the ring is faster than recursive doubling, for n a
+    power of two.
 
-    The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta m).
+    The ring takes 2 (n - 1) (alpha + beta m / n) for m bytes, doubling takes log2(n) (alpha + beta
+    m).
 
     Title: 2.2 Where the ring wins
     Hint: Both are straight lines in m: where do they cross?
@@ -79,9 +91,14 @@ def ring_beats_doubling(n, alpha, beta):
     return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
 
 
-@messages(cases=(32, 50, (40, torch.int64)), limits=_in_segments, race=Race(2**20, ours=533e-6, target=600e-6))
+@messages(
+    cases=(32, 50, (40, torch.int64)),
+    limits=_in_segments,
+    race=Race(2**20, ours=533e-6, target=600e-6),
+)
 def ring_in_segments(tensor):
-    """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the same time.
+    """The ring all-reduce with each chunk cut into 4 segments, a message each, that travel at the
+    same time.
 
     Title: 3.1 Four segments per step
     Hint: `[chunk.tensor_split(4) for chunk in tensor.tensor_split(world_size)]`.
@@ -92,17 +109,22 @@ def ring_in_segments(tensor):
     dist.all_reduce(tensor)
 
 
-@Exercise("11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_on_two_hosts)
+@Exercise(
+    "11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_on_two_hosts
+)
 def two_level_all_reduce(tensor, inside, across):
-    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts with two ranks each.
+    """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts
+    with two ranks each.
 
-    `inside` is the group of the two ranks of this host, `across` that of the ranks with the same place on both hosts.
-    Each rank may all-reduce only half of the tensor in `across`. The length of the tensor is even.
+    `inside` is the group of the two ranks of this host, `across` that of the ranks with the same
+    place on both hosts. Each rank may all-reduce only half of the tensor in `across`. The length of
+    the tensor is even.
 
     Title: 5.1 Two levels
     Hint: Reduce-scatter in `inside`, all-reduce in `across`, all-gather in `inside`.
-    Hint: `halves = list(tensor.tensor_split(2))`; `dist.reduce_scatter(mine, halves, group=inside)` needs a tensor
-    `mine` of the length of a half, and `dist.all_gather(halves, mine, group=inside)` writes into `tensor`.
+    Hint: `halves = list(tensor.tensor_split(2))`; `dist.reduce_scatter(mine, halves, group=inside)`
+    needs a tensor `mine` of the length of a half, and `dist.all_gather(halves, mine, group=inside)`
+    writes into `tensor`.
 
     Stuck: Do both ranks of a group make the same calls on it?
     """
@@ -115,15 +137,18 @@ def two_level_all_reduce(tensor, inside, across):
 
 @question(6.0)
 def without_the_second_barrier(answer):
-    """Two ranks call `slots_all_reduce` without its second barrier: first with a tensor of one 1.0 on each rank, then
-    with one 5.0 on each. Rank 0 is faster. Which wrong sum can rank 1 get from the first call?
+    """Two ranks call `slots_all_reduce` without its second barrier: first with a tensor of one 1.0
+    on each rank, then with one 5.0 on each. Rank 0 is faster. Which wrong sum can rank 1 get from
+    the first call?
 
     Title: 6.1 Without the second barrier
-    Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank 1 by then?
+    Hint: Rank 0 returns from the first call and writes the next number into its slot. Where is rank
+    1 by then?
 
     Not 2.0: That is the right sum of the first call.
     Not 10.0: Rank 1 has not written its own 5.0 by then.
     Otherwise: What is in the two slots when rank 1 reads them late?
 
-    Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps it from doing so.
+    Why: Rank 0 may have written 5.0 before rank 1 reads the slots: 5 + 1. The second barrier keeps
+    it from doing so.
     """

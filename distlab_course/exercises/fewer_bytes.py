@@ -8,37 +8,50 @@ import torch.distributed as dist
 from distlab.checking import Exercise, Limits, as_they_are
 from distlab_course.exercises import ddp_trials
 
-exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)  # a rank's first DDP imports for seconds
+# a rank's first DDP imports for seconds
+exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)
 
 
 @exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.with_half)
 def half_hook(state, bucket):
-    """A hook that sends a bucket as `torch.bfloat16` without waiting, and returns a Future of the average.
+    """A hook that sends a bucket as `torch.bfloat16` without waiting, and returns a Future of the
+    average.
 
-    `bucket.buffer()` is a flat tensor of float32. At most 2 bytes a number may be sent, and no number of the average
-    may be wrong by more than 2 % of the largest. `ddp.register_comm_hook(None, half_hook)` makes DDP use it.
+    `bucket.buffer()` is a flat tensor of float32. At most 2 bytes a number may be sent, and no
+    number of the average may be wrong by more than 2 % of the largest.
+    `ddp.register_comm_hook(None, half_hook)` makes DDP use it.
 
     Title: 1.1 A hook that sends half
-    Hint: `dist.all_reduce(half, async_op=True)` returns at once; its `get_future()` is a Future of a list of tensors.
+    Hint: `dist.all_reduce(half, async_op=True)` returns at once; its `get_future()` is a Future of
+    a list of tensors.
     Hint: `future.then(fn)` is a Future of `fn(future)`, where `future.value()` is that list.
-    Hint: In `fn`, divide by `world_size` and copy into the buffer, which is float32: `bucket.buffer().copy_(...)`.
+    Hint: In `fn`, divide by `world_size` and copy into the buffer, which is float32:
+    `bucket.buffer().copy_(...)`.
     """
     half = bucket.buffer().bfloat16()
     future = dist.all_reduce(half, async_op=True).get_future()
-    return future.then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(dist.get_world_size()))
+    return future.then(
+        lambda done: bucket.buffer().copy_(done.value()[0]).div_(dist.get_world_size())
+    )
 
 
-@exercise(cases=(7, 100, 1000), trial=ddp_trials.in_bytes, limits=lambda n, length, item: Limits(2 * length + 64))
+@exercise(
+    cases=(7, 100, 1000),
+    trial=ddp_trials.in_bytes,
+    limits=lambda n, length, item: Limits(2 * length + 64),
+)
 def average_in_bytes(flat):
     """Replace `flat`, float32, by its average over the ranks, and send 8 bits a number.
 
-    The ranks find the largest absolute value with an all-reduce of one number. Each rounds its numbers to whole steps
-    of the same size, as `torch.int8`, and the sum must fit into 8 bits as well. No number may be wrong by more than 2 %
-    of that largest value.
+    The ranks find the largest absolute value with an all-reduce of one number. Each rounds its
+    numbers to whole steps of the same size, as `torch.int8`, and the sum must fit into 8 bits as
+    well. No number may be wrong by more than 2 % of that largest value.
 
     Title: 2.1 8 bits a number
-    Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves that range?
-    Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what is sent.
+    Hint: int8 goes from -128 to 127. How many steps may each of n ranks use, so that no sum leaves
+    that range?
+    Hint: `step = highest / (127 // world_size)`, and `(flat / step).round().to(torch.int8)` is what
+    is sent.
 
     Limit: Is everything that you send of type torch.int8, except for one number?
     """
@@ -54,14 +67,15 @@ def _in_rounds(n, length, item):
 def with_feedback(flat, residual):
     """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
 
-    `residual` has the shape of `flat` and belongs to this rank. Add it to `flat` before you round, and leave in it what
-    rounding takes away. It is called 8 times with the same gradient: the sum of the 8 averages may be wrong by no
-    more than 2 % of the largest value.
+    `residual` has the shape of `flat` and belongs to this rank. Add it to `flat` before you round,
+    and leave in it what rounding takes away. It is called 8 times with the same gradient: the sum
+    of the 8 averages may be wrong by no more than 2 % of the largest value.
 
     Title: 2.2 Error feedback
     Hint: You send `steps * step`. What did you mean to send? The difference is the new residual.
     Hint: `residual.copy_(...)` writes into the tensor; `residual = ...` would only rename it here.
-    Hint: Compute the residual before the all-reduce, because that replaces your `steps` by the sum of all ranks.
+    Hint: Compute the residual before the all-reduce, because that replaces your `steps` by the sum
+    of all ranks.
 
     Limit: Is everything that you send of type torch.int8, except for one number?
     """

@@ -11,9 +11,16 @@ import torch.distributed as dist
 
 from distlab.checking import Exercise, gathered, nothing, question
 
-with_store = partial(Exercise, worlds=(1, 2, 3), cases=(None,), given=nothing)  # the trial makes the store
+# the trial makes the store
+with_store = partial(Exercise, worlds=(1, 2, 3), cases=(None,), given=nothing)
 
-LOGS = {"A": "rank missing", "B": "world size", "C": "port taken", "D": "stale keys", "E": "interface"}
+LOGS = {
+    "A": "rank missing",
+    "B": "world size",
+    "C": "port taken",
+    "D": "stale keys",
+    "E": "interface",
+}
 
 
 class _Late(dist.FileStore):
@@ -76,12 +83,15 @@ def _came_before_leaving(barrier):
 
 @with_store("30", trial=_came_before_leaving)
 def store_barrier(store, rank, world_size, name):
-    """Block until every rank has called this function with the same name; use only the store's `add`, `set` and `wait`.
+    """Block until every rank has called this function with the same name; use only the store's
+    `add`, `set` and `wait`.
 
-    It is called in three rounds, each under another name; the check notes how many ranks had come when each rank left.
+    It is called in three rounds, each under another name; the check notes how many ranks had come
+    when each rank left.
 
     Title: 1.1 A barrier made of a store
-    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank can tell that it is the last one?
+    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank can tell that it is the
+    last one?
     Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
     Hint: Both keys need the name in them, or the second round finds those of the first.
     """
@@ -90,27 +100,34 @@ def store_barrier(store, rank, world_size, name):
 
 @question("30", 4096)
 def store_reads(answer):
-    """64 ranks call `init_process_group` over gloo. How many times is a key read, counting all ranks?
+    """64 ranks call `init_process_group` over gloo. How many times is a key read, counting all
+    ranks?
 
     Title: 2.1 How many reads?
     Hint: Look at the picture of 3 ranks. How many keys does each of them read?
 
     Otherwise: With 3 ranks there are 9 reads, 3 by each rank.
 
-    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of only 64 keys.
+    Why: Each rank reads the address of every rank, its own included: 64 * 64 are 4096 reads, of
+    only 64 keys.
     """
 
 
 def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
     store = new_store(_Late)
-    numbers = sorted(str(number) for numbers in gathered([take(store), take(store)]) for number in numbers)
-    return ", ".join(numbers) + ("" if len(set(numbers)) == len(numbers) else " (the same number twice)")
+    numbers = sorted(
+        str(number) for numbers in gathered([take(store), take(store)]) for number in numbers
+    )
+    return ", ".join(numbers) + (
+        "" if len(set(numbers)) == len(numbers) else " (the same number twice)"
+    )
 
 
 @with_store("30", trial=_all_numbers)
 def take_number(store):
-    """Return the next unused number, counting from 0; no two calls on any rank may get the same one.
+    """Return the next unused number, counting from 0; no two calls on any rank may get the same
+    one.
 
     Each rank calls it twice; the check compares the numbers of all ranks, sorted.
 
@@ -125,15 +142,18 @@ def take_number(store):
 def five_logs(answer):
     """Give each of the logs A to E its cause: a dict such as {"A": "port taken", "B": ...}.
 
-    The causes: "rank missing", "world size" (the ranks disagree about it), "port taken", "interface" (an address that
-    others cannot reach), "stale keys" (of an earlier attempt), and "wrong address" (of the store).
+    The causes: "rank missing", "world size" (the ranks disagree about it), "port taken",
+    "interface" (an address that others cannot reach), "stale keys" (of an earlier attempt), and
+    "wrong address" (of the store).
 
     Title: 4.1 Five anonymous logs
     Hint: Which ranks have reached the store, and which have passed it? Who serves it?
-    Hint: "Connection refused" comes after the store: an address was read there. Whose address, and from when?
+    Hint: "Connection refused" comes after the store: an address was read there. Whose address, and
+    from when?
 
-    Why: In A one client is missing; in B rank 0 expects more ranks than the others do; in C the port is taken; in D
-    rank 0 has read the address of a rank 1 that is gone; in E two machines exchange loopback addresses.
+    Why: In A one client is missing; in B rank 0 expects more ranks than the others do; in C the
+    port is taken; in D rank 0 has read the address of a rank 1 that is gone; in E two machines
+    exchange loopback addresses.
     """
     wrong = [log for log in LOGS if dict(answer).get(log) != LOGS[log]]
     right = [log for log in LOGS if log not in wrong]
@@ -141,7 +161,9 @@ def five_logs(answer):
 
 
 def _sums_of_groups(build):
-    """The sum over the ranks in each of three groups, and how many keys these have written, as far as they have to."""
+    """The sum over the ranks in each of three groups, and how many keys these have written, as far
+    as they have to.
+    """
     rank, n, sums = dist.get_rank(), dist.get_world_size(), []
     store = new_store()
     for cycle in range(3):
@@ -155,12 +177,14 @@ def _sums_of_groups(build):
 def build_again(store, rank, world_size, cycle):
     """Leave the default group and build it again on `store`, which is the same store each time.
 
-    `cycle` counts the calls from 0. Three groups in a row must add up correctly, and none may write a key
-    that an earlier one wrote.
+    `cycle` counts the calls from 0. Three groups in a row must add up correctly, and none may write
+    a key that an earlier one wrote.
 
     Title: 5.1 Build the group again
-    Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=..., rank=..., ...)` joins.
-    Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix does no other cycle have?
+    Hint: `dist.destroy_process_group()` leaves it; `dist.init_process_group("gloo", store=...,
+    rank=..., ...)` joins.
+    Hint: `dist.PrefixStore(prefix, store)` puts a prefix before every key. Which prefix does no
+    other cycle have?
     """
     dist.destroy_process_group()
     own = dist.PrefixStore(f"cycle {cycle}", store)

@@ -48,14 +48,19 @@ def where_am_i(environment):
     Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a string.
     Hint: `environment.get("RANK", "0")` is "0" if the variable is missing.
     """
-    return tuple(int(environment.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    return tuple(
+        int(environment.get(name, one))
+        for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
 
 
 @formula("08", (None, 0), (None, 3), ("2,3", 0), ("2,3", 1), ("5,1,4", 2))
 def physical_gpu(visible, local_rank):
-    """Return the number by which `nvidia-smi` knows the GPU of a rank that uses the device `cuda:<local_rank>`.
+    """Return the number by which `nvidia-smi` knows the GPU of a rank that uses the device
+    `cuda:<local_rank>`.
 
-    `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all GPUs are visible.
+    `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all
+    GPUs are visible.
 
     Title: 2.2 Which GPU is it?
     Hint: The process numbers the GPUs that it can see from 0, in the order of the list.
@@ -67,9 +72,14 @@ def physical_gpu(visible, local_rank):
 def _words(line):
     """The words after torchrun in a command line."""
     words = shlex.split(line)
-    begin = next((i for i, word in enumerate(words) if word.endswith(("torchrun", "torch.distributed.run"))), None)
+    begin = next(
+        (i for i, word in enumerate(words) if word.endswith(("torchrun", "torch.distributed.run"))),
+        None,
+    )
     if begin is None:
-        raise ValueError(f"`{line.split()[0]}` alone starts one process; the command must call torchrun")
+        raise ValueError(
+            f"`{line.split()[0]}` alone starts one process; the command must call torchrun"
+        )
     return words[begin + 1 :]
 
 
@@ -88,35 +98,60 @@ def parsed(words):
 
 @question("08")
 def two_nodes(answer):
-    """Start train.py on two machines, node-a and node-b, with 8 ranks on each; node-a is the meeting point.
+    """Start train.py on two machines, node-a and node-b, with 8 ranks on each; node-a is the
+    meeting point.
 
-    Give the command line, a string, if it is the same on both machines; otherwise a list of two, that of node-a first.
+    Give the command line, a string, if it is the same on both machines; otherwise a list of two,
+    that of node-a first.
 
     Title: 3.1 The command for two machines
-    Hint: `--nnodes` is the number of machines, and `--nproc-per-node` the number of ranks on each of them.
-    Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With `--master-addr`, you number the
-    machines yourself, with `--node-rank`.
+    Hint: `--nnodes` is the number of machines, and `--nproc-per-node` the number of ranks on each
+    of them.
+    Hint: One command for both: `--rdzv-backend c10d --rdzv-endpoint HOST:PORT`. With
+    `--master-addr`, you number the machines yourself, with `--node-rank`.
 
-    Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where to meet.
+    Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where
+    to meet.
     """
     try:
-        first, second = (parsed(_words(line)) for line in ([answer] * 2 if isinstance(answer, str) else answer))
+        first, second = (
+            parsed(_words(line)) for line in ([answer] * 2 if isinstance(answer, str) else answer)
+        )
     except ValueError as error:
         return f"{error}."
     static, numbers = first.rdzv_backend == "static", (first.node_rank, second.node_rank)
-    masters = [f"{one.master_addr}:{one.master_port}" if static else "localhost" for one in (first, second)]
-    places = {one.rdzv_endpoint or master for one, master in zip((first, second), masters, strict=True)}
+    masters = [
+        f"{one.master_addr}:{one.master_port}" if static else "localhost" for one in (first, second)
+    ]
+    places = {
+        one.rdzv_endpoint or master for one, master in zip((first, second), masters, strict=True)
+    }
     faults = [
-        (first.standalone or second.standalone, "--standalone is for one machine: each would have a world of its own."),
+        (
+            first.standalone or second.standalone,
+            "--standalone is for one machine: each would have a world of its own.",
+        ),
         (
             not {first.nnodes, second.nnodes} <= {"2", "2:2"},
             "Each machine waits for --nnodes machines, itself included: 2.",
         ),
-        ({first.nproc_per_node, second.nproc_per_node} != {"8"}, "--nproc-per-node counts ranks on one machine: 8."),
-        (len(places) > 1, f"They would not meet: one goes to {', the other to '.join(sorted(places))}."),
-        (not min(places).startswith("node-a"), f"They must meet at node-a, but this leads to {min(places)}."),
+        (
+            {first.nproc_per_node, second.nproc_per_node} != {"8"},
+            "--nproc-per-node counts ranks on one machine: 8.",
+        ),
+        (
+            len(places) > 1,
+            f"They would not meet: one goes to {', the other to '.join(sorted(places))}.",
+        ),
+        (
+            not min(places).startswith("node-a"),
+            f"They must meet at node-a, but this leads to {min(places)}.",
+        ),
         (static and numbers != (0, 1), "Which machine is 0, which is 1? See --node-rank."),
-        ({first.training_script, second.training_script} != {"train.py"}, "The script, train.py, comes at the end."),
+        (
+            {first.training_script, second.training_script} != {"train.py"},
+            "The script, train.py, comes at the end.",
+        ),
     ]
     return next((words for wrong, words in faults if wrong), True)
 
@@ -125,7 +160,8 @@ def two_nodes(answer):
 def count_demos(machines, per_machine, spawned):
     """Return (processes that call demo, those of them that believe they are rank 0).
 
-    On each machine torchrun starts `per_machine` copies of a script that spawns ranks by mistake, `spawned` in each.
+    On each machine torchrun starts `per_machine` copies of a script that spawns ranks by mistake,
+    `spawned` in each.
 
     Title: 4.1 How many call demo?
     Hint: How many copies of the script are there?
@@ -144,9 +180,23 @@ def _printed(folder, *arguments):
 
 
 def _printed_with(temporary, folder, *arguments):
-    given = {name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)}
-    environment = {**given, "GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHON_COLORS": "0", "TMPDIR": temporary}
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
+    }
+    environment = {
+        **given,
+        "GLOO_SOCKET_IFNAME": loopback_interface(),
+        "PYTHON_COLORS": "0",
+        "TMPDIR": temporary,
+    }
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "stdin": subprocess.DEVNULL,
+        "text": True,
+    }
     program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
     try:
         return program.communicate(timeout=120)[0]
@@ -160,13 +210,17 @@ def _printed_with(temporary, folder, *arguments):
 
 @question("08")
 def repair_spawning(answer):
-    """Repair `spawning.py`, so that torchrun can run it on 2 ranks and plain `python` still starts 2 ranks.
+    """Repair `spawning.py`, so that torchrun can run it on 2 ranks and plain `python` still starts
+    2 ranks.
 
-    Give the path of the repaired file. Both ways are really tried, with the argument 10, the timeout in seconds.
+    Give the path of the repaired file. Both ways are really tried, with the argument 10, the
+    timeout in seconds.
 
     Title: 4.2 Repair spawning.py
-    Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the script.
-    Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own. Otherwise: spawn.
+    Hint: Only one program may start ranks. Under torchrun, `RANK` is in the environment of the
+    script.
+    Hint: Under torchrun: `dist.init_process_group("gloo")`, without a port or a rank of your own.
+    Otherwise: spawn.
 
     Why: `RANK` in the environment means that a launcher started this process, as one rank.
     """
@@ -177,16 +231,22 @@ def repair_spawning(answer):
             shutil.copy(answer, f"{folder}/script.py")
             Path(folder, "toy.py").write_text(TOY)
             printed = _printed(folder, *way, "script.py", "10")
-        trained = sorted(line for line in printed.splitlines() if line.startswith("rank ") and " of " in line)
+        trained = sorted(
+            line for line in printed.splitlines() if line.startswith("rank ") and " of " in line
+        )
         if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
-            errors = re.findall(r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed))
+            errors = re.findall(
+                r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed)
+            )
             found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
             return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
     return True
 
 
 def shown_by(line, script):
-    """Run a torchrun command line on this script: (what the terminal shows, the texts of the log files by path)."""
+    """Run a torchrun command line on this script: (what the terminal shows, the texts of the log
+    files by path).
+    """
     with tempfile.TemporaryDirectory() as folder:
         words = _words(line)
         Path(folder, parsed(words).training_script).write_text(script)
@@ -197,13 +257,15 @@ def shown_by(line, script):
 
 @question("08")
 def resume_command(answer):
-    """`resnet_ddp.py` was stopped after 2 epochs, and its checkpoint is `run.pt`: continue until 5 epochs are done.
+    """`resnet_ddp.py` was stopped after 2 epochs, and its checkpoint is `run.pt`: continue until 5
+    epochs are done.
 
-    Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a stand-in for the
-    script prints the options that it received.
+    Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a
+    stand-in for the script prints the options that it received.
 
     Title: 5.1 Continue tomorrow
-    Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and `--resume`.
+    Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and
+    `--resume`.
     Hint: `--epochs` counts all epochs, including those before the stop.
 
     Why: torchrun takes the options before the script, and the script those after it.
@@ -218,7 +280,13 @@ def resume_command(answer):
     epochs, path, resumed = ranks[0][1].split("|")
     faults = [
         (path != "run.pt", f"The checkpoint is run.pt, but the script was given {path or 'none'}."),
-        (resumed != "True", "The script was not told to resume: it begins again, and overwrites the checkpoint."),
-        (epochs != "5", f"The script would stop when {epochs} epochs are done, the first 2 included."),
+        (
+            resumed != "True",
+            "The script was not told to resume: it begins again, and overwrites the checkpoint.",
+        ),
+        (
+            epochs != "5",
+            f"The script would stop when {epochs} epochs are done, the first 2 included.",
+        ),
     ]
     return next((words for wrong, words in faults if wrong), True)

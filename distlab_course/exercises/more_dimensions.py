@@ -6,9 +6,11 @@ from distlab.checking import Limits, all_but, exercise, formula, gathered, quest
 
 
 def attend(query, key, value):
-    """What each query (rows, width) sees of some keys and values (keys, width), not yet divided by its total.
+    """What each query (rows, width) sees of some keys and values (keys, width), not yet divided by
+    its total.
 
-    For each query: its largest score, the sum of exp(score - largest), and the sum of these times the values.
+    For each query: its largest score, the sum of exp(score - largest), and the sum of these times
+    the values.
     """
     scores = query @ key.T / query.shape[1] ** 0.5
     largest = scores.amax(1, keepdim=True)
@@ -22,23 +24,29 @@ def _part(first, keys, scale=1.0):
     return attend(scale * torch.tensor([[1.0, 2, 3], [3, -2, 1]]), key, 10 * key.cos())
 
 
-PARTS = ((_part(0, 4), _part(12, 4)), (_part(0, 1), _part(3, 6)), (_part(0, 3, 1e3), _part(9, 3, 1e3)))
+PARTS = (
+    (_part(0, 4), _part(12, 4)),
+    (_part(0, 1), _part(3, 6)),
+    (_part(0, 3, 1e3), _part(9, 3, 1e3)),
+)
 
 
 @formula("53", *PARTS, trial=returned)
 def merge_parts(one, other):
     """Return what the same queries would have seen, had all keys been in one part.
 
-    Each part is a tuple `(largest, total, result)` with a row for each query: its largest score in this part, the sum
-    of `exp(score - largest)`, and the sum of the values, each times its `exp(score - largest)`, not yet divided by
-    `total`. Return such a tuple. Scores may be 1000.
+    Each part is a tuple `(largest, total, result)` with a row for each query: its largest score in
+    this part, the sum of `exp(score - largest)`, and the sum of the values, each times its
+    `exp(score - largest)`, not yet divided by `total`. Return such a tuple. Scores may be 1000.
 
     Title: 1.1 Merge two parts
     Hint: The largest score of both parts is `torch.maximum(one[0], other[0])`.
-    Hint: Multiply the `total` and the `result` that were made with `largest` by `exp(largest - new_largest)`.
+    Hint: Multiply the `total` and the `result` that were made with `largest` by `exp(largest -
+    new_largest)`.
     Hint: Do not divide: that is done only once, after all keys have been seen.
     """
-    # source: M. Milakov and N. Gimelshein, Online normalizer calculation for softmax, 2018, algorithm 3
+    # source: M. Milakov and N. Gimelshein, Online normalizer calculation for softmax, 2018,
+    # algorithm 3
     largest = torch.maximum(one[0], other[0])
     factors = (one[0] - largest).exp(), (other[0] - largest).exp()
     total, result = (factors[0] * one[k] + factors[1] * other[k] for k in (1, 2))
@@ -49,21 +57,35 @@ def _to_two_experts(rank, n, tokens):
     """Tokens, the two experts of each and their shares, and the factor of this rank's expert."""
     place = torch.arange(tokens + rank)
     choice = torch.stack([(place // 2 + rank) % n, (2 * place + rank + 1) % n], 1)
-    return torch.stack([place, 10 * place + rank], 1).float(), choice, torch.tensor([0.75, 0.25]), rank + 1.0
+    return (
+        torch.stack([place, 10 * place + rank], 1).float(),
+        choice,
+        torch.tensor([0.75, 0.25]),
+        rank + 1.0,
+    )
 
 
-@exercise("53", cases=(1, 2, 5), given=_to_two_experts, forbids=all_but("all_to_all"), limits=Limits(calls=3))
+@exercise(
+    "53",
+    cases=(1, 2, 5),
+    given=_to_two_experts,
+    forbids=all_but("all_to_all"),
+    limits=Limits(calls=3),
+)
 def two_experts(tokens, choice, shares, factor):
     """Return, for each token, the sum of the results of its two experts, each times its share.
 
-    Token i goes to the ranks `choice[i, 0]` and `choice[i, 1]`, and `shares[0]` and `shares[1]` are the shares of their
-    results. The expert of this rank multiplies what it gets by `factor`. Make three all-to-all
-    calls, and call no other collective.
+    Token i goes to the ranks `choice[i, 0]` and `choice[i, 1]`, and `shares[0]` and `shares[1]` are
+    the shares of their results. The expert of this rank multiplies what it gets by `factor`. Make
+    three all-to-all calls, and call no other collective.
 
     Title: 2.1 Two experts
-    Hint: Two experts are like two tokens: `tokens.repeat_interleave(2, 0)` is in the order of `choice.flatten()`.
-    Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and come back.
-    Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has both of each token.
+    Hint: Two experts are like two tokens: `tokens.repeat_interleave(2, 0)` is in the order of
+    `choice.flatten()`.
+    Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and come
+    back.
+    Hint: `results[order] = back` restores the order; then `results.view(len(tokens), 2, -1)` has
+    both of each token.
 
     Limit: Can the tokens for both experts travel together?
     """
@@ -72,13 +94,15 @@ def two_experts(tokens, choice, shares, factor):
 
 @question("53", 224)
 def tensor_against_pipeline(answer):
-    """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank send for one
-    micro-batch with tensor parallelism as an inner rank of a pipeline does? With tensor parallelism, each layer makes 2
-    ring all-reduces of the activation in the forward pass, and 2 of its gradient in the backward pass.
+    """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank
+    send for one micro-batch with tensor parallelism as an inner rank of a pipeline does? With
+    tensor parallelism, each layer makes 2 ring all-reduces of the activation in the forward pass,
+    and 2 of its gradient in the backward pass.
 
     Title: 3.1 Tensor parallel or pipeline
     Hint: In a ring all-reduce of n ranks, a rank sends 2 (n - 1) / n times the tensor.
-    Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the one before.
+    Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the
+    one before.
 
     Not 448: That is what tensor parallelism sends: what does the pipeline send?
     Not 112: That is with 2 all-reduces in each layer: does the backward pass not make 2 more?
@@ -86,5 +110,6 @@ def tensor_against_pipeline(answer):
     Not 28: With tensor parallelism each rank works on all 64 layers.
     Otherwise: Count the activations that a rank sends in each.
 
-    Why: 64 layers x 4 all-reduces x 1.75 are 448 activations, and the pipeline sends 2, whatever its stages contain.
+    Why: 64 layers x 4 all-reduces x 1.75 are 448 activations, and the pipeline sends 2, whatever
+    its stages contain.
     """

@@ -1,14 +1,31 @@
-"""The exercises of lab 10: any source, batches, objects, unequal pieces, and the collectives that lab 03 only shows."""
+"""The exercises of lab 10: any source, batches, objects, unequal pieces, and the collectives that
+lab 03 only shows.
+"""
 
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, all_but, exercise, gathered, numbers, on_rank, question
+from distlab.checking import (
+    COLLECTIVES,
+    Exercise,
+    Limits,
+    all_but,
+    exercise,
+    gathered,
+    numbers,
+    on_rank,
+    question,
+)
 
 messages = partial(Exercise, "10", forbids=COLLECTIVES)
-SHAPES = (((2, 3), torch.float32), ((4,), torch.int32), ((1, 2, 3), torch.float64), ((), torch.int64))
+SHAPES = (
+    ((2, 3), torch.float32),
+    ((4,), torch.int32),
+    ((1, 2, 3), torch.float64),
+    ((), torch.int64),
+)
 
 
 def one_call(name, **options):
@@ -44,8 +61,8 @@ def _slot(rank, n, case):
 
 @messages(worlds=(2, 3, 4))
 def collect(tensor):
-    """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own included;
-    the others return nothing.
+    """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own
+    included; the others return nothing.
 
     Rank 0 takes the messages in whatever order they come. `tensor` must not change.
 
@@ -58,13 +75,16 @@ def collect(tensor):
 
 @messages(cases=(2, 1, 3), given=_part_of_row, limits=Limits(messages=2))
 def with_edges(part):
-    """Return the part, with the last number of the rank before in front and the first of the rank after at the end.
+    """Return the part, with the last number of the rank before in front and the first of the rank
+    after at the end.
 
-    Where there is no such rank, the number is 0. Use one `batch_isend_irecv`, or none if there is nothing to send.
+    Where there is no such rank, the number is 0. Use one `batch_isend_irecv`, or none if there is
+    nothing to send.
 
     Title: 2.1 Edges
     Hint: Begin with `wide = torch.zeros(len(part) + 2)`, and put the part in its middle.
-    Hint: `wide[:1]` and `wide[-1:]` are views that can receive: `dist.P2POp(dist.irecv, wide[:1], rank - 1)`.
+    Hint: `wide[:1]` and `wide[-1:]` are views that can receive: `dist.P2POp(dist.irecv, wide[:1],
+    rank - 1)`.
     Hint: Send `part[-1:]` to the rank after and `part[:1]` to the rank before, where there is one.
 
     Limit: Each neighbour needs one number.
@@ -72,9 +92,15 @@ def with_edges(part):
     rank, wide = dist.get_rank(), torch.zeros(len(part) + 2)
     wide[1:-1] = part
     operations = []
-    for neighbour, edge, arrival in ((rank - 1, part[:1], wide[:1]), (rank + 1, part[-1:], wide[-1:])):
+    for neighbour, edge, arrival in (
+        (rank - 1, part[:1], wide[:1]),
+        (rank + 1, part[-1:], wide[-1:]),
+    ):
         if 0 <= neighbour < dist.get_world_size():
-            operations += [dist.P2POp(dist.isend, edge, neighbour), dist.P2POp(dist.irecv, arrival, neighbour)]
+            operations += [
+                dist.P2POp(dist.isend, edge, neighbour),
+                dist.P2POp(dist.irecv, arrival, neighbour),
+            ]
     for work in dist.batch_isend_irecv(operations) if operations else []:
         work.wait()
     return wide
@@ -82,7 +108,8 @@ def with_edges(part):
 
 @exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_text)
 def longest_text(text):
-    """Return, on every rank, the rank with the longest text, and the lowest such rank if several are equally long.
+    """Return, on every rank, the rank with the longest text, and the lowest such rank if several
+    are equally long.
 
     Title: 3.1 The longest text
     Hint: `dist.all_gather_object` needs a list with a slot for each rank: `[None] * world_size`.
@@ -94,22 +121,27 @@ def longest_text(text):
 
 @messages(worlds=(2,), cases=SHAPES, given=_shaped)
 def any_shape(tensor):
-    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; rank 0 returns nothing.
+    """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; rank 0 returns
+    nothing.
 
     On rank 1 `tensor` is None.
 
     Title: 3.2 Any shape
-    Hint: The receiver must know both before it can allocate. `dist.send_object_list` sends any Python objects.
-    Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two None to fill.
+    Hint: The receiver must know both before it can allocate. `dist.send_object_list` sends any
+    Python objects.
+    Hint: `dist.send_object_list([tensor.shape, tensor.dtype], dst=1)`, and on rank 1 a list of two
+    None to fill.
     """
     return on_rank(1, gathered(tensor)[0])
 
 
 @messages(cases=(3, 1, 4), given=_pieces, limits=lambda n, length, item: Limits(messages=n - 1))
 def rotate(pieces):
-    """All-to-all by rotation: `pieces[s]` is for rank s; return a list of what all ranks had for this one.
+    """All-to-all by rotation: `pieces[s]` is for rank s; return a list of what all ranks had for
+    this one.
 
-    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k, around the ring.
+    For every distance k from 1 to n - 1, rank r sends to rank r + k and receives from rank r - k,
+    around the ring.
 
     Title: 4.1 All-to-all by rotation
     Hint: Send and receive at the same time: if all ranks send first, all wait forever.
@@ -123,7 +155,9 @@ def rotate(pieces):
 def _to_many_ranks(rank, n, order):
     """Every n-th number below 10 n: in order, backwards, or some of them."""
     numbers = torch.arange(10 * n)[rank::n].clone()
-    return ({"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],)
+    return (
+        {"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],
+    )
 
 
 @exercise("10", cases=("sorted", "mixed", "some"), given=_to_many_ranks)
@@ -134,14 +168,17 @@ def send_home(numbers):
 
     Title: 4.2 Send every number home
     Hint: How many numbers go to each rank? `torch.bincount(numbers // 10, minlength=world_size)`.
-    Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the numbers.
+    Hint: `dist.all_to_all_single` exchanges these counts first, in equal pieces, and then the
+    numbers.
     Hint: The pieces must lie in rank order, so sort the numbers before you send them.
     """
     everything = torch.cat(gathered(numbers))
     return everything[everything // 10 == dist.get_rank()].sort().values
 
 
-@exercise("10", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),))
+@exercise(
+    "10", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),)
+)
 def gather_unequal(tensor):
     """Return, on every rank, the tensors of all ranks joined in rank order; their lengths differ.
 
@@ -154,12 +191,13 @@ def gather_unequal(tensor):
 
 @question("10", [1])
 def named_by_rank_0(answer):
-    """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks does the error on
-    rank 0 name? Answer with a list.
+    """Ranks 1 and 3 stay away from a `dist.monitored_barrier` without `wait_all_ranks`. Which ranks
+    does the error on rank 0 name? Answer with a list.
 
     Title: 5.1 Which ranks are named?
     Hint: Change the cell above, and run it.
-    Hint: Rank 0 waits for the report of rank 1, then rank 2, then rank 3. What does it do when the first does not come?
+    Hint: Rank 0 waits for the report of rank 1, then rank 2, then rank 3. What does it do when the
+    first does not come?
 
     Not (1, 3): With `wait_all_ranks=True` it names both.
     Not (3,): Rank 0 waits for the ranks in their order. Which of the missing ones comes first?
@@ -170,7 +208,8 @@ def named_by_rank_0(answer):
 
 @question("10", [4, 7, 6])
 def bits_of_three(answer):
-    """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of three numbers.
+    """Three ranks hold 7, 5 and 4. What do BAND, BOR and BXOR make of them? Answer with a list of
+    three numbers.
 
     Title: 6.1 Bit by bit
     Hint: In bits they are 111, 101 and 100. Look at them column by column.
@@ -180,16 +219,19 @@ def bits_of_three(answer):
     Not (4, 7, 7): Bit 0 is set in two of the numbers, an even number of times.
     Otherwise: Write the three numbers in bits, one below the other.
 
-    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. In all: 100 = 4. In any: 111 = 7. In an odd number: 110 = 6.
+    Why: Bit 2 is set three times, bit 1 once, bit 0 twice. In all: 100 = 4. In any: 111 = 7. In an
+    odd number: 110 = 6.
     """
 
 
 @messages()
 def gather_by_hand(tensor):
-    """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return nothing.
+    """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return
+    nothing.
 
     Title: 7.1 Gather by hand
-    Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other rank.
+    Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other
+    rank.
     Hint: Its own piece needs no message.
     """
     return on_rank(0, gathered(tensor))
@@ -197,11 +239,13 @@ def gather_by_hand(tensor):
 
 @exercise("10")
 def prefix_sum(tensor):
-    """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor` must not change.
+    """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor`
+    must not change.
 
     Title: 7.2 Prefix sum
     Hint: What does rank r need from rank r - 1, and what from the ranks before it?
-    Hint: Receive the sum so far from the rank before, add your own, send it to the rank after, return it.
+    Hint: Receive the sum so far from the rank before, add your own, send it to the rank after,
+    return it.
     """
     return sum(gathered(tensor)[: dist.get_rank() + 1])
 
@@ -216,23 +260,27 @@ def _matrix(rank, n, case):
 def my_row(matrix, length, src):
     """Return this rank's row of a matrix that only rank `src` has, with one `dist.scatter`.
 
-    The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is None.
+    The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is
+    None.
 
     Title: 7.3 A row for each rank
     Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
-    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for its row.
+    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for
+    its row.
     """
     return gathered(matrix)[src][dist.get_rank()]
 
 
 @one_call("broadcast", cases=((1, 0), (0, 2), (7, 3)), given=_slot)
 def broadcast_slot(tensor, slot, src):
-    """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one `dist.broadcast`.
+    """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one
+    `dist.broadcast`.
 
     All other slots stay as they are.
 
     Title: 7.4 Only one slot
     Hint: `tensor[slot]` is a tensor, too: a view of one number, in the memory of `tensor`.
-    Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the same `src`.
+    Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the
+    same `src`.
     """
     dist.broadcast(tensor[slot], src=src)

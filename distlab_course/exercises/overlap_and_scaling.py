@@ -19,7 +19,13 @@ def _while_backward_runs(fn, images):
         waits = [one.waited for one in begun]
         if callable(finish):
             finish()
-    how = "after backward" if not waits else "that backward waits for" if any(waits) else "beside backward"
+    how = (
+        "after backward"
+        if not waits
+        else "that backward waits for"
+        if any(waits)
+        else "beside backward"
+    )
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 
@@ -42,15 +48,19 @@ def _rounded(fn, gradient):
 
 @exercise("20", cases=(8, 4, 12), trial=_while_backward_runs)
 def average_in_backward(model):
-    """Make every backward average the gradients of `model`; return a function that completes the averages.
+    """Make every backward average the gradients of `model`; return a function that completes the
+    averages.
 
-    Each all-reduce begins as soon as its gradient is ready, and backward continues. The function that you return has no
-    arguments, and is called after backward.
+    Each all-reduce begins as soon as its gradient is ready, and backward continues. The function
+    that you return has no arguments, and is called after backward.
 
     Title: 2.1 While backward runs
-    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its gradient is ready.
-    Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for later.
-    Hint: The function that you return waits for each Work, and only then divides that gradient by `world_size`.
+    Hint: `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when its
+    gradient is ready.
+    Hint: In the hook, `dist.all_reduce(parameter.grad, async_op=True)` returns a Work: keep it for
+    later.
+    Hint: The function that you return waits for each Work, and only then divides that gradient by
+    `world_size`.
     """
     return data_parallel.OverlappedAverage(model, bucket_bytes=1).wait
 
@@ -60,16 +70,25 @@ LAYER_BYTES = 900 * 900 * 4 + VECTOR_BYTES
 BUCKETS = [(2.0, 1.0), (3.0, 2.5), (6.0, 1.0)]
 
 
-@formula("20", (6.0, BUCKETS), (6.0, [(6.0, 4.0)]), (9.0, [(1.0, 2.0), (2.0, 3.0)]), (1.0, [(0.2, 4.0), (0.9, 1.0)]))
+@formula(
+    "20",
+    (6.0, BUCKETS),
+    (6.0, [(6.0, 4.0)]),
+    (9.0, [(1.0, 2.0), (2.0, 3.0)]),
+    (1.0, [(0.2, 4.0), (0.9, 1.0)]),
+)
 def exposed_seconds(backward, buckets):
-    """Return the exposed communication of a step: how long the rank still waits after backward has ended.
+    """Return the exposed communication of a step: how long the rank still waits after backward has
+    ended.
 
-    Backward takes `backward` seconds. `buckets` lists (full, seconds) in the order in which they leave: when the bucket
-    is full, in seconds after the start of backward, and how long its all-reduce takes. The all-reduces run one at a
-    time. For a backward of 6 s and buckets (2, 1), (3, 2.5) and (6, 1) it is 1 s.
+    Backward takes `backward` seconds. `buckets` lists (full, seconds) in the order in which they
+    leave: when the bucket is full, in seconds after the start of backward, and how long its
+    all-reduce takes. The all-reduces run one at a time. For a backward of 6 s and buckets (2, 1),
+    (3, 2.5) and (6, 1) it is 1 s.
 
     Title: 2.2 Exposed communication
-    Hint: A bucket starts when it is full, and when the one before it has arrived: `max(full, free)`.
+    Hint: A bucket starts when it is full, and when the one before it has arrived: `max(full,
+    free)`.
     Hint: Nothing is exposed if the last bucket arrives before backward ends.
     """
     free = 0.0
@@ -89,20 +108,25 @@ def quick_enough(answer):
     Not 10: That takes more than 10 ms: the last buckets hold several layers.
     Not 25: That takes more than 10 ms: there are only three buckets.
 
-    Why: With one layer in each bucket, an all-reduce takes about as long as the backward of a layer, which hides it.
+    Why: With one layer in each bucket, an all-reduce takes about as long as the backward of a
+    layer, which hides it.
     """
     num_bytes = int(answer * 2**20)
     if num_bytes > LAYER_BYTES:
         return "That takes more than 10 ms: the last buckets hold several layers, and fill late."
-    return num_bytes > VECTOR_BYTES or "That takes more than 10 ms: short vectors travel alone, with a latency each."
+    return (
+        num_bytes > VECTOR_BYTES
+        or "That takes more than 10 ms: short vectors travel alone, with a latency each."
+    )
 
 
 @formula("20", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
 def smallest_batch(a, b, c):
-    """Return the smallest global batch with which 2 ranks process at least 1.6 times the images per second of one.
+    """Return the smallest global batch with which 2 ranks process at least 1.6 times the images per
+    second of one.
 
-    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds more. The result need
-    not be a whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
+    A step of one rank takes a + b * images seconds, and with 2 ranks averaging takes c seconds
+    more. The result need not be a whole number. With a = 1 ms, b = 50 µs and c = 2 ms it is 380.
 
     Title: 4.1 When are two ranks worth it?
     Hint: What does a step of 2 ranks take, if each has half of the images?
@@ -111,9 +135,12 @@ def smallest_batch(a, b, c):
     return (3 * a + 8 * c) / b
 
 
-@exercise("20", cases=((8, 1), (1000, 1), (10, 10**5)), given=_scaled, trial=_rounded, limits=_in_halves)
+@exercise(
+    "20", cases=((8, 1), (1000, 1), (10, 10**5)), given=_scaled, trial=_rounded, limits=_in_halves
+)
 def average_in_halves(model):
-    """Replace every gradient by its mean over all ranks, and send 16 bits a number: `torch.bfloat16`.
+    """Replace every gradient by its mean over all ranks, and send 16 bits a number:
+    `torch.bfloat16`.
 
     The gradients are float32 before and afterwards. No average may be off by more than 1 %.
 

@@ -1,4 +1,6 @@
-"""The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages, unequal stages."""
+"""The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages,
+unequal stages.
+"""
 
 from itertools import combinations, count, pairwise
 
@@ -29,7 +31,9 @@ def _one_message(n, length, item):
 
 
 def _order(fn, m):
-    """The order in which `fn` calls forward and backward, which exchange messages with the neighbours."""
+    """The order in which `fn` calls forward and backward, which exchange messages with the
+    neighbours.
+    """
     rank, p, calls, sends = dist.get_rank(), dist.get_world_size(), [], []
 
     def call(kind, i, source, dst):
@@ -47,8 +51,9 @@ def _order(fn, m):
 
 @formula("52", (4, 0.25), (8, 0.05), (5, 0.3), (2, 0.75), (16, 0.1), (1, 0.2))
 def enough_micro_batches(p, share):
-    """Return the smallest number of micro-batches with which a pipeline of `p` stages is idle for at most `share` of
-    the time. For 4 stages and a quarter of the time it is 9; for 8 stages and 5 % it is 133.
+    """Return the smallest number of micro-batches with which a pipeline of `p` stages is idle for
+    at most `share` of the time. For 4 stages and a quarter of the time it is 9; for 8 stages and 5
+    % it is 133.
 
     Title: 2.1 Enough micro-batches
     Hint: The idle share is (p - 1) / (m + p - 1): start with m = 1 and count up.
@@ -64,20 +69,28 @@ def _interleaved(fn, m):
     fn(stages, *torch.randn(2, 4 * m, 3), nn.functional.mse_loss, m)
     mine = [number for number, stage in enumerate(stages) if stage[0].weight.grad is not None]
     why = "" if len(mine) == 2 else "A rank computes its own two stages, and no other rank's."
-    return Seen(f"gradients of stages {mine}", why), [p.grad for number in mine for p in stages[number].parameters()]
+    return Seen(f"gradients of stages {mine}", why), [
+        p.grad for number in mine for p in stages[number].parameters()
+    ]
 
 
-@exercise("52", worlds=(2, 4), cases=(1, 2), given=lambda rank, n, case: (case * n,), trial=_interleaved)
+@exercise(
+    "52", worlds=(2, 4), cases=(1, 2), given=lambda rank, n, case: (case * n,), trial=_interleaved
+)
 def interleaved_step(stages, batch, targets, loss, m):
-    """Make one step of torch's interleaved 1F1B with `m` micro-batches: each rank gets the gradients of its two stages.
+    """Make one step of torch's interleaved 1F1B with `m` micro-batches: each rank gets the
+    gradients of its two stages.
 
-    `stages` are twice as many modules as there are ranks, the same on all ranks. Rank r computes stages r and
-    r + world_size, and wraps only these two. All ranks are given the batch and the targets.
+    `stages` are twice as many modules as there are ranks, the same on all ranks. Rank r computes
+    stages r and r + world_size, and wraps only these two. All ranks are given the batch and the
+    targets.
 
     Title: 3.1 An interleaved step
-    Hint: `pipelining.PipelineStage(stages[number], number, len(stages), torch.device("cpu"))`, for two numbers.
+    Hint: `pipelining.PipelineStage(stages[number], number, len(stages), torch.device("cpu"))`, for
+    two numbers.
     Hint: `pipelining.ScheduleInterleaved1F1B([one, two], m, loss_fn=loss)` takes a list of both.
-    Hint: Rank 0 calls `step(batch)`, the last rank `step(target=targets)`, and a rank between them `step()`.
+    Hint: Rank 0 calls `step(batch)`, the last rank `step(target=targets)`, and a rank between them
+    `step()`.
 
     Stuck: Does every rank call `step`, even those that pass neither batch nor targets?
     """
@@ -91,15 +104,16 @@ def interleaved_step(stages, batch, targets, loss, m):
 def one_forward_one_backward(forward, backward, m):
     """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
 
-    With p ranks, rank r may have at most p - r micro-batches alive. It calls a backward only when it has that many, or
-    when no forwards are left.
+    With p ranks, rank r may have at most p - r micro-batches alive. It calls a backward only when
+    it has that many, or when no forwards are left.
 
     Title: 4.1 One forward, one backward
     Hint: Rank r begins with p - r forwards, or with all m if there are fewer.
     Hint: Then it alternates backward, forward, backward, forward ... until no forwards are left.
     Hint: The last rank has only one micro-batch alive, so it alternates from the start.
 
-    Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow one schedule.
+    Stuck: Which rank waits for a message that its neighbour sends only later? All ranks must follow
+    one schedule.
     """
     ahead = min(m, dist.get_world_size() - dist.get_rank()) - 1
     for i in range(m + ahead):
@@ -109,15 +123,24 @@ def one_forward_one_backward(forward, backward, m):
             backward(i - ahead)
 
 
-@exercise("52", cases=(4, 7, (3, torch.float64)), given=_at_ends, trial=_tied, forbids=COLLECTIVES, limits=_one_message)
+@exercise(
+    "52",
+    cases=(4, 7, (3, torch.float64)),
+    given=_at_ends,
+    trial=_tied,
+    forbids=COLLECTIVES,
+    limits=_one_message,
+)
 def tie_weights(weight):
-    """Make `weight.grad` on rank 0 and on the last rank the sum of both. On the ranks between, `weight` is None.
+    """Make `weight.grad` on rank 0 and on the last rank the sum of both. On the ranks between,
+    `weight` is None.
 
     No rank may send more than one message, and with one rank there is nothing to do.
 
     Title: 7.1 Tied weights
     Hint: Rank 0 and the last rank swap their gradients, and each adds what it receives.
-    Hint: If both call `dist.send` first, both wait for ever: start with `dist.isend`, receive, and wait for the send.
+    Hint: If both call `dist.send` first, both wait for ever: start with `dist.isend`, receive, and
+    wait for the send.
     Hint: A tensor must not change while it is being sent: add only after the send has ended.
 
     Stuck: Do both ranks send first, and wait until the other receives?
@@ -127,14 +150,25 @@ def tie_weights(weight):
         weight.grad = sum(parts)
 
 
-@formula("52", ([3, 1, 1, 1, 1, 1, 4], 3), ([1, 1, 1, 1, 1, 1, 1], 4), ([2, 3, 5, 1, 6, 2, 2, 4], 4), ([5, 2], 1))
+@formula(
+    "52",
+    ([3, 1, 1, 1, 1, 1, 4], 3),
+    ([1, 1, 1, 1, 1, 1, 1], 4),
+    ([2, 3, 5, 1, 6, 2, 2, 4], 4),
+    ([5, 2], 1),
+)
 def slowest_stage(costs, p):
-    """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so that the slowest
-    stage takes as little time as possible. Return the time of that stage. For 3, 1, 1, 1, 1, 1, 4 and p = 3 it is 4.
+    """Cut the layers, whose times are `costs`, into `p` consecutive stages, none of them empty, so
+    that the slowest stage takes as little time as possible. Return the time of that stage. For 3,
+    1, 1, 1, 1, 1, 4 and p = 3 it is 4.
 
     Title: 8.1 Balanced stages
     Hint: `itertools.combinations(range(1, len(costs)), p - 1)` gives all ways to cut.
-    Hint: For each way, the slowest stage is the `max` of the sums; the best way has the `min` of these.
+    Hint: For each way, the slowest stage is the `max` of the sums; the best way has the `min` of
+    these.
     """
-    ways = (tuple(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), p - 1))
+    ways = (
+        tuple(pairwise((0, *cuts, len(costs))))
+        for cuts in combinations(range(1, len(costs)), p - 1)
+    )
     return min(max(sum(costs[a:b]) for a, b in way) for way in ways)

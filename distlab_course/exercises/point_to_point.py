@@ -5,7 +5,16 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, as_they_are, gathered, on_rank, question, returned
+from distlab.checking import (
+    COLLECTIVES,
+    Exercise,
+    Limits,
+    as_they_are,
+    gathered,
+    on_rank,
+    question,
+    returned,
+)
 
 messages = partial(Exercise, "01", worlds=(2, 3, 4), forbids=COLLECTIVES)
 between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
@@ -13,59 +22,72 @@ between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 
 @messages(trial=returned)
 def chain(tensor):
-    """Add up along the chain 0, 1, 2 and so on: each rank adds its tensor to what it receives and passes the sum on.
+    """Add up along the chain 0, 1, 2 and so on: each rank adds its tensor to what it receives and
+    passes the sum on.
 
     The last rank returns the total; the others return nothing.
 
     Title: 1.1 Chain
-    Hint: Rank 0 receives nothing and the last rank sends nothing: there is no rank before the one or after the other.
-    Hint: Receive and add under `if rank > 0:`, send under `if rank < world_size - 1:`; otherwise return the sum.
+    Hint: Rank 0 receives nothing and the last rank sends nothing: there is no rank before the one
+    or after the other.
+    Hint: Receive and add under `if rank > 0:`, send under `if rank < world_size - 1:`; otherwise
+    return the sum.
     """
     return on_rank(dist.get_world_size() - 1, sum(gathered(tensor)))
 
 
 @question("01", [1, 0, 2, 0, 3, 0])
 def int64_as_int32(answer):
-    """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of dtype int32.
-    Which six numbers does it hold afterwards, on a little-endian machine? Give them as a list.
+    """Rank 0 sends `torch.tensor([1, 2, 3])`, which is int64. Rank 1 receives into six zeros of
+    dtype int32. Which six numbers does it hold afterwards, on a little-endian machine? Give them as
+    a list.
 
     Title: 2.1 Eight bytes into four
     Hint: An int64 has 8 bytes and an int32 has 4, so each number that is sent fills two slots.
-    Hint: Nearly every processor stores the lower half of a number first: the 4 bytes of 1 come before 4 bytes of 0.
+    Hint: Nearly every processor stores the lower half of a number first: the 4 bytes of 1 come
+    before 4 bytes of 0.
 
-    Not (1, 2, 3, 0, 0, 0): Nothing is converted: 3 numbers of 8 bytes fill all 24 bytes of 6 numbers of 4 bytes.
+    Not (1, 2, 3, 0, 0, 0): Nothing is converted: 3 numbers of 8 bytes fill all 24 bytes of 6
+    numbers of 4 bytes.
     Not (0, 1, 0, 2, 0, 3): The halves are right, but the lower half of a number comes first.
 
-    Why: Each int64 is stored as its lower half, which holds the number, and then its upper half, which is 0.
+    Why: Each int64 is stored as its lower half, which holds the number, and then its upper half,
+    which is 0.
     """
 
 
 @question("01")
 def after_send(answer):
-    """`dist.send(t, dst=1)` has returned on rank 0, with gloo. What may rank 0 rely on? Give the letters, such as "ad".
+    """`dist.send(t, dst=1)` has returned on rank 0, with gloo. What may rank 0 rely on? Give the
+    letters, such as "ad".
 
-    (a) Rank 1 has started its receive. (b) `t` may be overwritten. (c) The values are in rank 1's tensor. (d) Rank 1
-    has read them.
+    (a) Rank 1 has started its receive. (b) `t` may be overwritten. (c) The values are in rank 1's
+    tensor. (d) Rank 1 has read them.
 
     Title: 3.1 What a send promises
-    Hint: In which of the two cells above did `send` return before rank 1 had waited for the message?
-    Hint: The bytes may still be on their way, in a buffer of the operating system; `t` is no longer needed for them.
+    Hint: In which of the two cells above did `send` return before rank 1 had waited for the
+    message?
+    Hint: The bytes may still be on their way, in a buffer of the operating system; `t` is no longer
+    needed for them.
 
-    Why: gloo's send returns when a receive has been started and the operating system has the bytes; the rest comes
-    later.
+    Why: gloo's send returns when a receive has been started and the operating system has the bytes;
+    the rest comes later.
     """
     found = {*str(answer).lower()} & {*"abcd"}
     if "c" in found or "d" in found:
         return "Nothing comes back to rank 0 when the bytes arrive, so rank 0 cannot know."
     if "a" not in found:
         return "Why did the send in the first cell of this section take half a second?"
-    return "b" in found or "There is one more. What does a send still need its tensor for, once it has returned?"
+    return (
+        "b" in found
+        or "There is one more. What does a send still need its tensor for, once it has returned?"
+    )
 
 
 @question("01", 99.0)
 def overwritten(answer):
-    """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`. Only after that does rank 1
-    receive. Which number does rank 1 receive?
+    """Rank 0 sets `t` to 1.0, calls `work = dist.isend(t, dst=1)`, then `t.fill_(99)`. Only after
+    that does rank 1 receive. Which number does rank 1 receive?
 
     Title: 4.1 Written too early
     Hint: `isend` makes no copy. When are the bytes read?
@@ -75,23 +97,31 @@ def overwritten(answer):
     Not 0.0: A message does arrive.
     Otherwise: Which numbers does rank 0 write into `t`?
 
-    Why: Until `wait()` the tensor belongs to the send. Its bytes are read when `recv` is called: by then `t` holds 99.
+    Why: Until `wait()` the tensor belongs to the send. Its bytes are read when `recv` is called: by
+    then `t` holds 99.
     """
 
 
 @between_two(
-    cases=(([7.0], [0]), ([7.0, 90.0], [1, 0]), ([7.0, 90.0, 8.0], [2, 0, 1]), ([1.0, 2.0, 3.0, 4.0], [0, 3, 1, 2])),
+    cases=(
+        ([7.0], [0]),
+        ([7.0, 90.0], [1, 0]),
+        ([7.0, 90.0, 8.0], [2, 0, 1]),
+        ([1.0, 2.0, 3.0, 4.0], [0, 3, 1, 2]),
+    ),
     given=lambda rank, n, case: (case[rank],),
 )
 def in_that_order(items):
-    """Return on rank 1 the numbers that rank 0 is given, in the order of the indices that rank 1 is given.
+    """Return on rank 1 the numbers that rank 0 is given, in the order of the indices that rank 1 is
+    given.
 
-    Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1], returns a list of numbers;
-    rank 0 returns nothing.
+    Rank 0 sends each number in its own message; rank 1, which has indices such as [2, 0, 1],
+    returns a list of numbers; rank 0 returns nothing.
 
     Title: 5.1 In that order
     Hint: Let the tag of a message be the index of its number in the list.
-    Hint: `send` waits for the receive with its own tag, and rank 1 may want another one first: start all sends.
+    Hint: `send` waits for the receive with its own tag, and rank 1 may want another one first:
+    start all sends.
     """
     numbers, indices = gathered(items)
     return on_rank(1, [numbers[index] for index in indices])
@@ -99,24 +129,27 @@ def in_that_order(items):
 
 @question("01", 8)
 def one_receives_first(answer):
-    """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only rank 0 receives first.
-    How many of the 8 messages must travel one after another?
+    """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only
+    rank 0 receives first. How many of the 8 messages must travel one after another?
 
     Title: 6.1 One rank receives first
     Hint: Rank 7 can send at once. Which rank can send next, and why not before?
-    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue from there.
+    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue
+    from there.
 
     Not 2: That is the order by parity, where every second rank receives first.
     Not 1: For that, all ranks would have to send and receive at the same time.
     Otherwise: Write down who waits for whom: rank 6 cannot send before rank 7 receives.
 
-    Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to 1: all 8 in a row.
+    Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to
+    1: all 8 in a row.
     """
 
 
 @Exercise("01", worlds=(2, 4), forbids=COLLECTIVES)
 def swap(tensor):
-    """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor` must not change.
+    """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor`
+    must not change.
 
     Title: 6.2 Swap
     Hint: The partner of rank 2 is 3, and the partner of rank 3 is 2: `partner = rank ^ 1`.
@@ -126,7 +159,9 @@ def swap(tensor):
 
 
 def _received(fn, values):
-    """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each message."""
+    """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each
+    message.
+    """
     works = (fn(values) or []) if dist.get_rank() == 0 else []
     started = torch.tensor(len(works))
     dist.broadcast(started, src=0)
@@ -139,14 +174,23 @@ def _received(fn, values):
 
 
 # no collective is forbidden, because the trial makes a broadcast
-@Exercise("01", worlds=(2,), cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)), given=as_they_are, trial=_received)
+@Exercise(
+    "01",
+    worlds=(2,),
+    cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)),
+    given=as_they_are,
+    trial=_received,
+)
 def all_in_flight(values):
-    """For each value, start one `isend` of a one-element tensor to rank 1, and return the list of works.
+    """For each value, start one `isend` of a one-element tensor to rank 1, and return the list of
+    works.
 
-    Only rank 0 calls it. It must not wait: rank 1 begins to receive only after the function has returned.
+    Only rank 0 calls it. It must not wait: rank 1 begins to receive only after the function has
+    returned.
 
     Title: 7.1 All in flight
-    Hint: A tensor belongs to its send until `wait()`, so you cannot reuse one tensor for all the values.
+    Hint: A tensor belongs to its send until `wait()`, so you cannot reuse one tensor for all the
+    values.
     Hint: `torch.tensor([value])` in the loop makes a tensor for each message.
     """
     return [dist.isend(torch.tensor([value]), dst=1) for value in values]
@@ -165,7 +209,8 @@ def send_column(table, k):
     Rank 1 has a table of the same shape.
 
     Title: 7.2 A column
-    Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a copy in which they
+    Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a
+    copy in which they
         are.
     Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
     """
@@ -179,12 +224,14 @@ def _and_steps(rank, n, steps):
 
 @messages(cases=(1, 2, -1, 0, 7), given=_and_steps, limits=Limits(messages=1))
 def roll(tensor, steps):
-    """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r - steps.
+    """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r -
+    steps.
 
     No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
 
     Title: 7.3 Roll
-    Hint: Which rank needs mine, and which rank has the one I need? Both are numbers modulo `world_size`.
+    Hint: Which rank needs mine, and which rank has the one I need? Both are numbers modulo
+    `world_size`.
     Hint: With gloo a rank cannot send to itself. When would it have to?
 
     Limit: Can the tensor go straight to the rank that needs it?

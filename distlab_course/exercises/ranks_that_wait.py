@@ -19,7 +19,8 @@ def from_the_left(mine):
     The ranks form a ring: to the right of the last rank is rank 0. `mine` must not change.
 
     Title: 1.1 From the left
-    Hint: A receive can be started before the send: `work = dist.irecv(theirs, src=left)` does not wait.
+    Hint: A receive can be started before the send: `work = dist.irecv(theirs, src=left)` does not
+    wait.
     Hint: Read what `irecv` fills only after `work.wait()`.
 
     Stuck: Does every rank get as far as its `send`?
@@ -29,7 +30,8 @@ def from_the_left(mine):
 
 @messages(cases=(1, 3), given=lambda rank, n, length: (torch.arange(length) + 7.0 + 100 * rank,))
 def hand_on(tensor):
-    """Pass rank 0's tensor along the chain 0, 1, 2 and so on, from each rank to the next; every rank returns it.
+    """Pass rank 0's tensor along the chain 0, 1, 2 and so on, from each rank to the next; every
+    rank returns it.
 
     `tensor` must not change.
 
@@ -64,15 +66,17 @@ def deliver(numbers):
 
 @question("02")
 def from_the_report(answer):
-    """The report in the lab is all that is left of a program in which each rank passes a number to the rank before
-    it, and rank 0 receives first. One call names a wrong partner. Which rank makes it, and which partner is right?
-    Give both as a pair, such as (2, 3).
+    """The report in the lab is all that is left of a program in which each rank passes a number to
+    the rank before it, and rank 0 receives first. One call names a wrong partner. Which rank makes
+    it, and which partner is right? Give both as a pair, such as (2, 3).
 
     Title: 2.2 From the report alone
-    Hint: Write down which rank sends to which. Does each rank receive from the one that sends to it?
+    Hint: Write down which rank sends to which. Does each rank receive from the one that sends to
+    it?
     Hint: Which rank sends to rank 0, and for which rank does rank 0 wait?
 
-    Why: Rank 1 sends to rank 0, but rank 0 waits for rank 3: it says `(rank - 1) % 4` where `(rank + 1) % 4` is right.
+    Why: Rank 1 sends to rank 0, but rank 0 waits for rank 3: it says `(rank - 1) % 4` where `(rank
+    + 1) % 4` is right.
     """
     rank, number = answer
     if rank != 0:
@@ -80,11 +84,17 @@ def from_the_report(answer):
     return number == 1 or f"Rank 0 is the right one. Does rank {number} have a number for it?"
 
 
-@exercise("02", cases=(1, 2, 0), given=lambda rank, n, more: ([step + 1.0 for step in range(rank + more)],))
+@exercise(
+    "02",
+    cases=(1, 2, 0),
+    given=lambda rank, n, more: ([step + 1.0 for step in range(rank + more)],),
+)
 def sums_by_step(batches):
-    """Return, for each step, the sum of the batches of all ranks that still have one: a list, the same on all ranks.
+    """Return, for each step, the sum of the batches of all ranks that still have one: a list, the
+    same on all ranks.
 
-    `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce for each step.
+    `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce for
+    each step.
 
     Title: 4.1 Batches that do not divide
     Hint: A collective needs every rank: a rank without a batch takes part with a zero.
@@ -115,7 +125,8 @@ def in_one_order(tensors):
 
 @exercise("02", cases=(1, 3, 0), given=lambda rank, n, more: (torch.ones(rank + more),))
 def ragged_all_reduce(tensor):
-    """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must not change.
+    """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must
+    not change.
 
     A shorter tensor counts as if zeros followed it.
 

@@ -1,6 +1,7 @@
 """The exercises of lab 40: calls, several at once, references, threads.
 
-`call_on` writes a call with messages. The others use torch's own functions, which run on the workers of workers.py.
+`call_on` writes a call with messages. The others use torch's own functions, which run on the
+workers of workers.py.
 """
 
 from math import factorial
@@ -18,7 +19,13 @@ def square(number):
 
 
 # which rank is called, rank 1 or the last one, and what it is to do
-CALLS = ((0, square, (3,)), (1, square, (4,)), (0, max, ([2, 5],)), (1, divmod, (7, 2)), (1, divmod, (1, 0)))
+CALLS = (
+    (0, square, (3,)),
+    (1, square, (4,)),
+    (0, max, ([2, 5],)),
+    (1, divmod, (7, 2)),
+    (1, divmod, (1, 0)),
+)
 
 
 def _request(rank, n, case):
@@ -33,22 +40,29 @@ def _called(fn, *given):
         got = fn(*given)
     except ZeroDivisionError:
         return f"rank {dist.get_rank()} raises ZeroDivisionError"
-    why = "An exception is a value only on its way: raise it on rank 0." if isinstance(got, Exception) else ""
+    why = (
+        "An exception is a value only on its way: raise it on rank 0."
+        if isinstance(got, Exception)
+        else ""
+    )
     return Seen(f"{got!r} is returned", why)
 
 
 @exercise("40", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=CALLS, given=_request, trial=_called)
 def call_on(to, function, args):
-    """Run `function(*args)` on rank `to`, and return on rank 0 what it returns; the other ranks return None.
+    """Run `function(*args)` on rank `to`, and return on rank 0 what it returns; the other ranks
+    return None.
 
-    Every rank calls it with the same `to`, but only rank 0 has `function` and `args`. If the function raises an
-    exception, rank 0 raises it, and rank `to` does not.
+    Every rank calls it with the same `to`, but only rank 0 has `function` and `args`. If the
+    function raises an exception, rank 0 raises it, and rank `to` does not.
 
     Title: 2.1 A call by hand
-    Hint: `dist.send_object_list([function, args], dst=to)` is the request; `dist.recv_object_list` fills a list.
+    Hint: `dist.send_object_list([function, args], dst=to)` is the request; `dist.recv_object_list`
+    fills a list.
     Hint: The callee wraps the call in `try`, and sends either `[value, None]` or `[None, error]`.
 
-    Stuck: Which ranks take part in a call? Does the callee also send an answer if the function raises?
+    Stuck: Which ranks take part in a call? Does the callee also send an answer if the function
+    raises?
     """
     function, args = gathered((function, args))[0]
     try:
@@ -66,18 +80,30 @@ def _spread(fn, *given):
     return workers.try_out(fn, *given), workers.order()
 
 
-@formula("40", (factorial, [3]), (factorial, [4, 1, 5]), (factorial, [2, -1, 3]), (factorial, [-2, 0]), trial=_spread)
+@formula(
+    "40",
+    (factorial, [3]),
+    (factorial, [4, 1, 5]),
+    (factorial, [2, -1, 3]),
+    (factorial, [-2, 0]),
+    trial=_spread,
+)
 def spread_calls(function, numbers):
-    """Call `function(number)` for each number, the first one on "worker1", the second on "worker2" and so on.
+    """Call `function(number)` for each number, the first one on "worker1", the second on "worker2"
+    and so on.
 
-    Return the list of the results in the order of the numbers, with None where the function raised. All calls must be
-    under way before the first wait for a result.
+    Return the list of the results in the order of the numbers, with None where the function raised.
+    All calls must be under way before the first wait for a result.
 
     Title: 3.1 Spread the calls
-    Hint: `rpc.rpc_async(f"worker{i}", function, args=(number,))` returns a future at once: collect them in a list.
-    Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except Exception`.
+    Hint: `rpc.rpc_async(f"worker{i}", function, args=(number,))` returns a future at once: collect
+    them in a list.
+    Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except
+    Exception`.
     """
-    futures = [rpc.rpc_async(f"worker{i}", function, args=(number,)) for i, number in enumerate(numbers, 1)]
+    futures = [
+        rpc.rpc_async(f"worker{i}", function, args=(number,)) for i, number in enumerate(numbers, 1)
+    ]
     results = []
     for future in futures:
         try:
@@ -89,8 +115,9 @@ def spread_calls(function, numbers):
 
 @question("40", 106)
 def copy_or_original(answer):
-    """Rank 0 makes `box = rpc.remote("worker1", Box, args=(5,))`, whose method `add` adds to its number and returns it.
-    It calls `box.rpc_sync().add(1)`, `box.to_here().add(10)`, and `box.rpc_sync().add(100)`. What does the last return?
+    """Rank 0 makes `box = rpc.remote("worker1", Box, args=(5,))`, whose method `add` adds to its
+    number and returns it. It calls `box.rpc_sync().add(1)`, `box.to_here().add(10)`, and
+    `box.rpc_sync().add(100)`. What does the last return?
 
     Title: 4.1 Copy or original
     Hint: Two of the three calls run on rank 1. Which object does the other one change?
@@ -119,15 +146,20 @@ def _added(fn, to, numbers):
 
     result = workers.try_out(fn, to, Adder, numbers)
     why = "`rpc.remote` makes the object on another worker, and `reference.rpc_sync().add(number)` adds to it there."
-    places = Seen(f"made on {', '.join(made)}", why), Seen(f"added on {', '.join(sorted({*added}))}", why)
+    places = (
+        Seen(f"made on {', '.join(made)}", why),
+        Seen(f"added on {', '.join(sorted({*added}))}", why),
+    )
     return {"made": places[0], "added": places[1], "sum": result}
 
 
 @formula("40", ("worker1", [5]), ("worker2", [1, 2, 3]), ("worker3", [10, -4, 7, 1]), trial=_added)
 def add_up_on(to, make, numbers):
-    """Make one object with `make(0)` on worker `to`, add each of the numbers to it there, and return the last sum.
+    """Make one object with `make(0)` on worker `to`, add each of the numbers to it there, and
+    return the last sum.
 
-    `make` is a class; its objects have a method `add(number)`, which adds to their number and returns the sum.
+    `make` is a class; its objects have a method `add(number)`, which adds to their number and
+    returns the sum.
 
     Title: 4.2 Add it up over there
     Hint: `rpc.remote(to, make, args=(0,))` makes the object there, and returns a reference to it.
@@ -141,17 +173,21 @@ def add_up_on(to, make, numbers):
 
 @question("40", 6)
 def threads_of_ping(answer):
-    """Rank 0 calls `ping(9)` on rank 1, which calls `ping(8)` on rank 0, and so on until `ping(0)` returns. Each call
-    waits for the next. What is the smallest `num_worker_threads` with which it ends?
+    """Rank 0 calls `ping(9)` on rank 1, which calls `ping(8)` on rank 0, and so on until `ping(0)`
+    returns. Each call waits for the next. What is the smallest `num_worker_threads` with which it
+    ends?
 
     Title: 5.1 Threads of ping
     Hint: Rank 0's first call is made by its cell, and not by a thread that serves.
-    Hint: How many of the ten calls does each rank serve at the same time, and which thread takes in an answer?
+    Hint: How many of the ten calls does each rank serve at the same time, and which thread takes in
+    an answer?
 
-    Not 5: Five calls wait on rank 1 when ping(0) returns. Which thread of rank 1 takes in its answer?
+    Not 5: Five calls wait on rank 1 when ping(0) returns. Which thread of rank 1 takes in its
+    answer?
     Not 10: Those are all the calls. Which rank serves which?
     Not 9: The calls take turns between two ranks.
     Otherwise: At ping(0), how many calls has rank 1 begun and not ended?
 
-    Why: Rank 1 serves ping(9), ping(7), ... ping(1), five calls that all wait, and a sixth thread takes in the answer.
+    Why: Rank 1 serves ping(9), ping(7), ... ping(1), five calls that all wait, and a sixth thread
+    takes in the answer.
     """

@@ -6,7 +6,16 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Race, formula, gathered, returned
+from distlab.checking import (
+    COLLECTIVES,
+    Exercise,
+    Limits,
+    Question,
+    Race,
+    formula,
+    gathered,
+    returned,
+)
 
 question, messages = partial(Question, "05"), partial(Exercise, "05", forbids=COLLECTIVES)
 
@@ -18,8 +27,8 @@ def chunks(n, length, item, count):
 
 @question(3e9)
 def through_rank_0(answer):
-    """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes pass through rank 0, in
-    and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
+    """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes
+    pass through rank 0, in and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
 
     Title: 1.1 Through rank 0
     Hint: Rank 0 receives from each of the others, and sends to each of them.
@@ -34,24 +43,28 @@ def through_rank_0(answer):
 
 @question(3311)
 def sum_passed_on(answer):
-    """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what has just arrived.
-    4 ranks begin with 1, 10, 100 and 1000. Which number does rank 0 end with?
+    """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what
+    has just arrived. 4 ranks begin with 1, 10, 100 and 1000. Which number does rank 0 end with?
 
     Title: 2.1 The sum passed on
-    Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in step 1?
+    Hint: After step 0, rank 0 holds 1001. Which sum does rank 3 hold then, and send to rank 0 in
+    step 1?
     Hint: Write the sums of the four ranks below each other, after each of the three steps.
 
     Not 1111: That is the right sum, but here some numbers are added more than once.
     Not 2101: That is the number after step 1; one more step follows.
     Otherwise: Write down the sums of all four ranks after each of the three steps.
 
-    Why: What is passed on contains numbers that its receiver has added before, so some are counted three times.
+    Why: What is passed on contains numbers that its receiver has added before, so some are counted
+    three times.
     """
 
 
 @messages(
     cases=(8, 7, 3, (12, torch.int64), (1002, torch.float64)),
-    limits=lambda n, length, item: Limits(chunks(n, length, item, 2 * (n - 1)), messages=2 * (n - 1)),
+    limits=lambda n, length, item: Limits(
+        chunks(n, length, item, 2 * (n - 1)), messages=2 * (n - 1)
+    ),
     race=Race(2**20, ours=533e-6, target=600e-6),
 )
 def ring_all_reduce(tensor):
@@ -60,8 +73,10 @@ def ring_all_reduce(tensor):
     No rank may send more than 2 (n - 1) chunks of an n-th of the tensor.
 
     Title: 3.1 Ring all-reduce
-    Hint: `tensor.tensor_split(world_size)` gives one chunk for each rank; the chunks are views of `tensor`.
-    Hint: In step s of the first half, rank r sends chunk r - s, and adds what it receives to chunk r - s - 1.
+    Hint: `tensor.tensor_split(world_size)` gives one chunk for each rank; the chunks are views of
+    `tensor`.
+    Hint: In step s of the first half, rank r sends chunk r - s, and adds what it receives to chunk
+    r - s - 1.
     Hint: In the second half, the chunks travel once more, but what arrives replaces what is there.
 
     Limit: Does each step send one chunk, and not the whole tensor?
@@ -71,13 +86,16 @@ def ring_all_reduce(tensor):
 
 @messages(trial=returned, limits=lambda n, length, item: Limits(chunks(n, length, item, n - 1)))
 def ring_reduce_scatter(tensor):
-    """On rank r, return chunk r of the sum over all ranks, where the chunks are `tensor.tensor_split(world_size)`.
+    """On rank r, return chunk r of the sum over all ranks, where the chunks are
+    `tensor.tensor_split(world_size)`.
 
     `tensor` may be changed.
 
     Title: 3.2 Reduce-scatter
-    Hint: It is the first half of the ring all-reduce; which chunk does a rank complete if it begins with its own?
-    Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes chunk r.
+    Hint: It is the first half of the ring all-reduce; which chunk does a rank complete if it begins
+    with its own?
+    Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes
+    chunk r.
 
     Limit: Only the first half of the ring is asked for.
     """
@@ -86,11 +104,12 @@ def ring_reduce_scatter(tensor):
 
 @question(0.14)
 def least_seconds(answer):
-    """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds that an all-reduce of
-    1 GB (1e9 bytes) can take?
+    """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds
+    that an all-reduce of 1 GB (1e9 bytes) can take?
 
     Title: 4.1 The least time
-    Hint: How many bytes does each rank have to send, if all send the same? And how many go through its port a second?
+    Hint: How many bytes does each rank have to send, if all send the same? And how many go through
+    its port a second?
     Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.
 
     Not 0.08: In that time a rank sends the tensor once.
@@ -98,18 +117,19 @@ def least_seconds(answer):
     Not 0.0175: A byte has 8 bits.
     Not 1.12: Do all 7 others have to get the whole tensor from one rank?
 
-    Why: Each rank sends 1.75 GB at 12.5 GB/s. This is the formula of the bus bandwidth, solved for the time.
+    Why: Each rank sends 1.75 GB at 12.5 GB/s. This is the formula of the bus bandwidth, solved for
+    the time.
     """
 
 
 @formula("05", (4, 1e-5, 1e-9), (8, 2e-5, 1e-10), (3, 5e-6, 8e-11), (1024, 1e-6, 4e-11))
 def chunks_pay_off(n, alpha, beta):
-    """Return the tensor size in bytes above which the chunked ring is faster than the ring of whole tensors, on n > 2
-    ranks, if a message of m bytes takes alpha + beta m.
+    """Return the tensor size in bytes above which the chunked ring is faster than the ring of whole
+    tensors, on n > 2 ranks, if a message of m bytes takes alpha + beta m.
 
     Title: 5.1 Where chunks pay off
-    Hint: The chunked ring takes 2 (n - 1) steps of 1/n of the tensor. How many steps does the other ring take, and how
-    much does each of them send?
+    Hint: The chunked ring takes 2 (n - 1) steps of 1/n of the tensor. How many steps does the other
+    ring take, and how much does each of them send?
     Hint: Both are straight lines in the size of the tensor: where do they cross?
     """
     return n * alpha / ((n - 2) * beta)

@@ -1,6 +1,7 @@
 """The exercises of lab 41: a parameter server, requests in batches, gradients that are late.
 
-One server is written with messages, and one with the futures that `async_execution` lets a call return.
+One server is written with messages, and one with the futures that `async_execution` lets a call
+return.
 """
 
 from types import SimpleNamespace
@@ -14,12 +15,13 @@ from distlab.checking import Seen, exercise, formula, question
 
 @question("41", 4)
 def mean_staleness(answer):
-    """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is done. The staleness of
-    a push is the number of other trainers' updates since its fetch. How large can its mean over all 1000 pushes be at
-    most, rounded to a whole number?
+    """Five trainers take 200 steps each, and each fetches the parameters as soon as its push is
+    done. The staleness of a push is the number of other trainers' updates since its fetch. How
+    large can its mean over all 1000 pushes be at most, rounded to a whole number?
 
     Title: 2.1 How stale on average?
-    Hint: Between its fetches and its pushes a trainer misses each update of the others at most once.
+    Hint: Between its fetches and its pushes a trainer misses each update of the others at most
+    once.
     Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
 
     Not 5: Its own updates do not count.
@@ -27,20 +29,26 @@ def mean_staleness(answer):
     Not 0: No trainer waits, so the others update while it computes.
     Otherwise: How many updates do the others make while one trainer makes one?
 
-    Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts once: 4 on average.
+    Why: A trainer's 200 pushes share at most the 800 updates of the others, each of which counts
+    once: 4 on average.
     """
 
 
-ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])  # of pushes, by trainer
+# of pushes, by trainer
+ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])
 
 
 def _parameter(rank, n, order):
-    """A parameter, the learning rate, and which of the trainers that there are push one after the other."""
+    """A parameter, the learning rate, and which of the trainers that there are push one after the
+    other.
+    """
     return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
 
 
 def _in_this_order(fn, parameter, lr, order):
-    """The server on rank 0, and trainers that push in this order, whatever it does; what each of them got back."""
+    """The server on rank 0, and trainers that push in this order, whatever it does; what each of
+    them got back.
+    """
     dist.barrier()  # none may run ahead into the next call
     rank, replies = dist.get_rank(), []
     if rank == 0:
@@ -54,22 +62,28 @@ def _in_this_order(fn, parameter, lr, order):
             replies.append(reply.tolist())
             if order[turn + 1 : turn + 2] not in ([], [rank]):
                 dist.send(torch.zeros(1), dst=order[turn + 1])
-    return Seen(f"gets {replies}", "A trainer gets the parameters with all updates so far, its own included.")
+    return Seen(
+        f"gets {replies}",
+        "A trainer gets the parameters with all updates so far, its own included.",
+    )
 
 
 @exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter, trial=_in_this_order)
 def serve_trainers(parameter, lr, pushes):
-    """Apply the gradients of all trainers as they arrive, and return a list with the staleness of each.
+    """Apply the gradients of all trainers as they arrive, and return a list with the staleness of
+    each.
 
-    Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we have written.
-    A trainer sends a gradient, of the shape of `parameter`, and then receives the parameters after its own update. All
-    begin with `parameter` as it is given. `pushes` gradients arrive in all, from any trainer at any time.
-    Subtract `lr` times each gradient from `parameter`, in place. The staleness of a push is how many updates there were
-    since that trainer got its parameters.
+    Rank 0 is the parameter server, and it alone calls this; the other ranks are trainers that we
+    have written. A trainer sends a gradient, of the shape of `parameter`, and then receives the
+    parameters after its own update. All begin with `parameter` as it is given. `pushes` gradients
+    arrive in all, from any trainer at any time. Subtract `lr` times each gradient from `parameter`,
+    in place. The staleness of a push is how many updates there were since that trainer got its
+    parameters.
 
     Title: 2.2 A server without RPC
     Hint: `dist.recv(gradient)` without `src` takes a message from any rank, and returns that rank.
-    Hint: Keep, for each trainer, the number of updates in the parameters that it got last: a dict, 0 to begin with.
+    Hint: Keep, for each trainer, the number of updates in the parameters that it got last: a dict,
+    0 to begin with.
 
     Stuck: The trainers push in whatever order they are ready: from whom does the server receive?
     """
@@ -86,9 +100,9 @@ def serve_trainers(parameter, lr, pushes):
 
 @question("41", (100.0, 8000 / 17))
 def requests_a_second(answer):
-    """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients each have one request under way, and
-    send the next when the answer is there. How many requests a second are answered one by one, and how many in batches
-    of 8? Give a pair of numbers, within 1 %.
+    """A forward takes 9 ms, and 1 ms more for each request in it. Eight clients each have one
+    request under way, and send the next when the answer is there. How many requests a second are
+    answered one by one, and how many in batches of 8? Give a pair of numbers, within 1 %.
 
     Title: 4.1 Requests a second
     Hint: One by one a forward takes 9 + 1 ms; for 8 requests 9 + 8 ms.
@@ -102,7 +116,9 @@ def requests_a_second(answer):
 
 
 def _three_trainers(fn, gradients):
-    """How many of three trainers have an answer after each push, what the answers are, the parameter, and the lock."""
+    """How many of three trainers have an answer after each push, what the answers are, the
+    parameter, and the lock.
+    """
     server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
     server.answer, server.lock = torch.futures.Future(), mock.MagicMock()
     answers, answered = [], []
@@ -110,22 +126,34 @@ def _three_trainers(fn, gradients):
         answers.append(fn(server, torch.tensor([gradient, 1.0])))
         answered.append(sum(answer.done() for answer in answers))
     taken = server.lock.__enter__.call_count + server.lock.acquire.call_count
-    lock = Seen(f"takes the lock {taken} times", "Two threads may push at once: each takes `server.lock` for its push.")
+    lock = Seen(
+        f"takes the lock {taken} times",
+        "Two threads may push at once: each takes `server.lock` for its push.",
+    )
     return answered, [answer.value() for answer in answers if answer.done()], server.parameter, lock
 
 
-@formula("41", ([3.0, 6.0],), ([3.0, 6.0, 9.0],), ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],), trial=_three_trainers)
+@formula(
+    "41",
+    ([3.0, 6.0],),
+    ([3.0, 6.0, 9.0],),
+    ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],),
+    trial=_three_trainers,
+)
 def push_together(server, gradient):
-    """One trainer's push to a synchronous parameter server: every trainer is answered when all have pushed.
+    """One trainer's push to a synchronous parameter server: every trainer is answered when all have
+    pushed.
 
-    Add `gradient` to the list `server.gradients`, and return the future `server.answer`. The push that makes the list
-    as long as `server.trainers` also subtracts `server.lr` times the mean gradient from `server.parameter`, in place,
-    empties the list, puts a new future into `server.answer` for the next step, and completes the old one with the
-    parameter. `server.lock` lets one thread in at a time.
+    Add `gradient` to the list `server.gradients`, and return the future `server.answer`. The push
+    that makes the list as long as `server.trainers` also subtracts `server.lr` times the mean
+    gradient from `server.parameter`, in place, empties the list, puts a new future into
+    `server.answer` for the next step, and completes the old one with the parameter. `server.lock`
+    lets one thread in at a time.
 
     Title: 4.2 A server that answers all at once
     Hint: Take the future first: `answer = server.answer`, and return it in either case.
-    Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers every trainer.
+    Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers
+    every trainer.
     """
     with server.lock:
         answer = server.answer
@@ -139,7 +167,8 @@ def push_together(server, gradient):
 
 @formula("41", (1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12))
 def delayed_descent(w, lr, delay, steps):
-    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient at w is w itself.
+    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient
+    at w is w itself.
 
     Each step uses the gradient from `delay` steps ago; the first steps use that of the first `w`.
 

@@ -9,42 +9,66 @@ import torch.distributed as dist
 from distlab.checking import Exercise, Question, Seen, formula, gathered, on_rank
 from distlab_course.exercises.launching import parsed
 
-exercise, question, formula = partial(Exercise, "60"), partial(Question, "60"), partial(formula, "60")
+exercise, question, formula = (
+    partial(Exercise, "60"),
+    partial(Question, "60"),
+    partial(formula, "60"),
+)
 
-JOBS = ((2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"), (16, 8, "gpu01:29507", "job", "gpu12", "a.py"))
+JOBS = (
+    (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
+    (16, 8, "gpu01:29507", "job", "gpu12", "a.py"),
+)
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
 
 
-@formula(({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7))
+@formula(
+    ({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7)
+)
 def home_of_rank(hosts, rank):
-    """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its number of ranks.
+    """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its
+    number of ranks.
 
-    Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers of ranks.
+    Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers
+    of ranks.
 
     Title: 1.1 Which GPU?
-    Hint: Go through the hosts, and for each host before the rank's own subtract that host's number of ranks.
+    Hint: Go through the hosts, and for each host before the rank's own subtract that host's number
+    of ranks.
     """
-    return [(name, i, number) for number, (name, ranks) in enumerate(hosts.items()) for i in range(ranks)][rank]
+    return [
+        (name, i, number)
+        for number, (name, ranks) in enumerate(hosts.items())
+        for i in range(ranks)
+    ][rank]
 
 
-@formula(({"nodeA": 2, "nodeB": 2}, "nodeB"), ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"), ({"nodeA": 1}, "nodeA"))
+@formula(
+    ({"nodeA": 2, "nodeB": 2}, "nodeB"),
+    ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"),
+    ({"nodeA": 1}, "nodeA"),
+)
 def ranks_left(hosts, lost):
-    """Return {old rank: new rank} of the ranks that are left when host `lost` has vanished, renumbered from 0.
+    """Return {old rank: new rank} of the ranks that are left when host `lost` has vanished,
+    renumbered from 0.
 
-    They keep their order. `hosts` maps the name of each host to its number of ranks; ranks are numbered host by host.
+    They keep their order. `hosts` maps the name of each host to its number of ranks; ranks are
+    numbered host by host.
 
     Title: 2.1 New numbers
     Hint: Which old ranks are on each host?
     """
     names = [name for name, ranks in hosts.items() for _ in range(ranks)]
-    return {old: new for new, old in enumerate(rank for rank, name in enumerate(names) if name != lost)}
+    return {
+        old: new for new, old in enumerate(rank for rank, name in enumerate(names) if name != lost)
+    }
 
 
 @question(256)
 def price_of_silence(answer):
-    """A job of 64 hosts with 8 GPUs each uses NCCL over TCP, with its default timeout of 10 minutes, and a GPU costs
-    3 dollars an hour. Somebody pulls the cable of one host, and nobody is watching. How many dollars has the waiting
-    cost by the time the first error appears?
+    """A job of 64 hosts with 8 GPUs each uses NCCL over TCP, with its default timeout of 10
+    minutes, and a GPU costs 3 dollars an hour. Somebody pulls the cable of one host, and nobody is
+    watching. How many dollars has the waiting cost by the time the first error appears?
 
     Title: 2.2 What silence costs
     Hint: The GPUs of the host without a cable are paid for, too.
@@ -63,21 +87,30 @@ def _settings(fn, *arguments):
     if not all(isinstance(word, str) for word in words):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
     read = parsed(words)
-    options = ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--local-addr")
+    options = (
+        "--nnodes",
+        "--nproc-per-node",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+        "--rdzv-id",
+        "--local-addr",
+    )
     values = [f"{option} {getattr(read, option[2:].replace('-', '_'))}" for option in options]
     return [program, *values, read.training_script]
 
 
 @formula(*JOBS, trial=_settings)
 def torchrun_words(nodes, ranks, endpoint, job, address, script):
-    """Return the list of words that starts the agent of one host: "torchrun", its options, and the script.
+    """Return the list of words that starts the agent of one host: "torchrun", its options, and the
+    script.
 
-    The job has `nodes` hosts with `ranks` ranks each. The agents meet through the rendezvous backend c10d at
-    `endpoint`, and `job` tells this job from others. `address` is this host's own address, which the agent gives to
-    the others.
+    The job has `nodes` hosts with `ranks` ranks each. The agents meet through the rendezvous
+    backend c10d at `endpoint`, and `job` tells this job from others. `address` is this host's own
+    address, which the agent gives to the others.
 
     Title: 3.1 A command for each host
-    Hint: `--nnodes`, `--nproc-per-node`, and three options that begin with `--rdzv-`: backend, endpoint and id.
+    Hint: `--nnodes`, `--nproc-per-node`, and three options that begin with `--rdzv-`: backend,
+    endpoint and id.
     Hint: Each option and each value is a separate word, and all words are strings: `str(nodes)`.
     Hint: `--local-addr` is the host's own address.
     """
@@ -88,8 +121,9 @@ def torchrun_words(nodes, ranks, endpoint, job, address, script):
 
 @question(16)
 def ranks_of_16_agents(answer):
-    """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`. So srun starts 16
-    agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job have?
+    """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`.
+    So srun starts 16 agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job
+    have?
 
     Title: 3.2 Eight tasks on each node
     Hint: How many agents does the rendezvous wait for, and what do the others do?
@@ -98,13 +132,15 @@ def ranks_of_16_agents(answer):
     Not 64: Do all agents of a node start ranks?
     Not 2: Two agents take part, and each starts 8 ranks.
 
-    Why: The rendezvous is complete with two agents, which start 8 ranks each; the other 14 agents wait. And both of the
-    two may be on one node: 16 ranks on its 8 GPUs.
+    Why: The rendezvous is complete with two agents, which start 8 ranks each; the other 14 agents
+    wait. And both of the two may be on one node: 16 ranks on its 8 GPUs.
     """
 
 
 def _exchanged(fn, ahead):
-    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead and rank 0 arrives late."""
+    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead and rank 0
+    arrives late.
+    """
     rank = dist.get_rank()
     dist.barrier()
     time.sleep(0.0 if rank else 0.6)
@@ -115,23 +151,33 @@ def _exchanged(fn, ahead):
     if asked > answered:
         return Seen("answered before asked", "The order is (asked, seen, answered).")
     if seen == torch.tensor(seen, dtype=torch.float32).item():
-        return Seen("seen is coarse", "`seen` is a multiple of 128 s, like any float32 of that size. Which dtype?")
+        return Seen(
+            "seen is coarse",
+            "`seen` is a multiple of 128 s, like any float32 of that size. Which dtype?",
+        )
     if not asked <= seen - ahead <= answered:
         when = "before it was asked" if seen - ahead < asked else "after its answer had arrived"
-        return Seen("seen outside", f"`seen` is a time {when}: in which line does rank 1 read its clock?")
+        return Seen(
+            "seen outside", f"`seen` is a time {when}: in which line does rank 1 read its clock?"
+        )
     return Seen("seen in between")
 
 
-@exercise(worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_exchanged)
+@exercise(
+    worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_exchanged
+)
 def ask_the_time(clock):
-    """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank 1 returns None.
+    """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank
+    1 returns None.
 
-    `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered` are by rank 0's
-    clock, `seen` is by rank 1's, which rank 1 must read after it was asked. Rank 0 arrives 0.6 s after rank 1.
+    `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered`
+    are by rank 0's clock, `seen` is by rank 1's, which rank 1 must read after it was asked. Rank 0
+    arrives 0.6 s after rank 1.
 
     Title: 5.1 Ask what time it is
     Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
-    Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the decimal point.
+    Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the
+    decimal point.
     """
     asked = clock()
     dist.barrier()
@@ -145,10 +191,12 @@ def ask_the_time(clock):
     ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
 )
 def offset_and_error(exchanges):
-    """Return (offset, error): how far a clock is ahead of ours, and by how much at most that may be wrong.
+    """Return (offset, error): how far a clock is ahead of ours, and by how much at most that may be
+    wrong.
 
-    Each of the `exchanges` is (asked, seen, answered): we asked when our clock showed `asked`, got the answer when it
-    showed `answered`, and at some moment in between the other clock showed `seen`. Trust the shortest exchange.
+    Each of the `exchanges` is (asked, seen, answered): we asked when our clock showed `asked`, got
+    the answer when it showed `answered`, and at some moment in between the other clock showed
+    `seen`. Trust the shortest exchange.
 
     Title: 5.2 Offset and error
     Hint: If the other clock was read in the middle, what did our own clock show at that moment?

@@ -1,4 +1,6 @@
-"""The exercises of lab 50: what a replica costs, and what is divided: states, gradients, parameters, checkpoints."""
+"""The exercises of lab 50: what a replica costs, and what is divided: states, gradients,
+parameters, checkpoints.
+"""
 
 import tempfile
 from collections import OrderedDict
@@ -12,7 +14,9 @@ from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers,
 
 
 def _state(rank, world_size, shard):
-    """Weights that are the same on every rank, a gradient of this rank, and its shard of the momentum."""
+    """Weights that are the same on every rank, a gradient of this rank, and its shard of the
+    momentum.
+    """
     weights = torch.arange(float(world_size * shard))
     return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
 
@@ -31,18 +35,22 @@ def _stepped(fn, weights, gradient, momentum):
 def _shards(rank, world_size, case):
     """A list of shards, none on rank 2, and the largest norm."""
     lengths, max_norm = case
-    return [numbers(rank + i, world_size, length)[0] for i, length in enumerate(lengths) if rank != 2], max_norm
+    return [
+        numbers(rank + i, world_size, length)[0] for i, length in enumerate(lengths) if rank != 2
+    ], max_norm
 
 
 @formula("50", (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))
 def bytes_of_a_rank(parameters, ranks, stage):
-    """Return the bytes of parameters, gradients and optimizer states on a rank, with float32 and Adam.
+    """Return the bytes of parameters, gradients and optimizer states on a rank, with float32 and
+    Adam.
 
     `stage` is 0 for data parallelism and 1 to 3 for ZeRO, and everything divides evenly.
 
     Title: 1.1 Bytes per rank
     Hint: Without ZeRO a parameter takes 4 bytes, its gradient 4, and Adam's two means 8.
-    Hint: Divide the 8 by the ranks from stage 1 on, the gradient's 4 from stage 2 on, and the parameter's 4 at stage 3.
+    Hint: Divide the 8 by the ranks from stage 1 on, the gradient's 4 from stage 2 on, and the
+    parameter's 4 at stage 3.
     """
     divided = (0, 8, 12, 16)[stage]
     return parameters * (16 - divided) + parameters * divided // ranks
@@ -50,16 +58,20 @@ def bytes_of_a_rank(parameters, ranks, stage):
 
 @exercise("50", cases=(2, 3, 20), given=_state, trial=_stepped, limits=_two_halves_of_a_ring)
 def zero_2_step(weights, gradient, momentum):
-    """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this rank's shard.
+    """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this
+    rank's shard.
 
     The momentum becomes 0.9 times itself plus the average gradient of shard `rank`, and that
-    shard of the weights loses 0.1 times it. All ranks end with all new weights; `gradient` may be changed.
+    shard of the weights loses 0.1 times it. All ranks end with all new weights; `gradient` may be
+    changed.
 
     Title: 2.1 ZeRO-2
-    Hint: `mine = torch.empty_like(momentum)`, and `dist.reduce_scatter(mine, list(gradient.chunk(world_size)))` leaves
-    the sum of shard `rank` there.
-    Hint: `momentum.mul_(0.9).add_(...)` changes the tensor that was given; `momentum = ...` makes another one.
-    Hint: The shards are `weights.chunk(world_size)`, views of `weights`: `dist.all_gather` can write into them.
+    Hint: `mine = torch.empty_like(momentum)`, and `dist.reduce_scatter(mine,
+    list(gradient.chunk(world_size)))` leaves the sum of shard `rank` there.
+    Hint: `momentum.mul_(0.9).add_(...)` changes the tensor that was given; `momentum = ...` makes
+    another one.
+    Hint: The shards are `weights.chunk(world_size)`, views of `weights`: `dist.all_gather` can
+    write into them.
 
     Limit: Which part of the average does a rank need, and which of the weights?
     """
@@ -69,9 +81,15 @@ def zero_2_step(weights, gradient, momentum):
 
 
 def _divided(fn, world_size):
-    """How many parameters are whole when each layer of a model has run, and after the forward pass."""
+    """How many parameters are whole when each layer of a model has run, and after the forward
+    pass.
+    """
     seen, blocks = [], nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
-    layers = {"embedding": nn.Linear(2, 4, bias=False), "blocks": blocks, "head": nn.Linear(4, 6, bias=False)}
+    layers = {
+        "embedding": nn.Linear(2, 4, bias=False),
+        "blocks": blocks,
+        "head": nn.Linear(4, 6, bias=False),
+    }
     model = nn.Sequential(OrderedDict(layers))
 
     def look(*_):
@@ -88,17 +106,19 @@ def _divided(fn, world_size):
 
 @exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_divided)
 def shard_model(model, mesh):
-    """Call `fully_shard` on the parts of a model, so that no more than one layer is whole at any time.
+    """Call `fully_shard` on the parts of a model, so that no more than one layer is whole at any
+    time.
 
-    The model has `model.embedding`, a sequence `model.blocks`, and `model.head`. While a layer runs, only its own
-    parameters are whole, and between forward and backward none at all. The check counts the numbers
-    that are whole after each layer has run, and at the end.
+    The model has `model.embedding`, a sequence `model.blocks`, and `model.head`. While a layer
+    runs, only its own parameters are whole, and between forward and backward none at all. The check
+    counts the numbers that are whole after each layer has run, and at the end.
 
     Title: 4.1 No more than one layer
-    Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module that no call has
-    taken before.
+    Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module
+    that no call has taken before.
     Hint: Embedding and head are layers like any other: give each a group of its own.
-    Hint: Call it on the model last, even if nothing is left for the root: without a root, each part is a root itself.
+    Hint: Call it on the model last, even if nothing is left for the root: without a root, each part
+    is a root itself.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -108,9 +128,9 @@ def shard_model(model, mesh):
 
 @question("50", 3.5)
 def whole_after_forward(answer):
-    """A model has 10 blocks with 1 GB of parameters each, and 2 GB in its embeddings and output layer. On 8 ranks
-    `fully_shard` is called on each block, and then on the model. How many GB of parameters are on a rank between
-    forward and backward?
+    """A model has 10 blocks with 1 GB of parameters each, and 2 GB in its embeddings and output
+    layer. On 8 ranks `fully_shard` is called on each block, and then on the model. How many GB of
+    parameters are on a rank between forward and backward?
 
     Title: 4.2 Between forward and backward
     Hint: Each rank keeps its shards of everything, all the time.
@@ -131,7 +151,8 @@ def _saved(fn, world_size):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
 
-    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be gone
+    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be
+    # gone
     mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=(dist.group.WORLD.group_name,))
     layer = nn.Embedding.from_pretrained(torch.arange(24.0).view(8, 3), freeze=False)
     with tempfile.TemporaryDirectory() as own:
@@ -143,27 +164,39 @@ def _saved(fn, world_size):
         return gathered(Seen(f"saved in pieces: {len(saved.chunks)}"))[0], whole["model"]["weight"]
 
 
-@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_saved, seconds=30.0)
+@exercise(
+    "50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_saved, seconds=30.0
+)
 def save_shards(model, folder):
-    """Save the parameters of a model that `fully_shard` has divided, as "model", each rank its own shards.
+    """Save the parameters of a model that `fully_shard` has divided, as "model", each rank its own
+    shards.
 
-    `folder` is the checkpoint's, the same on every rank. The check loads it into a model that is whole.
+    `folder` is the checkpoint's, the same on every rank. The check loads it into a model that is
+    whole.
 
     Title: 5.1 Save a divided model
-    Hint: `get_model_state_dict(model)`, of `torch.distributed.checkpoint.state_dict`, has this rank's shards.
-    Hint: `dcp.save({"model": ...}, checkpoint_id=folder)`, where dcp is `torch.distributed.checkpoint`: on all ranks.
+    Hint: `get_model_state_dict(model)`, of `torch.distributed.checkpoint.state_dict`, has this
+    rank's shards.
+    Hint: `dcp.save({"model": ...}, checkpoint_id=folder)`, where dcp is
+    `torch.distributed.checkpoint`: on all ranks.
     """
     import torch.distributed.checkpoint as dcp
 
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
 
 
-@exercise("50", cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)), given=_shards, limits=Limits(calls=1, largest=8))
+@exercise(
+    "50",
+    cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)),
+    given=_shards,
+    limits=Limits(calls=1, largest=8),
+)
 def clip_shards(shards, max_norm):
-    """Scale the shards of all ranks in place so that the norm of the whole gradient is at most `max_norm`.
+    """Scale the shards of all ranks in place so that the norm of the whole gradient is at most
+    `max_norm`.
 
-    If the norm is not larger, nothing changes. Return the norm before the scaling, as a number. A rank may have no
-    shard. One collective call with a single number must be enough.
+    If the norm is not larger, nothing changes. Return the norm before the scaling, as a number. A
+    rank may have no shard. One collective call with a single number must be enough.
 
     Title: 6.1 Clip a divided gradient
     Hint: The norm is the root of the sum of all squares, and sums may be added over ranks.

@@ -5,7 +5,9 @@ import torch.distributed as dist
 
 from distlab.checking import Seen, exercise, formula, numbers, question
 
-CABLES = [(k, num_bytes, 0.005, 8e-8) for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))]
+CABLES = [
+    (k, num_bytes, 0.005, 8e-8) for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
+]
 HOSTS = (*map(list, ("ABAB", "AABB", "BACABC", "CABABCAAB")), ["nodeB", "nodeA"])
 LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
 NAMES = ("whole ring", "ring", "tree", "halving doubling")
@@ -13,39 +15,53 @@ NAMES = ("whole ring", "ring", "tree", "halving doubling")
 
 @formula("62", *((name, *cable) for cable in CABLES for name in NAMES))
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
-    """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of two.
+    """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of
+    two.
 
-    What happens inside a host takes no time. Over the cable a message of m bytes takes alpha + beta m. Messages in the
-    same direction at the same time share it: together they take alpha, plus beta times the bytes of all. `name` is
-    "whole ring", "ring", "tree" or "halving doubling". For k = 2, 1 MB, 5 ms and 80 ns a byte the times are 0.255,
+    What happens inside a host takes no time. Over the cable a message of m bytes takes alpha + beta
+    m. Messages in the same direction at the same time share it: together they take alpha, plus beta
+    times the bytes of all. `name` is "whole ring", "ring", "tree" or "halving doubling". For k = 2,
+    1 MB, 5 ms and 80 ns a byte the times are 0.255,
     0.15, 0.17 and 0.17 s.
 
     Title: 1.1 Over the cable
-    Hint: A ring crosses the cable in each step, once in each direction. How many steps are there with n = 2 k ranks?
-    Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way down.
-    Hint: In halving and doubling two steps cross the cable: the first and the last. In each of them every rank sends
-    half of the tensor to a rank of the other host, so k messages share the cable.
+    Hint: A ring crosses the cable in each step, once in each direction. How many steps are there
+    with n = 2 k ranks?
+    Hint: A tree crosses the cable once on the way up, from rank k to rank 0, and once on the way
+    down.
+    Hint: In halving and doubling two steps cross the cable: the first and the last. In each of them
+    every rank sends half of the tensor to a rank of the other host, so k messages share the cable.
     """
     n = 2 * k
     crossings = {"whole ring": n - 1, "ring": 2 * (n - 1)}.get(name, 2)
-    num_bytes_each = {"ring": num_bytes / n, "halving doubling": k * num_bytes / 2}.get(name, num_bytes)
+    num_bytes_each = {"ring": num_bytes / n, "halving doubling": k * num_bytes / 2}.get(
+        name, num_bytes
+    )
     return crossings * (alpha + beta * num_bytes_each)
 
 
 def _crossings(fn, hosts):
-    """How many messages of each step of a ring leave a host, if the ranks are in the order that `fn` returns."""
+    """How many messages of each step of a ring leave a host, if the ranks are in the order that
+    `fn` returns.
+    """
     order = fn(list(hosts))
     if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
-        return Seen("no order of the ranks", f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once.")
+        return Seen(
+            "no order of the ranks",
+            f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once.",
+        )
     places = [hosts[rank] for rank in order]
     number = sum(a != b for a, b in zip(places, places[1:] + places[:1], strict=True))
-    return Seen(f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}.")
+    return Seen(
+        f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}."
+    )
 
 
 @formula("62", *((hosts,) for hosts in HOSTS), trial=_crossings)
 def ring_order(hosts):
-    """Return a list of the ranks, in an order in which a ring leaves each host only once. `hosts[r]` is the host of
-    rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that finishes one host before the next.
+    """Return a list of the ranks, in an order in which a ring leaves each host only once.
+    `hosts[r]` is the host of rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that
+    finishes one host before the next.
 
     Title: 2.1 A good order
     Hint: The ranks of one host must be neighbours.
@@ -60,15 +76,24 @@ def _on_hosts(rank, n, case):
 
 
 def _by_host(fn, tensor, hosts, events):
-    """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this rank used a cable."""
-    ranks = {host: [rank for rank, other in enumerate(hosts) if other == host] for host in dict.fromkeys(hosts)}
+    """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this
+    rank used a cable.
+    """
+    ranks = {
+        host: [rank for rank, other in enumerate(hosts) if other == host]
+        for host in dict.fromkeys(hosts)
+    }
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
     rank, begun = dist.get_rank(), len(events)
     mine = hosts[rank]
     fn(tensor, ranks[mine][0], groups[mine], leaders)
     # collectives have members, and messages a peer
-    peers = [one for event in events[begun:] for one in (*getattr(event, "members", ()), getattr(event, "peer", rank))]
+    peers = [
+        one
+        for event in events[begun:]
+        for one in (*getattr(event, "members", ()), getattr(event, "peer", rank))
+    ]
     crosses = any(hosts[peer] != mine for peer in peers)
     words = "talks to other hosts" if crosses else "stays on its host"
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
@@ -78,11 +103,12 @@ def _by_host(fn, tensor, hosts, events):
 def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
 
-    `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is the group of the
-    first ranks of all hosts. Only leaders may talk to ranks of other hosts.
+    `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is
+    the group of the first ranks of all hosts. Only leaders may talk to ranks of other hosts.
 
     Title: 3.1 Hierarchical all-reduce
-    Hint: Three collectives: one inside each host, one between the leaders, and another one inside each host.
+    Hint: Three collectives: one inside each host, one between the leaders, and another one inside
+    each host.
     Hint: `dist.reduce(tensor, dst=first, group=inside)` brings a host's sum to its first rank.
     Hint: Only its members may use `leaders`: the ranks with `dist.get_rank() == first`.
 
@@ -96,9 +122,9 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
 
 @question("62", 27)
 def micro_batches_for_a_quarter(answer):
-    """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable takes 180 ms; they do
-    not overlap. With `no_sync`, at least how many micro-batches must share one all-reduce, so that it takes no more
-    than a quarter of the time?
+    """A micro-batch takes 20 ms to compute, and the all-reduce of its gradients over a slow cable
+    takes 180 ms; they do not overlap. With `no_sync`, at least how many micro-batches must share
+    one all-reduce, so that it takes no more than a quarter of the time?
 
     Title: 5.1 How many micro-batches?
     Hint: With k micro-batches, the entire step takes 20 k + 180 ms.

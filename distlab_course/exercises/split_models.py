@@ -1,4 +1,6 @@
-"""The exercises of lab 42: backward through a message, bytes of a step, micro-batches through references."""
+"""The exercises of lab 42: backward through a message, bytes of a step, micro-batches through
+references.
+"""
 
 import torch
 import torch.distributed as dist
@@ -17,12 +19,13 @@ def _split(rank, n, case):
 def split_gradient(x, weights):
     """Return the gradient of this rank's weights, of a model that is split over two ranks.
 
-    Rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1. Rank 0 computes
-    `hidden = (x @ weights).relu()`, and rank 1 the loss, `(hidden @ weights).square().sum()`.
+    Rank 0 has a batch `x` of 2 rows and `weights` of 2 x 3, rank 1 has `weights` of 3 x 1. Rank 0
+    computes `hidden = (x @ weights).relu()`, and rank 1 the loss, `(hidden @
+    weights).square().sum()`.
 
     Title: 2.1 Backward through a message
-    Hint: A message carries numbers and no graph: rank 1 receives into `hidden = torch.zeros(2, 3)`, and then calls
-    `hidden.requires_grad_()`, so that backward stops there and leaves `hidden.grad`.
+    Hint: A message carries numbers and no graph: rank 1 receives into `hidden = torch.zeros(2, 3)`,
+    and then calls `hidden.requires_grad_()`, so that backward stops there and leaves `hidden.grad`.
     Hint: Rank 1 sends `hidden.grad`; rank 0 continues with `hidden.backward(gradient)`.
     """
     (x, first), (_, second) = gathered((x, weights.detach()))
@@ -33,9 +36,10 @@ def split_gradient(x, weights):
 
 @question("42", (720_896, 360_448))
 def bytes_of_hidden(answer):
-    """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank 2, and their gradient
-    comes back from there. How many bytes of the two travel in a step if rank 0 relays both, and how many if rank 2
-    fetches the hidden values from rank 1 itself? Give a pair of numbers.
+    """The hidden values of a step are 8 x 44 x 64 numbers of float64. They go from rank 1 to rank
+    2, and their gradient comes back from there. How many bytes of the two travel in a step if rank
+    0 relays both, and how many if rank 2 fetches the hidden values from rank 1 itself? Give a pair
+    of numbers.
 
     Title: 3.1 Bytes of a step
     Hint: A float64 has 8 bytes. How many messages of that size are on each of the two routes?
@@ -46,12 +50,15 @@ def bytes_of_hidden(answer):
     Not (90112, 45056): You have counted numbers: how many bytes does each have?
     Otherwise: Count the messages, forward and backward.
 
-    Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward; without it, two.
+    Why: Through rank 0 there are four messages of 180,224 bytes, 1-0-2 forward and 2-0-1 backward;
+    without it, two.
     """
 
 
 class _Stage:
-    """Adds its number to what it is given, itself or by a reference, and notes where that came from."""
+    """Adds its number to what it is given, itself or by a reference, and notes where that came
+    from.
+    """
 
     def __init__(self, number):
         self.number, self.sources = number, set()
@@ -63,25 +70,34 @@ class _Stage:
 
 
 def _through(fn, count, batches):
-    """The outputs of as many stages, in which order they were called, and where each stage's input came from."""
+    """The outputs of as many stages, in which order they were called, and where each stage's input
+    came from.
+    """
     workers, stages = Workers(), [_Stage(number) for number in range(1, count + 1)]
     references = [Reference(workers, f"worker{stage.number}", stage) for stage in stages]
     outputs = workers.try_out(fn, references, [torch.tensor([batch]) for batch in batches])
     why = "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: pass on the reference."
-    sources = {stage.number: Seen(f"input from {', '.join(sorted(stage.sources))}", why) for stage in stages}
+    sources = {
+        stage.number: Seen(f"input from {', '.join(sorted(stage.sources))}", why)
+        for stage in stages
+    }
     return outputs, workers.order(), sources
 
 
 @formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_through)
 def pipeline(stages, batches):
-    """Pass each micro-batch through all stages in turn, and return the list of the outputs in their order.
+    """Pass each micro-batch through all stages in turn, and return the list of the outputs in their
+    order.
 
-    `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one. Start everything
-    before you wait for anything, and let no hidden values reach the rank that calls this.
+    `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one.
+    Start everything before you wait for anything, and let no hidden values reach the rank that
+    calls this.
 
     Title: 4.1 A pipeline
-    Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next stage's `forward` takes.
-    Hint: From the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a future.
+    Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next
+    stage's `forward` takes.
+    Hint: From the last stage you want the values: `stages[-1].rpc_async().forward(hidden)` gives a
+    future.
     """
     outputs = []
     for batch in batches:

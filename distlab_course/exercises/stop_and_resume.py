@@ -14,18 +14,21 @@ from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
 
-with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)  # a rank's first DDP imports for seconds
+# a rank's first DDP imports for seconds
+with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)
 
 
 @with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.in_pieces)
 def accumulated_backward(ddp, pieces):
-    """Leave in `ddp` the gradient of the mean loss over all pieces of all ranks; only one backward may send.
+    """Leave in `ddp` the gradient of the mean loss over all pieces of all ranks; only one backward
+    may send.
 
-    `pieces` is a list of `(images, labels)`, all of the same size. The loss of a piece is the `cross_entropy` of
-    `torch.nn.functional`, and `ddp` has no gradients yet.
+    `pieces` is a list of `(images, labels)`, all of the same size. The loss of a piece is the
+    `cross_entropy` of `torch.nn.functional`, and `ddp` has no gradients yet.
 
     Title: 1.1 Any number of pieces
-    Hint: A second backward adds to the gradients that are there: what is each piece's share of the mean?
+    Hint: A second backward adds to the gradients that are there: what is each piece's share of the
+    mean?
     Hint: `with ddp.no_sync():` around a forward and its backward keeps the gradients on their rank.
     Hint: All pieces but the last belong inside `no_sync`.
     """
@@ -36,14 +39,16 @@ def accumulated_backward(ddp, pieces):
 
 @with_ddp(cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.to_the_end)
 def all_batches(ddp, batches):
-    """Train with all batches of all ranks, although the ranks have different numbers of them; no rank may hang.
+    """Train with all batches of all ranks, although the ranks have different numbers of them; no
+    rank may hang.
 
-    `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with learning rate 0.1 for each of them.
-    In the average, a rank that has none left counts as a gradient of zeros.
+    `batches` is a list of `(images, labels)`; make a step of `torch.optim.SGD` with learning rate
+    0.1 for each of them. In the average, a rank that has none left counts as a gradient of zeros.
 
     Title: 2.1 To the last batch
     Hint: A rank that has run out of batches must keep joining the all-reduces of the others.
-    Hint: Put the loop inside `with Join([ddp]):`; `from torch.distributed.algorithms.join import Join`.
+    Hint: Put the loop inside `with Join([ddp]):`; `from torch.distributed.algorithms.join import
+    Join`.
     """
     optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
     with Join([ddp]):
@@ -55,12 +60,14 @@ def all_batches(ddp, batches):
 
 @with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.uneven)
 def weighted_backward(ddp, images, labels):
-    """Leave in `ddp` the gradient of the mean loss over all images of all ranks, which have different numbers of them.
+    """Leave in `ddp` the gradient of the mean loss over all images of all ranks, which have
+    different numbers of them.
 
     The loss is `cross_entropy`. A rank may have no image at all.
 
     Title: 3.1 A mean over images
-    Hint: DDP adds up the gradients of the ranks and divides by the number of ranks. Which loss makes that right?
+    Hint: DDP adds up the gradients of the ranks and divides by the number of ranks. Which loss
+    makes that right?
     Hint: An all-reduce of one number gives the number of images on all ranks.
     Hint: `reduction="sum"` adds up the losses of the images, and is 0 where there are none.
     """
@@ -71,35 +78,45 @@ def weighted_backward(ddp, images, labels):
 
 @with_ddp(worlds=(2, 3, 4), cases=((3,),), trial=ddp_trials.saved)
 def save_checkpoint(path, ddp, optimizer, epoch):
-    """Save `{"model": ..., "optimizer": ..., "epoch": epoch}` with `torch.save`, once for all ranks.
+    """Save `{"model": ..., "optimizer": ..., "epoch": epoch}` with `torch.save`, once for all
+    ranks.
 
-    The model must load into a process without DDP. Whatever happens while the file is being written, the old one must
-    stay intact. No rank may return before the new file is there.
+    The model must load into a process without DDP. Whatever happens while the file is being
+    written, the old one must stay intact. No rank may return before the new file is there.
 
     Title: 4.1 A checkpoint
     Hint: All ranks have the same weights: how many of them need to write?
-    Hint: Write to `f"{path}.partial"`, and then `os.replace(partial, path)`, which happens completely or not at all.
-    Hint: `ddp.module.state_dict()` has the names of the model inside, and `dist.barrier()` makes every rank wait.
+    Hint: Write to `f"{path}.partial"`, and then `os.replace(partial, path)`, which happens
+    completely or not at all.
+    Hint: `ddp.module.state_dict()` has the names of the model inside, and `dist.barrier()` makes
+    every rank wait.
     """
     if dist.get_rank() == 0:
-        state = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        state = {
+            "model": ddp.module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": epoch,
+        }
         torch.save(state, f"{path}.partial")
         os.replace(f"{path}.partial", path)
     dist.barrier()
 
 
-FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))  # the newest file first
+# the newest file first
+FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))
 
 
 @formula("22", *FOLDERS, trial=ddp_trials.in_a_folder)
 def newest_whole(folder, model):
-    """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None without one.
+    """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None
+    without one.
 
     The newest is the one with the latest change. A file may be damaged, or belong to another model.
 
     Title: 6.1 The newest that is whole
     Hint: `path.stat().st_mtime` is the time of the last change.
-    Hint: `checkpoints.load` raises `distlab.CheckpointError` before it changes anything, so you may simply try.
+    Hint: `checkpoints.load` raises `distlab.CheckpointError` before it changes anything, so you may
+    simply try.
     """
     for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
         with contextlib.suppress(CheckpointError):

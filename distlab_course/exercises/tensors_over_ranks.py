@@ -8,7 +8,11 @@ from torch import nn
 
 from distlab.checking import Exercise, Limits, Question, Seen, formula, gathered, nothing
 
-exercise, question, formula = partial(Exercise, "51"), partial(Question, "51"), partial(formula, "51")
+exercise, question, formula = (
+    partial(Exercise, "51"),
+    partial(Question, "51"),
+    partial(formula, "51"),
+)
 
 PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 
@@ -35,7 +39,9 @@ def _rows(rank, n, case):
 def _of_two_layers(rank, n, case):
     """An input, and a rank's parts of two layers."""
     tokens, width = case
-    x, first, bias, second, last = _small((tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,))
+    x, first, bias, second, last = _small(
+        (tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,)
+    )
     return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
 
 
@@ -50,17 +56,23 @@ def _loss(fn, *arguments):
     return torch.tensor(value) if isinstance(value, float) else value
 
 
-@exercise(cases=((1, 1), (2, 3)), given=_rows, limits=lambda n, length, item: Limits(length * item * (n - 1) // n))
+@exercise(
+    cases=((1, 1), (2, 3)),
+    given=_rows,
+    limits=lambda n, length, item: Limits(length * item * (n - 1) // n),
+)
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, given this rank's rows.
 
-    Every rank has the same number of rows, and the number of columns is a multiple of the number of ranks. No rank may
-    send more than (n - 1) / n of its own part.
+    Every rank has the same number of rows, and the number of columns is a multiple of the number of
+    ranks. No rank may send more than (n - 1) / n of its own part.
 
     Title: 1.1 Rows to columns
     Hint: `rows.chunk(world_size, dim=1)` cuts blocks. Which rank needs which of them?
-    Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; call `contiguous()` on those that it sends.
-    Hint: The blocks that arrive are of the same columns, one from each rank: `torch.cat` stacks them.
+    Hint: `dist.all_to_all(arriving, sending)` takes two lists of tensors; call `contiguous()` on
+    those that it sends.
+    Hint: The blocks that arrive are of the same columns, one from each rank: `torch.cat` stacks
+    them.
 
     Limit: Which of its numbers does each other rank need?
     """
@@ -71,11 +83,12 @@ def rows_to_columns(rows):
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
 
-    This rank has its columns of `first` and their part of the bias, its rows of `second`, and all of `last`. Make one
-    collective call, with no more bytes than the result has.
+    This rank has its columns of `first` and their part of the bias, its rows of `second`, and all
+    of `last`. Make one collective call, with no more bytes than the result has.
 
     Title: 3.1 Two layers with biases
-    Hint: Nothing has to be sent before the second product: each rank has all that it needs for its hidden numbers.
+    Hint: Nothing has to be sent before the second product: each rank has all that it needs for its
+    hidden numbers.
     Hint: How many times is `last` added if each rank adds it before the all-reduce?
 
     Limit: Where is the one place in which numbers must be added?
@@ -93,8 +106,13 @@ class _Gated(nn.Module):
         self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x):
-        heads = (layer(x).unflatten(-1, (-1, 2)).transpose(1, 2) for layer in (self.query, self.key, self.value))
-        x = x + self.out(nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        heads = (
+            layer(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        x = x + self.out(
+            nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        )
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
@@ -104,26 +122,35 @@ def _planned(fn):
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.distributed.tensor.parallel import parallelize_module
 
-    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be gone
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(dist.group.WORLD.group_name,))
+    # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be
+    # gone
+    mesh = init_device_mesh(
+        "cpu", (dist.get_world_size(),), mesh_dim_names=(dist.group.WORLD.group_name,)
+    )
     block = parallelize_module(_Gated(), mesh, fn())
     with CommDebugMode() as comm:
         y = block(torch.arange(48.0).reshape(2, 3, 8) / 48)
     layers = [layer.weight for layer in block.children()]
     divided = sum(hasattr(weight, "to_local") for weight in layers)
-    return y, Seen(f"collectives in forward: {comm.get_total_counts()}; weights divided: {divided} of {len(layers)}")
+    return y, Seen(
+        f"collectives in forward: {comm.get_total_counts()}; weights divided: {divided} of {len(layers)}"
+    )
 
 
 @exercise(worlds=(2, 4), cases=(0,), given=nothing, trial=_planned)
 def plan_of_a_block():
-    """Return the plan with which `parallelize_module` divides all seven weights of a transformer block.
+    """Return the plan with which `parallelize_module` divides all seven weights of a transformer
+    block.
 
-    Its layers are `query`, `key`, `value` and `out` of the attention, and `gate`, `up` and `down` of the MLP, which
-    computes `down(silu(gate(x)) * up(x))`. A forward pass makes two collective calls.
+    Its layers are `query`, `key`, `value` and `out` of the attention, and `gate`, `up` and `down`
+    of the MLP, which computes `down(silu(gate(x)) * up(x))`. A forward pass makes two collective
+    calls.
 
     Title: 4.1 A plan
-    Hint: The plan is a dict: the name of each layer, and `ColwiseParallel()` or `RowwiseParallel()`.
-    Hint: Layers that make heads or hidden numbers are cut by columns, so that each rank has its own.
+    Hint: The plan is a dict: the name of each layer, and `ColwiseParallel()` or
+    `RowwiseParallel()`.
+    Hint: Layers that make heads or hidden numbers are cut by columns, so that each rank has its
+    own.
     Hint: `out` and `down` get inputs of which each rank has a part, so they are cut by rows.
     """
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -134,11 +161,13 @@ def plan_of_a_block():
 
 @question(6144)
 def block_traffic(answer):
-    """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096 numbers, 2 bytes each.
-    How many MiB do all the all-reduces of a step carry, forward and backward, counting each reduced tensor once?
+    """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096
+    numbers, 2 bytes each. How many MiB do all the all-reduces of a step carry, forward and
+    backward, counting each reduced tensor once?
 
     Title: 4.2 What a step sends
-    Hint: How many all-reduces does a block make, in both directions together? How large is the tensor of each?
+    Hint: How many all-reduces does a block make, in both directions together? How large is the
+    tensor of each?
     Hint: 8192 x 4096 x 2 bytes is 64 MiB.
 
     Not 3072: That is one direction.
@@ -155,16 +184,22 @@ def block_traffic(answer):
 def groups_of(rank, shape):
     """Return, for each dimension of a mesh, the ranks of the group of `rank` along it.
 
-    The ranks are numbered along the last dimension first. In a mesh of shape (2, 2), rank 2 gets [[0, 2], [2, 3]].
+    The ranks are numbered along the last dimension first. In a mesh of shape (2, 2), rank 2 gets
+    [[0, 2], [2, 3]].
 
     Title: 5.1 The ranks of a row
-    Hint: `ranks = torch.arange(math.prod(shape)).reshape(shape)` is the mesh. Where in it is `rank`?
-    Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension 1 `ranks[row]`.
-    Hint: `(ranks == rank).nonzero()[0].tolist()` is the place; put `slice(None)` in one coordinate of it at a time.
+    Hint: `ranks = torch.arange(math.prod(shape)).reshape(shape)` is the mesh. Where in it is
+    `rank`?
+    Hint: In two dimensions, the group along dimension 0 is `ranks[:, column]`, and along dimension
+    1 `ranks[row]`.
+    Hint: `(ranks == rank).nonzero()[0].tolist()` is the place; put `slice(None)` in one coordinate
+    of it at a time.
     """
     ranks = torch.arange(torch.Size(shape).numel()).reshape(shape)
     place = (ranks == rank).nonzero()[0].tolist()
-    return [ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))]
+    return [
+        ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))
+    ]
 
 
 def _a_number_each(n, length, item):
@@ -174,13 +209,15 @@ def _a_number_each(n, length, item):
 
 @exercise(cases=((2, 0), (7, 0), (5, 1000)), given=_in_parts, trial=_loss, limits=_a_number_each)
 def sharded_loss(logits, labels):
-    """Return the mean cross-entropy, on every rank, of positions whose logits are divided by vocabulary.
+    """Return the mean cross-entropy, on every rank, of positions whose logits are divided by
+    vocabulary.
 
-    `logits[i]` are for this rank's part of the vocabulary; `labels[i]` is a number in the whole vocabulary. A logit may
-    be 1000. No all-reduce may carry more than one number for each position.
+    `logits[i]` are for this rank's part of the vocabulary; `labels[i]` is a number in the whole
+    vocabulary. A logit may be 1000. No all-reduce may carry more than one number for each position.
 
     Title: 8.1 Cross-entropy without all logits
-    Hint: Three all-reduces: the largest logit (`op=dist.ReduceOp.MAX`), the sum of `exp`, the logit of the label.
+    Hint: Three all-reduces: the largest logit (`op=dist.ReduceOp.MAX`), the sum of `exp`, the logit
+    of the label.
     Hint: This rank's part begins at `rank * logits.shape[1]`. Which labels are in it?
     Hint: Where the label is in another rank's part, this rank adds 0.
 

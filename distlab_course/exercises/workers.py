@@ -1,4 +1,5 @@
-"""Workers for the checks of remote calls: one process plays all of them, and what they call and fetch is noted.
+"""Workers for the checks of remote calls: one process plays all of them, and what they call and
+fetch is noted.
 
 Used by the trials of remote_calls.py and split_models.py, on the rank that tries an answer.
 """
@@ -34,7 +35,8 @@ class Workers:
 
     Attributes:
         here: the worker that runs.
-        notes: in order, (what, here, where) for a "call" to a worker, a "wait" for one, or a "fetch" from one.
+        notes: in order, (what, here, where) for a "call" to a worker, a "wait" for one, or a
+            "fetch" from one.
     """
 
     def __init__(self) -> None:
@@ -42,10 +44,14 @@ class Workers:
 
     def try_out(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """fn(*arguments), with these calls in the place of torch's."""
-        with mock.patch.multiple(rpc, rpc_sync=self.rpc_sync, rpc_async=self.rpc_async, remote=self.remote):
+        with mock.patch.multiple(
+            rpc, rpc_sync=self.rpc_sync, rpc_async=self.rpc_async, remote=self.remote
+        ):
             return fn(*arguments)
 
-    def rpc_async(self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0) -> Answer:
+    def rpc_async(
+        self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
+    ) -> Answer:
         """Run a function on another worker; its result or error is in the answer."""
         answer = Answer()
         answer.noted = lambda: self.notes.append(("wait", self.here, to))
@@ -59,7 +65,9 @@ class Workers:
         """Run a function on another worker, and wait for its result."""
         return self.rpc_async(*args, **kwargs).wait()
 
-    def remote(self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0) -> Reference:
+    def remote(
+        self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
+    ) -> Reference:
         """Run a function on another worker, where its result stays."""
         return Reference(self, to, self._run(to, func, args, kwargs))
 
@@ -79,11 +87,16 @@ class Workers:
         if late := [where for what, where in own[early:] if what == "call"]:
             why = "Start all calls first; each wait comes after the last of them."
             return Seen(f"waits for {own[early][1]}, then calls {late[0]}", why)
-        return Seen(f"calls to {', '.join(sorted(called)) or 'nobody'}", "Each worker gets one call for each input.")
+        return Seen(
+            f"calls to {', '.join(sorted(called)) or 'nobody'}",
+            "Each worker gets one call for each input.",
+        )
 
 
 class Reference:
-    """An RRef to a value on worker `home`; `rpc_sync()`, `rpc_async()` and `remote()` give proxies."""
+    """An RRef to a value on worker `home`; `rpc_sync()`, `rpc_async()` and `remote()` give
+    proxies.
+    """
 
     def __init__(self, workers: Workers, home: str, value: Any):
         self.workers, self.home, self.value = workers, home, value

@@ -1,4 +1,5 @@
-"""The figures that one lesson draws: plain data in, a matplotlib figure or axes out, in the style of distlab.plotting.
+"""The figures that one lesson draws: plain data in, a matplotlib figure or axes out, in the style
+of distlab.plotting.
 
 Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
@@ -7,5 +8,11 @@ Called by the notebooks, in their kernel: `from distlab_course import figures`.
 from distlab_course.figures.pipelines import bubbles, pipeline, quickest
 from distlab_course.figures.processes import clocks, first_errors, graph, handshake, machines
 from distlab_course.figures.sharding import cuts, memory, memory_at, mesh, shards
-from distlab_course.figures.training import buckets, images, latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.training import (
+    buckets,
+    images,
+    latency_bandwidth,
+    speedup,
+    time_against_ranks,
+)
 from distlab_course.figures.waiting import who_waits

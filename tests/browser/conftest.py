@@ -1,4 +1,6 @@
-"""A real JupyterLab on a free port, and a real Chromium that looks at it; the tests end what they start."""
+"""A real JupyterLab on a free port, and a real Chromium that looks at it; the tests end what they
+start.
+"""
 
 import contextlib
 import os
@@ -21,12 +23,15 @@ from nbformat.v4 import new_notebook
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
 
-PATIENCE_SECONDS = 240  # for what a browser, a server or a kernel does on a busy machine; it takes seconds
+# for what a browser, a server or a kernel does on a busy machine; it takes seconds
+PATIENCE_SECONDS = 240
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 class Lab:
-    """A running JupyterLab: its address, its token, the directory that it serves, and how to end it."""
+    """A running JupyterLab: its address, its token, the directory that it serves, and how to end
+    it.
+    """
 
     def __init__(self, folder: Path):
         self.root = folder / "project"
@@ -39,7 +44,13 @@ class Lab:
             self.port = probe.getsockname()[1]
         self.log = folder / "lab.log"
         variables = {**os.environ, "HOME": str(folder), "DISTLAB_TEST_MARK": self.mark}
-        options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}", "--port-retries=0"]
+        options = [
+            "--no-browser",
+            "--allow-root",
+            "--ip=127.0.0.1",
+            f"--port={self.port}",
+            "--port-retries=0",
+        ]
         options += [f"--ServerApp.root_dir={self.root}", f"--IdentityProvider.token={self.token}"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -52,8 +63,12 @@ class Lab:
 
     def write(self, name: str, cells) -> None:
         """A notebook of these cells beside the lessons; JupyterLab does not trust its outputs."""
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        nbformat.write(new_notebook(cells=[*cells], metadata=kernel), self.root / "notebooks" / name)
+        kernel = {
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        }
+        nbformat.write(
+            new_notebook(cells=[*cells], metadata=kernel), self.root / "notebooks" / name
+        )
 
     def wait_until_up(self) -> None:
         """Return when the server answers; fail with its log when it ended or takes too long."""
@@ -66,7 +81,9 @@ class Lab:
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
     def stop(self) -> list[psutil.Process]:
-        """End the server as Ctrl-C does, wait, and return the processes that it left behind, however far down."""
+        """End the server as Ctrl-C does, wait, and return the processes that it left behind,
+        however far down.
+        """
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout=60)
@@ -109,7 +126,12 @@ def page(chromium, lab):
         page.requested, page.complaints = [], []
         page.on("request", lambda request: page.requested.append(request.url))
         page.on("websocket", lambda socket: page.requested.append(socket.url))
-        page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: (
+                page.complaints.append(message.text) if message.type == "error" else None
+            ),
+        )
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         try:
             yield page

@@ -1,4 +1,6 @@
-"""An exercise in a real JupyterLab, as a learner does it: wrong, right, stuck, interrupted, and begun anew."""
+"""An exercise in a real JupyterLab, as a learner does it: wrong, right, stuck, interrupted, and
+begun anew.
+"""
 
 import re
 
@@ -21,30 +23,39 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def shown(page, place, meanwhile=lambda: None):
-    """Run the selected cell, which is the one at that place, and select the one after it; what it shows in the end."""
+    """Run the selected cell, which is the one at that place, and select the one after it; what it
+    shows in the end.
+    """
     page.locator(".jp-Toolbar").get_by_title("Run this cell and advance").first.click()
     meanwhile()
     page.wait_for_function(
         f"() => {{ const state = ({STATE})(); "
         f"return state.kernel === 'idle' && state.cells[{place}].execution_count !== null; }}",
     )
-    return page.locator(".jp-Notebook .jp-CodeCell").nth(place).locator(".jp-OutputArea").inner_text()
+    return (
+        page.locator(".jp-Notebook .jp-CodeCell").nth(place).locator(".jp-OutputArea").inner_text()
+    )
 
 
 def test_a_learner_solves_an_exercise(page, lab):
-    """The wrong answer gets its grid, the right one passes; Interrupt frees the ranks, and a restart ends them."""
+    """The wrong answer gets its grid, the right one passes; Interrupt frees the ranks, and a
+    restart ends them.
+    """
     lab.write("solving.ipynb", map(new_code_cell, CELLS.values()))
     open_notebook(page, lab, "solving.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
     shown(page, 0)
     grid = " ".join(shown(page, 1).split())
-    assert "2.1 In place: not yet With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
+    assert (
+        "2.1 In place: not yet With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
+    )
     assert "The tensor is unchanged: the result has to be written into it." in grid
     right = " ".join(shown(page, 2).split())
     assert "2.1 In place: passed 15 cases with 2, 3 and 4 ranks. Next: 3.1 Roles" in right
 
     def interrupt():
-        page.get_by_text(re.compile(r"^\d+ s(: |$)")).first.wait_for()  # what is shown meanwhile: words, then a picture
+        # what is shown meanwhile: words, then a picture
+        page.get_by_text(re.compile(r"^\d+ s(: |$)")).first.wait_for()
         page.locator(".jp-RenderedHTML svg").get_by_text("rank 0").first.wait_for()
         page.locator(".jp-Toolbar").get_by_title("Interrupt the kernel").first.click()
 
@@ -54,7 +65,9 @@ def test_a_learner_solves_an_exercise(page, lab):
 
     def ranks():
         """The processes of clusters that this laboratory has started."""
-        return {p.pid for p in marked(reaper.TAG, "")} & {p.pid for p in marked("DISTLAB_TEST_MARK", lab.mark)}
+        return {p.pid for p in marked(reaper.TAG, "")} & {
+            p.pid for p in marked("DISTLAB_TEST_MARK", lab.mark)
+        }
 
     assert len(ranks()) >= 4
     page.locator('.lm-MenuBar-itemLabel:text-is("Kernel")').click()

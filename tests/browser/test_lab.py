@@ -10,7 +10,8 @@ from nbformat.v4 import new_code_cell
 LESSON = "00_start_here.ipynb"
 RUN_SECONDS = 600  # for the lesson on a busy machine; it takes less than a minute
 
-# The open notebook as it stands in the page: code cells with their outputs, and whether the kernel is idle.
+# The open notebook as it stands in the page: code cells with their outputs, and whether the kernel
+# is idle.
 STATE = """() => {
   const panel = window.jupyterapp.shell.currentWidget;
   const model = panel?.content?.model?.sharedModel;
@@ -33,7 +34,8 @@ def run_all(page):
     """Runs every cell by the menu, with the mouse, and returns the code cells with their outputs."""
     page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click()
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click()
-    # An executed cell has its count; the one that is running, and those that wait, have none, also behind an error.
+    # An executed cell has its count; the one that is running, and those that wait, have none, also
+    # behind an error.
     page.wait_for_function(
         f"""() => {{ const state = ({STATE})();
           const failed = cell => cell.outputs.some(output => output.output_type === "error")
@@ -51,20 +53,31 @@ def foreign(urls):
 
 
 def test_the_first_lesson_runs(page, lab):
-    """Run All Cells shows what the ranks printed and no error, asks no other host, and leaves no process behind.
+    """Run All Cells shows what the ranks printed and no error, asks no other host, and leaves no
+    process behind.
 
     No popup about news or updates stands in front of the text, and the diagrams are drawn.
     """
     cells = nbformat.read(lab.root / "notebooks" / LESSON, 4).cells
     # without the committed outputs, so that all that is seen afterwards was made by this run
-    lab.write(LESSON, [new_code_cell(c.source, metadata=c.metadata) if c.cell_type == "code" else c for c in cells])
+    lab.write(
+        LESSON,
+        [
+            new_code_cell(c.source, metadata=c.metadata) if c.cell_type == "code" else c
+            for c in cells
+        ],
+    )
     open_notebook(page, lab, LESSON)
     cells = run_all(page)
 
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))  # an error ends the run
+    # an error ends the run
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert all(f"rank {rank}" in json.dumps(cells) for rank in range(2))
-    assert page.locator(".Toastify__toast").count() == 0  # the question about news came a moment after the notebook
-    page.wait_for_function("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    # the question about news came a moment after the notebook
+    assert page.locator(".Toastify__toast").count() == 0
+    page.wait_for_function(
+        "() => [...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    )
     assert foreign(page.requested) == []
     assert page.complaints == []
     assert lab.stop() == []

@@ -1,4 +1,6 @@
-"""What distlab shows fits the pane of a real JupyterLab, narrow and wide, and is seen in both themes."""
+"""What distlab shows fits the pane of a real JupyterLab, narrow and wide, and is seen in both
+themes.
+"""
 
 import pytest
 from nbformat.v4 import new_code_cell
@@ -19,8 +21,8 @@ CELLS = {
 }
 THEMES = "JupyterLab Light", "JupyterLab Dark"
 
-# Of what distlab shows as HTML: words that are cut, squares that are torn from their ranks, what is wider than its
-# pane, and text with too little contrast.
+# Of what distlab shows as HTML: words that are cut, squares that are torn from their ranks, what is
+# wider than its pane, and text with too little contrast.
 FAULTS = """() => {
   const faults = [];
   const lines = range => new Set([...range.getClientRects()].filter(r => r.width > 1).map(r => Math.round(r.top))).size;
@@ -63,19 +65,23 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_reports_fit_their_pane(page, lab, tmp_path):
-    """At 900 pixels beside the list of files and at 1400: no word is cut, and each text has its contrast.
+    """At 900 pixels beside the list of files and at 1400: no word is cut, and each text has its
+    contrast.
 
-    A picture has an alternative text, and the error that JupyterLab shows by itself only has the name. A cell that
-    forgot %%px gets its hint.
+    A picture has an alternative text, and the error that JupyterLab shows by itself only has the
+    name. A cell that forgot %%px gets its hint.
     """
-    page.set_viewport_size({"width": 900, "height": 2400})  # so that no output is far from the screen and not drawn
+    # so that no output is far from the screen and not drawn
+    page.set_viewport_size({"width": 900, "height": 2400})
     tagged = {"tags": ["raises-exception"]}
     lab.write("panes.ipynb", [new_code_cell(source, metadata=tagged) for source in CELLS.values()])
     open_notebook(page, lab, "panes.ipynb")
     run_all(page)
     page.wait_for_function(f"() => ({ERRORS})().length === 4")
     *own, of_torch = page.evaluate(ERRORS)
-    assert own == [f"{name} (see above)" for name in ("DeadlockError", "RankError", "ArgumentError")]
+    assert own == [
+        f"{name} (see above)" for name in ("DeadlockError", "RankError", "ArgumentError")
+    ]
     assert "Default process group has not been initialized" in of_torch
     waits = ", ".join(f"rank {rank} waits for rank {(rank - 1) % 4}" for rank in range(4))
     assert page.evaluate(PICTURES) == [f"who waits for whom: {waits}"]
@@ -89,8 +95,13 @@ def test_reports_fit_their_pane(page, lab, tmp_path):
     for width in (900, 1400):
         page.set_viewport_size({"width": width, "height": 2400})
         for theme in THEMES:
-            page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
-            page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+            page.evaluate(
+                "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
+                theme,
+            )
+            page.wait_for_function(
+                "theme => document.body.dataset.jpThemeName === theme", arg=theme
+            )
             page.wait_for_timeout(500)  # the new sheet of styles
             page.screenshot(path=tmp_path / f"{width} {theme}.png")
             assert page.evaluate(FAULTS) == [], (width, theme)

@@ -29,7 +29,9 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium, address):
-    """Opens a page on a screen of some size and scheme; what fails to load, or to run, is an error."""
+    """Opens a page on a screen of some size and scheme; what fails to load, or to run, is an
+    error.
+    """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
 
@@ -52,25 +54,38 @@ def test_pages_fit_the_screen(visit, width, scheme):
     for name in PAGES:
         page = visit(f"{name}.html", width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        assert page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)") == []
-        unnamed = "[...document.images].filter(i => !i.alt || /[0-9a-f]{64}/.test(i.alt)).map(i => i.alt)"
+        assert (
+            page.evaluate(
+                "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+            )
+            == []
+        )
+        unnamed = (
+            "[...document.images].filter(i => !i.alt || /[0-9a-f]{64}/.test(i.alt)).map(i => i.alt)"
+        )
         assert page.evaluate(unnamed) == [], name
         assert page.complaints == []
         page.close()
 
 
 def test_a_lesson_on_the_site(visit):
-    """The front page leads to it, it offers its file, and its player steps; what a reader is to predict is folded."""
+    """The front page leads to it, it offers its file, and its player steps; what a reader is to
+    predict is folded.
+    """
     page = visit("index.html")
     page.wait_for_url("**/README.html")
     page.get_by_role("link", name="05 · Ring all-reduce").first.click()
     page.wait_for_url("**/05_ring_all_reduce.html")
-    file = page.get_by_role("link", name="Download").first.evaluate("link => decodeURI(link.pathname)")
+    file = page.get_by_role("link", name="Download").first.evaluate(
+        "link => decodeURI(link.pathname)"
+    )
     assert Path(file).read_bytes() == (ROOT / "notebooks/05_ring_all_reduce.ipynb").read_bytes()
     player = page.locator("input[aria-label=step]").first
     before = player.get_attribute("aria-valuetext")
     page.locator("button[title='one step on']").first.click()
-    page.wait_for_function("was => document.querySelector('input[aria-label=step]').ariaValueText !== was", arg=before)
+    page.wait_for_function(
+        "was => document.querySelector('input[aria-label=step]').ariaValueText !== was", arg=before
+    )
     folded = visit("notebooks/02_ranks_that_wait.html").locator("details.hide")
     assert folded.count() >= 10
     assert folded.first.get_attribute("open") is None
@@ -86,7 +101,9 @@ def test_search_shows_no_answers(visit):
     page = visit("search.html?q=tensor_split")
     page.locator("#search-results li").first.wait_for()
     page.get_by_text(re.compile("Search finished|found .* page")).first.wait_for()
-    links = page.locator("#search-results li > a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    links = page.locator("#search-results li > a").evaluate_all(
+        "all => all.map(one => one.getAttribute('href'))"
+    )
     assert any("notebooks/05_ring_all_reduce" in link for link in links)
     assert [link for link in links if "solutions" in link] == []
 

@@ -1,8 +1,9 @@
 """Programs for every rank that use one part of torch.distributed each, and return plain values.
 
-`PROGRAMS` has every function here of (rank, world_size), each reduction with every op and dtype, and three programs of
-the zoo. They run on any backend and give the same values on each; what a backend leaves undefined is not returned.
-Tensors hold small whole numbers, so that sums are exact in every dtype and in every order.
+`PROGRAMS` has every function here of (rank, world_size), each reduction with every op and dtype,
+and three programs of the zoo. They run on any backend and give the same values on each; what a
+backend leaves undefined is not returned. Tensors hold small whole numbers, so that sums are exact
+in every dtype and in every order.
 """
 
 import inspect
@@ -106,14 +107,18 @@ def gather_and_scatter(rank, world_size):
         dist.gather(mine(rank), outputs, dst=root)
         back = torch.empty(2, 3)
         dist.scatter(back, [output * 2 for output in outputs] if rank == root else None, src=root)
-        found.append((None if outputs is None else [output.tolist() for output in outputs], back.tolist()))
+        found.append(
+            (None if outputs is None else [output.tolist() for output in outputs], back.tolist())
+        )
     return found
 
 
 def reduce_scatter_single(rank, world_size):
     output, average = torch.empty(2), torch.empty(2, dtype=torch.bfloat16)
     reduce_scattered_whole(output, mine(rank, shape=(2 * world_size,)))
-    reduce_scattered_whole(average, mine(rank, torch.bfloat16, (2 * world_size,)), dist.ReduceOp.AVG)
+    reduce_scattered_whole(
+        average, mine(rank, torch.bfloat16, (2 * world_size,)), dist.ReduceOp.AVG
+    )
     return output.tolist(), average.tolist()
 
 
@@ -130,7 +135,9 @@ def all_to_all(rank, world_size):
 
 
 def layouts(rank, world_size):
-    """Transposed and expanded tensors; gloo gets slices with gaps wrong, so they are not among these."""
+    """Transposed and expanded tensors; gloo gets slices with gaps wrong, so they are not among
+    these.
+    """
     total = mine(rank, shape=(3, 4)).t()
     dist.all_reduce(total)
     outputs = [torch.empty(3, 4).t() for _ in range(world_size)]
@@ -212,7 +219,9 @@ def asynchronous(rank, world_size):
 
 
 def a_work_that_is_dropped(rank, world_size):
-    """An all_reduce whose Work nobody keeps comes to its end, and a tensor whose send is under way is held."""
+    """An all_reduce whose Work nobody keeps comes to its end, and a tensor whose send is under way
+    is held.
+    """
     box, total = torch.zeros(100_000), torch.ones(100_000)
     received = dist.irecv(box, (rank - 1) % world_size)
     sent = dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % world_size)
@@ -247,7 +256,9 @@ def subgroups(rank, world_size):
 
 
 def uneven_inputs(rank, world_size):
-    """Each rank has a batch more than the one before; C++ alone waits for the number of those that have one left."""
+    """Each rank has a batch more than the one before; C++ alone waits for the number of those that
+    have one left.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
@@ -286,9 +297,16 @@ def joined_inputs_and_many_small_sums(rank, world_size):
 
 
 def is_program(one):
-    return inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["rank", "world_size"]
+    return inspect.isfunction(one) and [*inspect.signature(one).parameters] == [
+        "rank",
+        "world_size",
+    ]
 
 
 PROGRAMS = dict(inspect.getmembers(sys.modules[__name__], is_program))
-PROGRAMS |= {call.__name__: each_op_and_dtype(call) for call in (all_reduced, reduced, reduce_scattered)}
-PROGRAMS |= {program.__name__: program for program in (fsdp, one_forward_one_backward, placements_around)}
+PROGRAMS |= {
+    call.__name__: each_op_and_dtype(call) for call in (all_reduced, reduced, reduce_scattered)
+}
+PROGRAMS |= {
+    program.__name__: program for program in (fsdp, one_forward_one_backward, placements_around)
+}

@@ -1,4 +1,5 @@
-"""Real ranks for the tests, which share them, and the count of processes that they must not leave behind.
+"""Real ranks for the tests, which share them, and the count of processes that they must not leave
+behind.
 
 Runs in pytest's process; the functions of (rank, world_size) at the end run on every rank.
 """
@@ -33,7 +34,9 @@ def processes_of(owner: str) -> list[psutil.Process]:
 
 
 def our_processes() -> list[psutil.Process]:
-    """Living processes of clusters that this test process started, and its children, but for Python's two servers."""
+    """Living processes of clusters that this test process started, and its children, but for
+    Python's two servers.
+    """
     tagged = processes_of(f"{os.getpid()}-")
     servers = forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid
     children = []
@@ -45,22 +48,34 @@ def our_processes() -> list[psutil.Process]:
 
 
 def pids_of_the_running_cluster() -> set[int]:
-    """Every process of the cluster that runs now, and its guard, which has the mark among its arguments."""
+    """Every process of the cluster that runs now, and its guard, which has the mark among its
+    arguments.
+    """
     if distlab.Cluster.current is None:
         return set()
     tag = distlab.Cluster.current.ranks._processes.tag
-    guards = [process for process in psutil.process_iter(["cmdline"]) if tag in (process.info["cmdline"] or ())]
+    guards = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if tag in (process.info["cmdline"] or ())
+    ]
     return {process.pid for process in [*guards, *processes_of(tag)]}
 
 
 class Shared:
-    """The cluster that tests share: it lives until one with other options is asked for, and replaces it."""
+    """The cluster that tests share: it lives until one with other options is asked for, and
+    replaces it.
+    """
 
     def __init__(self):
         self.options, self.cluster = {}, None
 
     def made(self, **options):
-        if self.cluster is None or self.cluster is not distlab.Cluster.current or self.options != options:
+        if (
+            self.cluster is None
+            or self.cluster is not distlab.Cluster.current
+            or self.options != options
+        ):
             self.options, self.cluster = options, distlab.Cluster(**options)
         return self.cluster
 
@@ -86,7 +101,9 @@ def shared(temporary_folder):
 
 @pytest.fixture(autouse=True, scope="session")
 def temporary_folder(tmp_path_factory):
-    """In the place of the system's, so that pytest removes what torch, Jupyter and programs leave; we leave nothing."""
+    """In the place of the system's, so that pytest removes what torch, Jupyter and programs leave;
+    we leave nothing.
+    """
     folder = tmp_path_factory.mktemp("temporary")
     with mock.patch.dict(os.environ, TMPDIR=str(folder)), mock.patch("tempfile.tempdir", None):
         yield
@@ -108,7 +125,8 @@ def nothing_left(shared):
 
 @pytest.fixture
 def cluster(request, shared):
-    """The shared ranks with the options of a module's CLUSTER, or four; each test leaves them usable, and proves it.
+    """The shared ranks with the options of a module's CLUSTER, or four; each test leaves them
+    usable, and proves it.
 
     Their timeout is long: on a busy machine, being freed must differ from it.
     """
@@ -117,13 +135,17 @@ def cluster(request, shared):
 
 @pytest.fixture(scope="module")
 def sized(request, shared):
-    """The shared ranks, as many as a test asks for; a module's tests with as many run one after another."""
+    """The shared ranks, as many as a test asks for; a module's tests with as many run one after
+    another.
+    """
     return shared.made(n=request.param, timeout=60)
 
 
 @pytest.fixture
 def quick_watch(monkeypatch):
-    """A deadlock is reported when nothing has moved for 0.2 s: what is none has to show it in less than a second."""
+    """A deadlock is reported when nothing has moved for 0.2 s: what is none has to show it in less
+    than a second.
+    """
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.2)
     monkeypatch.setattr("distlab.wire.seconds.TICK", 0.1)
 
@@ -138,7 +160,8 @@ def usable(cluster):
 @pytest.fixture(scope="session")
 def on_gloo(shared):
     """What every program of the backends gives on gloo, with three ranks."""
-    from tests.cluster.backend_programs import PROGRAMS  # with torch's sharding, which takes seconds to import
+    # with torch's sharding, which takes seconds to import
+    from tests.cluster.backend_programs import PROGRAMS
 
     three = shared.made(n=3, timeout=60)
     return {name: outcome(three, program) for name, program in PROGRAMS.items()}
@@ -167,16 +190,28 @@ class Notebook:
         messages = []
 
         def keep(message):
-            if message["msg_type"] not in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+            if message["msg_type"] not in (
+                "stream",
+                "display_data",
+                "execute_result",
+                "error",
+                "update_display_data",
+            ):
                 return
-            new, last = {"type": message["msg_type"], **message["content"]}, messages[-1] if messages else {}
-            if new["type"] == "stream" and last.get("name") == new["name"]:  # a line may come in two
+            new, last = (
+                {"type": message["msg_type"], **message["content"]},
+                messages[-1] if messages else {},
+            )
+            # a line may come in two
+            if new["type"] == "stream" and last.get("name") == new["name"]:
                 last["text"] += new["text"]
             else:
                 messages.append(new)
 
         hooks = {"output_hook": keep, "stdin_hook": type_line}
-        reply = self.client.execute_interactive(source, allow_stdin=someone_watches, timeout=120, **hooks)
+        reply = self.client.execute_interactive(
+            source, allow_stdin=someone_watches, timeout=120, **hooks
+        )
         self.status = reply["content"]["status"]
         return messages
 
@@ -201,7 +236,9 @@ def plain(message: dict) -> str:
 
 @pytest.fixture(scope="module")
 def notebook(request, nothing_left):
-    """A kernel with a cluster of two ranks, or of a module's RANKS_OF_NOTEBOOK; afterwards nothing of it is left."""
+    """A kernel with a cluster of two ranks, or of a module's RANKS_OF_NOTEBOOK; afterwards nothing
+    of it is left.
+    """
     book, ranks = Notebook(), getattr(request.module, "RANKS_OF_NOTEBOOK", 2)
     book.run(f"%load_ext distlab\nimport distlab\ncluster = distlab.Cluster({ranks}, timeout=20)")
     assert book.status == "ok"
@@ -211,7 +248,9 @@ def notebook(request, nothing_left):
 
 
 def kill(cluster, *ranks):
-    """Kill the processes of some ranks, wait until ipyparallel knows of it, and return the pids that all had."""
+    """Kill the processes of some ranks, wait until ipyparallel knows of it, and return the pids
+    that all had.
+    """
     pids = [one.pid for one in cluster.ranks.joined]
     for rank in ranks:
         os.kill(pids[rank], signal.SIGKILL)
@@ -224,7 +263,8 @@ def descriptors_and_threads():
 
 
 def sum_of_ranks(rank, world_size):
-    total = torch.full((1,), float(rank))  # cloudpickle takes torch.tensor for torch.distributed.tensor, and imports it
+    # cloudpickle takes torch.tensor for torch.distributed.tensor, and imports it
+    total = torch.full((1,), float(rank))
     dist.all_reduce(total)
     return total.item()
 
@@ -234,7 +274,9 @@ def pid_on_rank(rank, world_size):
 
 
 def until_told(folder):
-    """A job through ipyparallel's client: says in a folder that it runs, and ends when the file `go` is there."""
+    """A job through ipyparallel's client: says in a folder that it runs, and ends when the file
+    `go` is there.
+    """
     import os
     import time
 
@@ -265,4 +307,9 @@ def px(cluster, code, **options):
     options = Options(source=f"%%px\n{code}", **options)
     compiled = with_first_line("%%px", code)
     with waiting.held():
-        Cell(cluster.ranks, ranks, lambda view: view.execute(compiled, silent=False, block=False), options).finish()
+        Cell(
+            cluster.ranks,
+            ranks,
+            lambda view: view.execute(compiled, silent=False, block=False),
+            options,
+        ).finish()

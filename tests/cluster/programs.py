@@ -1,4 +1,5 @@
-"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed. Runs on every rank.
+"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed.
+Runs on every rank.
 
 They are made of the functions whose names begin with "_".
 """
@@ -12,10 +13,12 @@ import torch.distributed as dist
 
 
 def correct_programs(rank, n, seeds, long_pause):
-    """For each seed a few random calls with pauses before them, whose results are compared; the names of the calls.
+    """For each seed a few random calls with pauses before them, whose results are compared; the
+    names of the calls.
 
     Args:
-        seeds: the same on every rank. long_pause: seconds that one rank sleeps somewhere in every tenth program.
+        seeds: the same on every rank. long_pause: seconds that one rank sleeps somewhere in every
+            tenth program.
     """
     names = []
     for seed in seeds:
@@ -98,4 +101,6 @@ def _group(rank, n, shared):
         assert tensor.item() == sum(members)
 
 
-STEPS = [one for name, one in [*globals().items()] if name.startswith("_") and inspect.isfunction(one)]
+STEPS = [
+    one for name, one in [*globals().items()] if name.startswith("_") and inspect.isfunction(one)
+]

@@ -1,12 +1,14 @@
-"""The zoo of small broken programs, each with the sentence that must come out; most hang, or lie, without distlab.
+"""The zoo of small broken programs, each with the sentence that must come out; most hang, or lie,
+without distlab.
 
-The programs are in the files beside this one, by topic. `ZOO` holds (number of ranks, program, error, sentence, options
-of Cluster.run). A program runs on every rank.
+The programs are in the files beside this one, by topic. `ZOO` holds (number of ranks, program,
+error, sentence, options of Cluster.run). A program runs on every rank.
 """
 
 import functools
 import inspect
 import os
+import re
 import tempfile
 
 import torch
@@ -18,13 +20,14 @@ ZOO = []
 def breaks(*worlds, on=None, error="DeadlockError", since=(), **options):
     """The decorated program breaks on so many ranks; its docstring is the sentence.
 
-    In it {n} is the number of ranks, and | a new line: Python 3.13 takes the spaces after a real one away.
-    Only the ranks `on` run it; left out, all of them. `since` is a version of torch and the sentence from then on.
+    In it {n} is the number of ranks, and | a new line; its own lines are joined. Only the ranks
+    `on` run it; left out, all of them. `since` is a version of torch and the sentence from then on.
     """
 
     def note(program):
         given = only(on, program)
         words = since[1] if since and torch.__version__ >= since[0] else program.__doc__
+        words = re.sub(r"\s*\n\s*", " ", words.strip())
         for n in worlds:
             ZOO.append((n, given, error, words.replace("{n}", str(n)).replace("|", "\n"), options))
         return given
@@ -44,13 +47,22 @@ def only(ranks, program):
 
 
 def right_programs(module):
-    """The correct programs of a module: its functions of (rank, n) that do not break. Each returns True on every rank.
+    """The correct programs of a module: its functions of (rank, n) that do not break. Each returns
+    True on every rank.
 
     Nothing may refuse one, or call it stuck.
     """
     broken = [program for _, program, *_ in ZOO]
-    ours = [one for _, one in inspect.getmembers(module, inspect.isfunction) if one.__module__ == module.__name__]
-    return [one for one in ours if [*inspect.signature(one).parameters] == ["rank", "n"] and one not in broken]
+    ours = [
+        one
+        for _, one in inspect.getmembers(module, inspect.isfunction)
+        if one.__module__ == module.__name__
+    ]
+    return [
+        one
+        for one in ours
+        if [*inspect.signature(one).parameters] == ["rank", "n"] and one not in broken
+    ]
 
 
 def folder_of_cluster():

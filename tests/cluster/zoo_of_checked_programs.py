@@ -1,7 +1,9 @@
-"""Correct programs of many kinds, for checked mode above all; test_zoo.py runs them plain and checked.
+"""Correct programs of many kinds, for checked mode above all; test_zoo.py runs them plain and
+checked.
 
-Each returns True on every rank if its result is the right one. In many of them a call returns at once: what it begins
-is posted later in checked mode, while torch's own C++ code, other groups and other threads go on.
+Each returns True on every rank if its result is the right one. In many of them a call returns at
+once: what it begins is posted later in checked mode, while torch's own C++ code, other groups and
+other threads go on.
 """
 
 import sys
@@ -32,7 +34,8 @@ from tests.cluster.zoo import new_folder
 from tests.cluster.zoo_of_pipelines import BATCH
 from tests.cluster.zoo_of_sharding import close, layers, mesh, rows, trained
 
-all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # a name that torch has since 2.13
+# a name that torch has since 2.13
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 def mine(rank, count=3):
@@ -61,7 +64,9 @@ def works_of_every_collective(rank, n):
         dist.all_to_all_single(swapped, mine(rank, n), async_op=True),
         dist.reduce(to_root, dst=n - 1, async_op=True),
         dist.gather(mine(rank), at_root if rank == 1 else None, dst=1, async_op=True),
-        dist.scatter(scattered, [mine(r) for r in range(n)] if rank == 0 else None, src=0, async_op=True),
+        dist.scatter(
+            scattered, [mine(r) for r in range(n)] if rank == 0 else None, src=0, async_op=True
+        ),
         dist.barrier(async_op=True),
     ]
     for work in reversed(works):
@@ -79,7 +84,11 @@ def futures_of_collectives(rank, n):
     """Awaited, with and without what follows them, and all at once."""
     tensors = [mine(rank) for _ in range(30)]
     dist.all_reduce(tensors[0], async_op=True).get_future().wait()
-    halves = dist.all_reduce(tensors[1], async_op=True).get_future().then(lambda future: future.value()[0] / 2)
+    halves = (
+        dist.all_reduce(tensors[1], async_op=True)
+        .get_future()
+        .then(lambda future: future.value()[0] / 2)
+    )
     assert halves.wait().tolist() == [total(n) / 2] * 3
     futures = [dist.all_reduce(tensor, async_op=True).get_future() for tensor in tensors[2:]]
     assert [one[0].tolist() for one in torch.futures.wait_all(futures)] == [[total(n)] * 3] * 28
@@ -87,7 +96,9 @@ def futures_of_collectives(rank, n):
 
 
 def futures_that_nobody_awaits(rank, n):
-    """What follows them is called, here by the time that every rank has passed a barrier and the call is seen."""
+    """What follows them is called, here by the time that every rank has passed a barrier and the
+    call is seen.
+    """
     seen = threading.Event()
     dist.all_reduce(mine(rank), async_op=True).get_future().add_done_callback(lambda _: seen.set())
     dist.barrier()
@@ -159,7 +170,9 @@ def functional_collectives_after_a_call(rank, n):
     late = functional.all_reduce(mine(rank), "sum", dist.group.WORLD)
     gathered = rows(n).full_tensor()
     work.wait()
-    return [sums.tolist(), late.tolist()] == [[total(n)] * 3] * 2 and gathered.flatten().tolist() == [*range(4 * n)]
+    return [sums.tolist(), late.tolist()] == [
+        [total(n)] * 3
+    ] * 2 and gathered.flatten().tolist() == [*range(4 * n)]
 
 
 def a_loss_that_is_averaged_during_the_backward_pass(rank, n):
@@ -201,7 +214,9 @@ def as_alone(model, **options):
 
 
 def nearly_as_alone(model):
-    pairs = zip(trained(model, make=torch.optim.SGD), trained(layers(), make=torch.optim.SGD), strict=True)
+    pairs = zip(
+        trained(model, make=torch.optim.SGD), trained(layers(), make=torch.optim.SGD), strict=True
+    )
     return all(torch.allclose(found, expected, atol=0.01) for found, expected in pairs)
 
 
@@ -266,8 +281,12 @@ def a_hook_that_sends_half(rank, n):
 
 
 def a_hook_of_low_rank(rank, n):
-    """It begins collectives in what follows its Futures. Gradients that are alike everywhere stay so."""
-    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=8, start_powerSGD_iter=2)
+    """It begins collectives in what follows its Futures. Gradients that are alike everywhere stay
+    so.
+    """
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=8, start_powerSGD_iter=2
+    )
     return nearly_as_alone(with_hook(powerSGD_hook.powerSGD_hook, state))
 
 
@@ -294,7 +313,9 @@ def a_hook_in_pairs_of_ranks(rank, n):
     pairs = [dist.new_group([first, first + 1]) for first in range(0, n, 2)]
 
     def averaged(state, bucket):
-        future = dist.all_reduce(bucket.buffer(), group=pairs[rank // 2], async_op=True).get_future()
+        future = dist.all_reduce(
+            bucket.buffer(), group=pairs[rank // 2], async_op=True
+        ).get_future()
         return future.then(lambda done: done.value()[0] / 2)
 
     return as_alone(with_hook(averaged, bucket_cap_mb=0.0001))
@@ -382,7 +403,9 @@ def uneven_inputs_with_a_hook(rank, n):
 
 
 def uneven_inputs_with_buffers(rank, n):
-    """With a divisor that counts the ranks that are left, and batches whose statistics are sent round."""
+    """With a divisor that counts the ranks that are left, and batches whose statistics are sent
+    round.
+    """
     model = DDP(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     with model.join(divide_by_initial_world_size=False):
         for step in range(2 + rank):
@@ -476,7 +499,8 @@ def gradients_through_collectives(rank, n):
     weight = mine(rank).requires_grad_()
     world = dist.group.WORLD
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the newest torch has others, which are not compared
+        # the newest torch has others, which are not compared
+        warnings.simplefilter("ignore", FutureWarning)
         part = differentiable.functional.reduce_scatter(torch.empty(3), [weight] * n, group=world)
         total = differentiable.functional.all_reduce(part, group=world).sum()
     total.backward()
@@ -485,7 +509,11 @@ def gradients_through_collectives(rank, n):
 
 def views_of_one_buffer(rank, n):
     """Rows, columns and parts of one tensor do not overlap."""
-    chunks, rows_, columns = torch.empty(3 * n).chunk(n), torch.empty(n, 3).unbind(), torch.empty(3, n).unbind(1)
+    chunks, rows_, columns = (
+        torch.empty(3 * n).chunk(n),
+        torch.empty(n, 3).unbind(),
+        torch.empty(3, n).unbind(1),
+    )
     for parts in map(list, (chunks, rows_, columns)):
         dist.all_gather(parts, mine(rank))
         dist.gather(mine(rank), parts if rank == 0 else None)
@@ -575,7 +603,12 @@ def recvs_from_any_rank_and_then_from_each(rank, n):
 
 
 def objects_of_every_collective(rank, n):
-    gathered, at_root, scattered, sent = [None] * n, [None] * n, [None], [{"from": 1} if rank == 1 else None]
+    gathered, at_root, scattered, sent = (
+        [None] * n,
+        [None] * n,
+        [None],
+        [{"from": 1} if rank == 1 else None],
+    )
     dist.all_gather_object(gathered, "x" * rank)
     dist.gather_object({"rank": rank}, at_root if rank == 0 else None)
     dist.scatter_object_list(scattered, [*range(n)] if rank == 0 else None)
@@ -627,7 +660,10 @@ def remote_calls_beside_collectives(rank, n):
 def collectives_along_both_sides_of_a_mesh(rank, n):
     both = dist.device_mesh.init_device_mesh("cpu", (2, n // 2), mesh_dim_names=("rows", "columns"))
     sums = [mine(rank), mine(rank)]
-    works = [dist.all_reduce(one, group=both.get_group(side), async_op=True) for side, one in enumerate(sums)]
+    works = [
+        dist.all_reduce(one, group=both.get_group(side), async_op=True)
+        for side, one in enumerate(sums)
+    ]
     for work in works:
         work.wait()
     mine_and_mates = [sum(r + 1.0 for r in range(n) if r % (n // 2) == rank % (n // 2))]

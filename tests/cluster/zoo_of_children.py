@@ -1,4 +1,6 @@
-"""Programs that communicate in processes which a rank has forked, and which have none of its connections."""
+"""Programs that communicate in processes which a rank has forked, and which have none of its
+connections.
+"""
 
 import functools
 import multiprocessing
@@ -29,7 +31,9 @@ class Communicating(Dataset):
 
 @breaks(2, error="RankError")
 def a_dataset_that_communicates_in_a_worker(rank, n):
-    """RuntimeError: This process was forked from rank 0, by a DataLoader worker or multiprocessing, and has none of its connections: communicate on the rank itself."""
+    """RuntimeError: This process was forked from rank 0, by a DataLoader worker or multiprocessing,
+    and has none of its connections: communicate on the rank itself.
+    """
     for _ in DataLoader(Communicating(), num_workers=1, multiprocessing_context="fork"):
         pass
 
@@ -45,7 +49,9 @@ def a_checked_dataset_that_communicates_in_a_worker(rank, n):
 
 
 def in_children(*calls):
-    """What each call returns, in a forked process of its own, all at once; a child that fails shows its traceback."""
+    """What each call returns, in a forked process of its own, all at once; a child that fails shows
+    its traceback.
+    """
     context = multiprocessing.get_context("fork")
     answers = [context.SimpleQueue() for _ in calls]
     children = [
@@ -105,11 +111,16 @@ def a_group_that_only_a_child_tries_to_make(rank, n):
     group = dist.new_group([0, 1])
     if rank < 2:
         dist.all_reduce(total, group=group)
-    return all(words.startswith(REFUSED) for (words,) in found) and total.tolist() == [2.0 if rank < 2 else 1.0] * 2
+    return (
+        all(words.startswith(REFUSED) for (words,) in found)
+        and total.tolist() == [2.0 if rank < 2 else 1.0] * 2
+    )
 
 
 def sums_in_own_groups(rank, paths):
-    """In a group of two for each path, one after another, and in a group that these two make there."""
+    """In a group of two for each path, one after another, and in a group that these two make
+    there.
+    """
     dist.destroy_process_group()
     total = ones()
     for path in paths:
@@ -124,7 +135,9 @@ def children_with_groups_of_their_own(rank, n):
     """Two of each rank, with their parent's group gone."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in ("first", "second")]
-        found = in_children(*(functools.partial(sums_in_own_groups, number, paths) for number in range(2)))
+        found = in_children(
+            *(functools.partial(sums_in_own_groups, number, paths) for number in range(2))
+        )
     return found == [[16.0, 16.0]] * 2
 
 
@@ -132,5 +145,7 @@ def a_dataset_that_asks_only_who_it_is(rank, n):
     def numbered(items):
         return dist.get_rank(), dist.get_world_size(), len(items)
 
-    loader = DataLoader(range(4), batch_size=2, num_workers=1, collate_fn=numbered, multiprocessing_context="fork")
+    loader = DataLoader(
+        range(4), batch_size=2, num_workers=1, collate_fn=numbered, multiprocessing_context="fork"
+    )
     return list(loader) == [(rank, n, 2)] * 2

@@ -70,7 +70,9 @@ def two_collectives_in_another_order(rank, n):
 
 @breaks(2)
 def a_recv_against_a_collective(rank, n):
-    """{n} of {n} ranks wait for each other: rank 0 in recv for rank 1, rank 1 in barrier for rank 0"""
+    """{n} of {n} ranks wait for each other: rank 0 in recv for rank 1, rank 1 in barrier for rank
+    0
+    """
     if rank == 0:
         dist.recv(ones(), src=1)
     dist.barrier()
@@ -121,13 +123,17 @@ def new_group_on_one_rank(rank, n):
 
 @breaks(3, on=[0, 1])
 def new_group_on_some_members(rank, n):
-    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished without calling it."""
+    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished
+    without calling it.
+    """
     dist.new_group([0, 1, 2])
 
 
 @breaks(3, error="RankError")
 def a_group_made_one_call_too_late(rank, n):
-    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of rank 2 (zoo"""
+    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of
+    rank 2 (zoo
+    """
     if rank == n - 1:
         dist.new_group([rank])
     dist.new_group([0, n - 1])
@@ -153,7 +159,9 @@ def a_group_that_one_member_does_not_use(rank, n):
 
 @breaks(2)
 def a_parameter_unused_on_one_rank(rank, n):
-    """in backward() for gradients of rank 1, which has finished: does the loss of every rank use every parameter?"""
+    """in backward() for gradients of rank 1, which has finished: does the loss of every rank use
+    every parameter?
+    """
     layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
 
     class Model(torch.nn.Module):
@@ -170,7 +178,9 @@ def a_parameter_unused_on_one_rank(rank, n):
 
 def steps(count, *layers, accumulate=1):
     """Training steps of DDP, with gradients of several backward passes in each."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), *layers))
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(2, 2), *layers)
+    )
     for step in range(count):
         with model.no_sync() if (step + 1) % accumulate else contextlib.nullcontext():
             model(torch.ones(2, 2)).sum().backward()
@@ -178,18 +188,24 @@ def steps(count, *layers, accumulate=1):
 
 @breaks(3)
 def a_batch_fewer_on_one_rank(rank, n):
-    """in backward() for gradients of rank 1, which has finished. Rank 1 has made 3 forward passes, and this one is"""
+    """in backward() for gradients of rank 1, which has finished. Rank 1 has made 3 forward passes,
+    and this one is
+    """
     steps(3 if rank == 1 else 4)
 
 
 @breaks(2)
 def a_micro_batch_fewer_on_one_rank(rank, n):
-    """Rank 1 has made 5 forward passes, and this one is number 6: with fewer batches on some ranks, use drop_last="""
+    """Rank 1 has made 5 forward passes, and this one is number 6: with fewer batches on some ranks,
+    use drop_last=
+    """
     steps(5 if rank == 1 else 6, accumulate=3)
 
 
 def training(rank, bad, skip):
-    """Three steps of DDP; in one of them the loss of a rank is nan, and ranks that see `skip(loss)` skip a pass."""
+    """Three steps of DDP; in one of them the loss of a rank is nan, and ranks that see `skip(loss)`
+    skip a pass.
+    """
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     for step in range(3):
         is_bad = rank == 1 and step == bad
@@ -201,19 +217,25 @@ def training(rank, bad, skip):
 
 @breaks(2)
 def a_bad_loss_that_one_rank_skips(rank, n):
-    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same ones, so let them"""
+    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same
+    ones, so let them
+    """
     training(rank, bad=1, skip=lambda loss: loss.isnan())
 
 
 @breaks(2, check=True)
 def checked_bad_loss_that_one_rank_skips(rank, n):
-    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same ones, so let them"""
+    """Rank 1 has made 2 backward passes, and this one is number 3: all ranks must skip the same
+    ones, so let them
+    """
     training(rank, bad=2, skip=lambda loss: loss.isnan())
 
 
 @breaks(3)
 def other_steps_outside_of_no_sync(rank, n):
-    """Rank 2 has made 1 forward pass outside of no_sync(), and this one is number 2: every rank must enter no_sync()"""
+    """Rank 2 has made 1 forward pass outside of no_sync(), and this one is number 2: every rank
+    must enter no_sync()
+    """
     steps(4, accumulate=3 if rank == 2 else 2)
 
 
@@ -226,7 +248,11 @@ def a_hook_that_calls_nothing_on_one_rank(rank, n):
         future = torch.futures.Future()
         future.set_result(bucket.buffer())
         if rank == 0:
-            future = dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+            future = (
+                dist.all_reduce(bucket.buffer(), async_op=True)
+                .get_future()
+                .then(lambda done: done.value()[0])
+            )
         return future
 
     model.register_comm_hook(None, hook)
@@ -235,7 +261,9 @@ def a_hook_that_calls_nothing_on_one_rank(rank, n):
 
 @breaks(2, check=True)
 def checked_uneven_inputs_on_one_rank_alone(rank, n):
-    """2 of 2 ranks wait for each other: rank 0 in all_reduce for rank 1, rank 1 in backward for rank 0."""
+    """2 of 2 ranks wait for each other: rank 0 in all_reduce for rank 1, rank 1 in backward for
+    rank 0.
+    """
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     with model.join() if rank == 0 else contextlib.nullcontext():
         model(torch.ones(1, 2)).sum().backward()
@@ -243,25 +271,33 @@ def checked_uneven_inputs_on_one_rank_alone(rank, n):
 
 @breaks(2)
 def a_batch_fewer_with_buffers(rank, n):
-    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made 2 forward passes"""
+    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made
+    2 forward passes
+    """
     steps(2 if rank == 0 else 3, torch.nn.BatchNorm1d(2))
 
 
 @breaks(2, check=True)
 def a_batch_fewer_with_buffers_checked(rank, n):
-    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made 2 forward passes"""
+    """broadcasts buffers and the order of buckets, for rank 0, which has finished. Rank 0 has made
+    2 forward passes
+    """
     a_batch_fewer_with_buffers(rank, n)
 
 
 @breaks(2)
 def a_second_batch_on_one_rank(rank, n):
-    """Rank 1 waits in the forward pass of DDP, which broadcasts buffers and the order of buckets, for rank 0, which"""
+    """Rank 1 waits in the forward pass of DDP, which broadcasts buffers and the order of buckets,
+    for rank 0, which
+    """
     steps(1 if rank == 0 else 2)
 
 
 @breaks(2)
 def a_model_that_one_rank_evaluates(rank, n):
-    """for rank 1, which has finished: to evaluate on some ranks only, call the model inside, with .module."""
+    """for rank 1, which has finished: to evaluate on some ranks only, call the model inside, with
+    .module.
+    """
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(2)).eval()
     if rank == 0:
         with torch.no_grad():

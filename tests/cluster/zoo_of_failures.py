@@ -103,13 +103,17 @@ def backwards(rank):
 
 @breaks(2, error="RankDied")
 def two_models_in_another_order(rank, n):
-    """names the one that does not match.|What torch begins in C++ is not compared: functional collectives"""
+    """names the one that does not match.|What torch begins in C++ is not compared: functional
+    collectives
+    """
     backwards(rank)
 
 
 @breaks(2, error="RankDied", check=True)
 def checked_models_in_another_order(rank, n):
-    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and"""
+    """What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the
+    gradients and
+    """
     backwards(rank)
 
 
@@ -160,7 +164,8 @@ def a_collective_longer_than_that_of_another_rank(rank, n):
 @breaks(3, error="RankDied")
 def two_collectives_longer_than_that_of_one_rank(rank, n):
     """The ranks' all_reduce calls do not match: rank 0 has float32[1000], rank 1 has float32[4]."""
-    dist.all_reduce(ones([1000, 4, 2][rank]))  # each rank's chunks go to the one before: only the last gets too much
+    # each rank's chunks go to the one before: only the last gets too much
+    dist.all_reduce(ones([1000, 4, 2][rank]))
 
 
 @breaks(2, error="RankDied")
@@ -190,13 +195,17 @@ def an_abort_of_the_learners(rank, n):
 
 @breaks(2, error="RankError", check=True)
 def checked_sizes_of_a_message(rank, n):
-    """The two ends of a message from rank 0 to rank 1 do not match: float32[4] is sent, float32[2] is expected."""
+    """The two ends of a message from rank 0 to rank 1 do not match: float32[4] is sent, float32[2]
+    is expected.
+    """
     message(rank, ones(4), ones(2))
 
 
 @breaks(2, error="RankError", check=True)
 def checked_types_of_a_message(rank, n):
-    """The two ends of a message from rank 0 to rank 1 do not match: int32[2] is sent, float32[2] is expected."""
+    """The two ends of a message from rank 0 to rank 1 do not match: int32[2] is sent, float32[2] is
+    expected.
+    """
     if rank == 0:
         dist.send(ones(2, torch.int32), dst=1)
     elif rank == 1:
@@ -211,7 +220,9 @@ def checked_reduce_ops(rank, n):
 
 @breaks(3, error="RankError", check=True)
 def checked_types_of_a_collective(rank, n):
-    """The ranks' all_reduce calls do not match: rank 1 has int32[2], ranks 0 and 2 have float32[2]."""
+    """The ranks' all_reduce calls do not match: rank 1 has int32[2], ranks 0 and 2 have
+    float32[2].
+    """
     dist.all_reduce(ones(2, torch.int32 if rank == 1 else torch.float32))
 
 
@@ -223,27 +234,41 @@ def checked_roots(rank, n):
 
 @breaks(3, error="RankError", check=True)
 def checked_splits_of_all_to_all(rank, n):
-    """The ranks' all_to_all calls do not match: rank 0 sends 3 elements to rank 2, which expects 2 elements."""
-    dist.all_to_all([ones(2) for _ in range(n)], [ones(3 if (rank, j) == (0, 2) else 2) for j in range(n)])
+    """The ranks' all_to_all calls do not match: rank 0 sends 3 elements to rank 2, which expects 2
+    elements.
+    """
+    dist.all_to_all(
+        [ones(2) for _ in range(n)], [ones(3 if (rank, j) == (0, 2) else 2) for j in range(n)]
+    )
 
 
 @breaks(2, error="RankError", check=True)
 def checked_results_of_a_future(rank, n):
-    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has float32[2],"""
-    dist.all_reduce(ones(2 + rank), async_op=True).get_future().then(lambda done: done.value()).wait()
+    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has
+    float32[2],
+    """
+    dist.all_reduce(ones(2 + rank), async_op=True).get_future().then(
+        lambda done: done.value()
+    ).wait()
 
 
 @breaks(2, error="RankError", check=True)
 def checked_hooks_of_data_parallel(rank, n):
-    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has float16[6],"""
+    """ranks 0-1 raised MismatchError: The ranks' all_reduce calls do not match: rank 0 has
+    float16[6],
+    """
     model = DDP(nn.Linear(2, 2))
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook if rank == 0 else default_hooks.allreduce_hook)
+    model.register_comm_hook(
+        None, default_hooks.fp16_compress_hook if rank == 0 else default_hooks.allreduce_hook
+    )
     model(ones()).sum().backward()
 
 
 @breaks(2, error="RankError", check=True)
 def checked_hooks_in_another_group(rank, n):
-    """RuntimeError: MismatchError: The ranks' all_reduce calls do not match: rank 0 has float16[6],"""
+    """RuntimeError: MismatchError: The ranks' all_reduce calls do not match: rank 0 has
+    float16[6],
+    """
     model, group = DDP(nn.Linear(2, 2)), dist.new_group()
     hook = default_hooks.fp16_compress_hook if rank == 0 else default_hooks.allreduce_hook
     model.register_comm_hook(group, hook)
@@ -260,20 +285,26 @@ def checked_calls_as_one(rank, n):
 
 @breaks(2, error="RankError", check=True)
 def checked_one_memory_for_every_rank(rank, n):
-    """tensor_list must be tensors that share no memory, got the same memory for what ranks 0-1 send. Make it with"""
+    """tensor_list must be tensors that share no memory, got the same memory for what ranks 0-1
+    send. Make it with
+    """
     dist.all_gather([ones()] * n, ones())
 
 
 @breaks(3, error="RankError", check=True)
 def checked_places_that_overlap(rank, n):
-    """gather_list must be tensors that share no memory, got the same memory for what ranks 0-2 send."""
+    """gather_list must be tensors that share no memory, got the same memory for what ranks 0-2
+    send.
+    """
     buffer = torch.zeros(n + 1)
     dist.gather(ones(), [buffer[r : r + 2] for r in range(n)] if rank == 1 else None, dst=1)
 
 
 @breaks(3, error="RankError", check=True)
 def checked_one_memory_for_two_ranks(rank, n):
-    """output_tensor_list must be tensors that share no memory, got the same memory for what ranks 0 and 2 send."""
+    """output_tensor_list must be tensors that share no memory, got the same memory for what ranks 0
+    and 2 send.
+    """
     place = ones()
     dist.all_to_all([place, ones(), place], [ones()] * n)
 
@@ -284,7 +315,8 @@ def a_rank_that_comes_too_late(rank, n):
     dist.barrier()  # the group's limit is that of its building, too
     group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
-        time.sleep(5)  # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
+        # until the notebook has noticed that rank 1 failed, and has asked what rank 0 does
+        time.sleep(5)
     dist.barrier(group=group)
 
 

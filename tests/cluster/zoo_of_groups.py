@@ -15,14 +15,18 @@ SLOW = 1.5  # seconds: longer than it takes to report a deadlock here
 
 @breaks(4, error="RankError")
 def each_host_makes_its_own_group(rank, n):
-    """The ranks do not make the same group in their new_group call number 1: ranks 0-1 make one of ranks 0-1"""
+    """The ranks do not make the same group in their new_group call number 1: ranks 0-1 make one of
+    ranks 0-1
+    """
     group = dist.new_group([0, 1] if rank < 2 else [2, 3])
     dist.all_reduce(ones(), group=group)
 
 
 @breaks(4, error="RankError")
 def each_rank_makes_its_own_pair_first(rank, n):
-    """some ranks raised MismatchError: The ranks do not make the same group in their new_group call number 1:"""
+    """some ranks raised MismatchError: The ranks do not make the same group in their new_group call
+    number 1:
+    """
     pairs = [[0, 1], [2, 3]]
     if rank >= 2:
         pairs.reverse()
@@ -32,7 +36,9 @@ def each_rank_makes_its_own_pair_first(rank, n):
 
 @breaks(3, error="RankError")
 def two_groups_that_share_a_rank(rank, n):
-    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of ranks 1-2 ("""
+    """The ranks do not make the same group in their new_group call number 1: rank 2 makes one of
+    ranks 1-2 (
+    """
     dist.new_group([0, 1] if rank < 2 else [1, 2])
 
 
@@ -77,14 +83,18 @@ def a_rank_that_leaves_out_a_group_without_it(rank, n):
 
 @breaks(3)
 def a_rank_that_leaves_out_one_of_three_groups(rank, n):
-    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished without calling it"""
+    """Ranks 0-1 wait in new_group, which every rank must call, for rank 2, which has finished
+    without calling it
+    """
     for _ in range(2 if rank == 2 else 3):
         dist.new_group()
 
 
 @breaks(3)
 def a_rank_that_makes_one_group_more(rank, n):
-    """Rank 1 waits in new_group, which every rank must call, for ranks 0 and 2, which have finished without"""
+    """Rank 1 waits in new_group, which every rank must call, for ranks 0 and 2, which have finished
+    without
+    """
     for _ in range(2 if rank == 1 else 1):
         dist.new_group()
 
@@ -106,14 +116,18 @@ def a_mesh_of_another_shape(rank, n):
 
 @breaks(3)
 def pairs_that_are_made_in_a_circle(rank, n):
-    """rank 1 in new_group for rank 2, rank 2 in new_group for rank 0. Every rank must make the groups that it shares"""
+    """rank 1 in new_group for rank 2, rank 2 in new_group for rank 0. Every rank must make the
+    groups that it shares
+    """
     for pair in {0: ([0, 1], [0, 2]), 1: ([1, 2], [0, 1]), 2: ([0, 2], [1, 2])}[rank]:
         dist.new_group(pair, use_local_synchronization=True)
 
 
 @breaks(3)
 def pairs_of_ranks_that_are_in_unequally_many_groups(rank, n):
-    """by its members and by how many groups a rank is in, and rank 0 is in 2, rank 2 is in 1. Leave"""
+    """by its members and by how many groups a rank is in, and rank 0 is in 2, rank 2 is in 1.
+    Leave
+    """
     for pair in [0, 1], [0, 2], [1, 2]:
         if rank in pair:
             dist.new_group(pair, use_local_synchronization=True)
@@ -127,7 +141,10 @@ def the_same_groups_by_other_lines(rank, n):
     if rank == 0:
         groups = [dist.new_group([0, 1]), dist.new_group([2, 3]), dist.new_group([1, 0, 2])]
     else:
-        groups = [dist.new_group(members) for members in ([1, 0], (3, 2), torch.tensor([0, 1, 2]).tolist())]
+        groups = [
+            dist.new_group(members)
+            for members in ([1, 0], (3, 2), torch.tensor([0, 1, 2]).tolist())
+        ]
     total = ones(1)
     for group in groups:
         if dist.get_rank(group) >= 0:
@@ -206,7 +223,9 @@ def groups_of_one_name_in_two_worlds_of_its_own(rank, n):
     total = ones(1)
     for name in ("first", "second"):
         dist.destroy_process_group()
-        dist.init_process_group("gloo", init_method=f"file://{folder[0]}/{name}", rank=rank, world_size=n)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder[0]}/{name}", rank=rank, world_size=n
+        )
         group = dist.new_group([0, 1])
         if rank < 2:
             dist.all_reduce(total, group=group)

@@ -18,7 +18,9 @@ def everybody_receives_first(rank, n):
 
 @breaks(3)
 def everybody_sends_first(rank, n):
-    """{n} of {n} ranks wait for each other; nobody will receive, and a send waits for its receiver."""
+    """{n} of {n} ranks wait for each other; nobody will receive, and a send waits for its
+    receiver.
+    """
     dist.send(ones(), dst=(rank + 1) % n)
     dist.recv(ones(), src=(rank - 1) % n)
 
@@ -122,7 +124,9 @@ def a_chain_that_ends_at_a_finished_rank(rank, n):
 
 @breaks(2)
 def a_dropped_isend_before_another_tag(rank, n):
-    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and
+    call its wait().
+    """
     if rank == 0:
         for tag in range(2):
             work = dist.isend(ones(), dst=1, tag=tag)
@@ -136,7 +140,9 @@ def a_dropped_isend_before_another_tag(rank, n):
 
 @breaks(2)
 def a_dropped_isend_before_a_send_of_its_kind(rank, n):
-    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and
+    call its wait().
+    """
     if rank == 0:
         dist.isend(ones(), dst=1)
     dist.barrier()
@@ -144,7 +150,8 @@ def a_dropped_isend_before_a_send_of_its_kind(rank, n):
 
 
 def block(rank):
-    """Rank 0 drops the Work of its isend, and knows that rank 1 waits for the message: what it sends now is blocked.
+    """Rank 0 drops the Work of its isend, and knows that rank 1 waits for the message: what it
+    sends now is blocked.
 
     Returns:
         what must be kept.
@@ -162,7 +169,9 @@ def block(rank):
 
 @breaks(2)
 def a_dropped_isend_before_a_message_to_its_sender(rank, n):
-    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and
+    call its wait().
+    """
     kept = block(rank)
     if rank == 0:
         dist.recv(ones(), src=1, tag=1)
@@ -173,10 +182,14 @@ def a_dropped_isend_before_a_message_to_its_sender(rank, n):
 
 @breaks(2)
 def a_dropped_isend_before_a_broadcast(rank, n):
-    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and
+    call its wait().
+    """
     kept = block(rank)
     if rank == 0:
-        time.sleep(0.3)  # rank 1 is in the broadcast: then gloo's thread waits for a send, which closing does not end
+        # rank 1 is in the broadcast: then gloo's thread waits for a send, which closing does not
+        # end
+        time.sleep(0.3)
     dist.broadcast(ones(), src=0)
     if rank == 1:
         kept.wait()
@@ -199,7 +212,9 @@ def a_dropped_irecv_before_another_tag(rank, n):
 
 
 def lose(rank):
-    """Rank 0 drops the Work of its irecv, and then knows that its message is on the way: gloo does not read on."""
+    """Rank 0 drops the Work of its irecv, and then knows that its message is on the way: gloo does
+    not read on.
+    """
     if rank == 0:
         dist.irecv(ones(), src=1)
     dist.barrier()
@@ -275,7 +290,9 @@ def sends_whose_works_are_kept(rank, n):
 
 def a_wait_for_a_send_by_another_thread(rank, n):
     if rank == 0:
-        waits = [threading.Thread(target=dist.isend(ones(), dst=1, tag=tag).wait) for tag in range(3)]
+        waits = [
+            threading.Thread(target=dist.isend(ones(), dst=1, tag=tag).wait) for tag in range(3)
+        ]
         for thread in waits:
             thread.start()
         dist.send(ones(), dst=1, tag=3)

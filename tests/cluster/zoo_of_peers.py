@@ -1,4 +1,6 @@
-"""Broken and correct programs with ranks, groups and functions that are not where they are looked for."""
+"""Broken and correct programs with ranks, groups and functions that are not where they are looked
+for.
+"""
 
 import time
 
@@ -43,7 +45,9 @@ def a_send_to_the_rank_before_the_first(rank, n):
 
 @breaks(2, on=[0], error="RankError")
 def a_send_to_a_rank_far_away(rank, n):
-    """dst must be a rank from 0 to 1, got 7. Use a rank below the number of ranks, which is 2 here."""
+    """dst must be a rank from 0 to 1, got 7. Use a rank below the number of ranks, which is 2
+    here.
+    """
     dist.send(ones(), dst=7)
 
 
@@ -138,9 +142,17 @@ for name, root, value, call in (
     ("scatter", "src", 3, lambda rank, n: dist.scatter(ones(), None, src=n)),
     ("broadcast_object_list", "src", 3, lambda rank, n: dist.broadcast_object_list([rank], src=n)),
     ("gather_object", "dst", 3, lambda rank, n: dist.gather_object(rank, None, dst=n)),
-    ("scatter_object_list", "src", 3, lambda rank, n: dist.scatter_object_list([None], None, src=n)),
+    (
+        "scatter_object_list",
+        "src",
+        3,
+        lambda rank, n: dist.scatter_object_list([None], None, src=n),
+    ),
 ):
-    call.__name__, call.__doc__ = f"{name}_with_a_wrong_root", f"{root} must be a rank from 0 to 2, got {value}."
+    call.__name__, call.__doc__ = (
+        f"{name}_with_a_wrong_root",
+        f"{root} must be a rank from 0 to 2, got {value}.",
+    )
     breaks(3, error="RankError")(call)
 
 
@@ -186,7 +198,9 @@ def a_send_in_a_group_without_this_rank(rank, n):
 
 @breaks(2, error="RankError")
 def a_group_that_was_destroyed(rank, n):
-    """Make it again: a device mesh with mesh = init_device_mesh(...), a group with dist.new_group(...),"""
+    """Make it again: a device mesh with mesh = init_device_mesh(...), a group with
+    dist.new_group(...),
+    """
     group = dist.new_group([0, 1])
     dist.destroy_process_group(group)
     dist.isend(ones(), dst=1 - rank, group=group)
@@ -273,7 +287,9 @@ def ranks_that_are_numpys(rank, n):
 
 
 def numbers_of_numpy(rank, n):
-    """As tags, members, sizes and values of other libraries: what they mean is what Python's own mean."""
+    """As tags, members, sizes and values of other libraries: what they mean is what Python's own
+    mean.
+    """
     import numpy
 
     received = []
@@ -286,7 +302,11 @@ def numbers_of_numpy(rank, n):
     dist.all_reduce(total, group=group)
     parts, sizes = torch.zeros(n), numpy.ones(n, dtype=int)
     dist.all_to_all_single(parts, ones(n), sizes, sizes)
-    return [one.item() for one in received] == [0, 1, 2, 3] and total.item() == n and parts.sum().item() == n
+    return (
+        [one.item() for one in received] == [0, 1, 2, 3]
+        and total.item() == n
+        and parts.sum().item() == n
+    )
 
 
 @breaks(2)

@@ -40,7 +40,8 @@ def pipeline(rank, n, kind=ScheduleGPipe):
 
 # --- broken ---
 
-VOTE = "Ranks 0 and 2 wait in all_reduce for rank 1, which has finished without calling it."  # before the first message
+# before the first message
+VOTE = "Ranks 0 and 2 wait in all_reduce for rank 1, which has finished without calling it."
 
 
 @breaks(3, since=("2.15", VOTE))
@@ -51,7 +52,9 @@ def a_stage_that_does_not_take_its_step(rank, n):
         step(schedule, rank, n)
 
 
-MISFIT = "rank 1 raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied (2x6 and 8x8)"
+MISFIT = (
+    "rank 1 raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied (2x6 and 8x8)"
+)
 
 
 @breaks(2, error="RankError", since=("2.15", MISFIT))
@@ -65,7 +68,9 @@ def a_stage_that_gets_another_shape(rank, n):
 
 
 def as_one_process(kind, rank, n, each=1):
-    """Whether losses and gradients are those of one process; with `each` so many stages on every rank."""
+    """Whether losses and gradients are those of one process; with `each` so many stages on every
+    rank.
+    """
     ours, alone = stages(each * n), stages(each * n)
     places = range(rank, each * n, n)
     own = [PipelineStage(ours[i], i, each * n, torch.device("cpu")) for i in places]

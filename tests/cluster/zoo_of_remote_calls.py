@@ -1,6 +1,8 @@
-"""Broken programs with remote procedure calls, which join `ZOO`; zoo_of_right_calls.py has right ones.
+"""Broken programs with remote procedure calls, which join `ZOO`; zoo_of_right_calls.py has right
+ones.
 
-Each starts RPC anew on all ranks, so that every one of them is also a test of starting it after the one before.
+Each starts RPC anew on all ranks, so that every one of them is also a test of starting it after the
+one before.
 """
 
 import functools
@@ -45,7 +47,9 @@ def ask_back(depth):
 
 @breaks_remotely(2, threads=1)
 def a_circle_of_calls_on_one_thread(rank, n):
-    """but rank 1's only thread for calls is waiting. Rank 1, in ask_back(...) for rank 0, waits for rank 0:"""
+    """but rank 1's only thread for calls is waiting. Rank 1, in ask_back(...) for rank 0, waits for
+    rank 0:
+    """
     if rank == 0:
         rpc.rpc_sync("w1", ask_back, (3,))
 
@@ -133,7 +137,7 @@ def a_remote_exception(rank, n):
 
 @breaks_remotely(3, error="RankError")
 def an_exception_two_ranks_away(rank, n):
-    """rank 0 raised RuntimeError: ZeroDivisionError: division by zero|  rank 2   zoo_of_remote_calls.py:"""
+    """rank 0 raised RuntimeError: ZeroDivisionError: division by zero|  rank 2   zoo_of_remote"""
 
     def divide():
         return 1 / 0
@@ -159,7 +163,9 @@ def a_worker_that_is_not_there(rank, n):
 
 @breaks_remotely(3, error="RankError")
 def one_name_for_two_workers(rank, n):
-    """name must be different on every worker, got 'w'. It is that of ranks 0-1. Use f"worker{rank}"."""
+    """name must be different on every worker, got 'w'. It is that of ranks 0-1. Use
+    f"worker{rank}".
+    """
     rpc.shutdown()
     rpc.init_rpc("w" if rank < 2 else "v", rank=rank, world_size=n)
 

@@ -79,7 +79,9 @@ class Counter:
 
 def an_object_on_another_rank(rank, n):
     counter = rpc.remote(f"w{n - 1}", Counter)
-    return [counter.rpc_sync().add(2), counter.remote().add(1).to_here(), counter.owner().id] == [n - 1] * 3
+    return [counter.rpc_sync().add(2), counter.remote().add(1).to_here(), counter.owner().id] == [
+        n - 1
+    ] * 3
 
 
 def a_reference_in_third_hands(rank, n):
@@ -93,11 +95,17 @@ def an_answer_that_a_timer_gives(rank, n):
 
 def an_own_value_for_others(rank, n):
     mine = rpc.RRef(torch.tensor(rank))
-    return int(rpc.rpc_sync(f"w{(rank + 1) % n}", lambda held: held.to_here() + 1, (mine,))) == rank + 1
+    return (
+        int(rpc.rpc_sync(f"w{(rank + 1) % n}", lambda held: held.to_here() + 1, (mine,)))
+        == rank + 1
+    )
 
 
 def calls_of_itself(rank, n):
-    return rpc.rpc_sync(f"w{rank}", dist.get_rank) == rank and rpc.remote(rank, pow, (2, 2)).to_here() == 4
+    return (
+        rpc.rpc_sync(f"w{rank}", dist.get_rank) == rank
+        and rpc.remote(rank, pow, (2, 2)).to_here() == 4
+    )
 
 
 def variables_of_the_callee(rank, n):
@@ -127,7 +135,10 @@ def served_collectives_of_all_ranks(rank, n):
         dist.all_reduce(total)
         return int(total)
 
-    return rank > 0 or torch.futures.wait_all([rpc.rpc_async(f"w{r}", of_all) for r in range(n)]) == [n] * n
+    return (
+        rank > 0
+        or torch.futures.wait_all([rpc.rpc_async(f"w{r}", of_all) for r in range(n)]) == [n] * n
+    )
 
 
 def an_exception_that_is_expected(rank, n):

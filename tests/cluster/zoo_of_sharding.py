@@ -150,7 +150,9 @@ def features_that_do_not_divide(rank, n):
 
 @breaks(2, error="RankError")
 def a_mesh_of_more_ranks_than_there_are(rank, n):
-    """must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or (2, world_size // 2)."""
+    """must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or (2,
+    world_size // 2).
+    """
     init_device_mesh("cpu", (2, n))
 
 
@@ -216,7 +218,10 @@ def fsdp_that_gathers_gradients_late(rank, n):
 
 
 def fsdp_in_lower_precision(rank, n):
-    model = sharded(layers(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    model = sharded(
+        layers(),
+        mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    )
     return torch.allclose(model(BATCH).float(), layers()(BATCH), atol=0.05)
 
 
@@ -239,7 +244,9 @@ def fsdp_of_a_model_in_tensor_parallel(rank, n):
 
 
 def a_whole_state_of_a_sharded_model(rank, n):
-    state = get_model_state_dict(sharded(layers()), options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    state = get_model_state_dict(
+        sharded(layers()), options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
     return rank > 0 or close(state.values(), layers().state_dict().values())
 
 
@@ -256,7 +263,9 @@ def states_of_the_optimizer_in_parts(rank, n):
 def placements_around(rank, n):
     there = torch.arange(4.0 * n).view(2 * n, 2)
     ways = [Shard(0), Shard(1), Replicate()]
-    moved = [rows(n, old).redistribute(placements=[new]).full_tensor() for old in ways for new in ways]
+    moved = [
+        rows(n, old).redistribute(placements=[new]).full_tensor() for old in ways for new in ways
+    ]
     return close(moved, [there] * len(moved))
 
 
@@ -266,12 +275,19 @@ def rows_that_do_not_divide(rank, n):
 
 
 def a_product_of_columns_and_rows(rank, n):
-    left, right = (distribute_tensor(torch.ones(2 * n, 2 * n), mesh(n), [Shard(dim)]) for dim in (1, 0))
-    return close([(left @ right).redistribute(placements=[Shard(0)])], [torch.full((2 * n, 2 * n), 2.0 * n)])
+    left, right = (
+        distribute_tensor(torch.ones(2 * n, 2 * n), mesh(n), [Shard(dim)]) for dim in (1, 0)
+    )
+    return close(
+        [(left @ right).redistribute(placements=[Shard(0)])], [torch.full((2 * n, 2 * n), 2.0 * n)]
+    )
 
 
 def a_result_that_is_used_late(rank, n):
-    sums = [functional.all_reduce(torch.full((2,), float(i)), "sum", dist.group.WORLD) for i in range(40)]
+    sums = [
+        functional.all_reduce(torch.full((2,), float(i)), "sum", dist.group.WORLD)
+        for i in range(40)
+    ]
     dist.all_reduce(torch.ones(1))
     return [total[0].item() for total in sums] == [float(i * n) for i in range(40)]
 
@@ -283,7 +299,9 @@ def a_result_that_nobody_uses(rank, n):
 
 
 def columns_then_rows(rank, n):
-    return close(trained(in_parallel(layers(features=2 * n), mesh(n))), trained(layers(features=2 * n)))
+    return close(
+        trained(in_parallel(layers(features=2 * n), mesh(n))), trained(layers(features=2 * n))
+    )
 
 
 def a_loss_in_parallel(rank, n):

@@ -1,4 +1,6 @@
-"""More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs them with zoo.py's."""
+"""More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs
+them with zoo.py's.
+"""
 
 import subprocess
 import threading
@@ -74,7 +76,8 @@ def a_callback_that_asked_for_its_thread(rank, n):
     """3 of 3 ranks wait for each other; nobody will send."""
     time.sleep(0.2 * (rank == 0))
     future = dist.all_reduce(ones(), async_op=True).get_future()
-    future.then(lambda _: threading.current_thread().name).wait()  # as logging does; Python knows gloo's thread now
+    # as logging does; Python knows gloo's thread now
+    future.then(lambda _: threading.current_thread().name).wait()
     dist.recv(ones(), src=(rank + 1) % n)
 
 
@@ -89,12 +92,15 @@ def processes_that_only_answer(rank, n):
         return len(list(batches))
     finally:
         child.kill()
-        del batches  # an iterator that is collected later, with the exception, keeps the rank for 5 s
+        # an iterator that is collected later, with the exception, keeps the rank for 5 s
+        del batches
 
 
 @breaks(2)
 def a_dropped_isend_whose_sender_goes_on_to_receive(rank, n):
-    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and call its wait()."""
+    """Rank 0 dropped the Work of its isend, and the message to rank 1 with it: keep the Work and
+    call its wait().
+    """
     if rank == 0:
         dist.isend(ones(), dst=1)
     dist.barrier()
@@ -129,7 +135,9 @@ def a_wait_with_a_timeout_of_minutes(rank, n):
 @breaks(2)
 def threads_that_are_left_in_recv_on_all_ranks(rank, n):
     """2 of 2 ranks wait for each other; nobody will send."""
-    threading.Thread(target=dist.recv, args=(ones(), 1 - rank), kwargs={"tag": 9}, daemon=True).start()
+    threading.Thread(
+        target=dist.recv, args=(ones(), 1 - rank), kwargs={"tag": 9}, daemon=True
+    ).start()
     dist.recv(ones(), src=1 - rank)
 
 

@@ -1,6 +1,7 @@
 """Real daemons on practice hosts, for tests of clusters on several machines: sshd, and Slurm.
 
-Each runs in the namespace of its host, so that `PracticeHosts.close()` ends it with all that it has started.
+Each runs in the namespace of its host, so that `PracticeHosts.close()` ends it with all that it has
+started.
 """
 
 import contextlib
@@ -69,7 +70,9 @@ PartitionName=down Nodes=nodeA,nodeB State=DOWN
 
 @contextlib.contextmanager
 def namespaces(*programs: str, **ranks: int) -> Iterator[PracticeHosts]:
-    """Practice hosts that are network namespaces; the test is skipped where they, or one of these programs, are not."""
+    """Practice hosts that are network namespaces; the test is skipped where they, or one of these
+    programs, are not.
+    """
     missing = [program for program in programs if not shutil.which(program, path=PLACES)]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
@@ -84,7 +87,9 @@ def start(hosts: PracticeHosts, name: str, folder: Path, *words: str, **options)
     program, *rest = words
     command = [*hosts.command(name), shutil.which(program, path=PLACES), *rest]
     with open(folder / f"{name}.{program}.log", "a") as log:
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, **options)
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, **options
+        )
 
 
 def wait_for(folder: Path, *words: str) -> None:
@@ -95,12 +100,17 @@ def wait_for(folder: Path, *words: str) -> None:
         return f"{' '.join(words)}: {done.stderr}" if done.returncode else ""
 
     if last := wait_until_gone(failure):
-        pytest.fail("\n".join([last, *(f"{path.name}: {path.read_text()}" for path in folder.glob("*.log"))]))
+        pytest.fail(
+            "\n".join(
+                [last, *(f"{path.name}: {path.read_text()}" for path in folder.glob("*.log"))]
+            )
+        )
 
 
 @dataclass(frozen=True)
 class SshHosts:
-    """Practice hosts with sshd; `ssh -F config NAME` reaches them, and so does plain ssh with `programs` on PATH.
+    """Practice hosts with sshd; `ssh -F config NAME` reaches them, and so does plain ssh with
+    `programs` on PATH.
 
     So it is with BAD_HOSTS, each of which fails in its own way.
     """
@@ -120,11 +130,18 @@ class SshHosts:
         return processes_in(self.hosts.namespace(name))
 
     def kill(self, name: str) -> None:
-        """Kill all that runs on a host: its connections are closed, but for those that `hosts.cut` has cut before."""
+        """Kill all that runs on a host: its connections are closed, but for those that `hosts.cut`
+        has cut before.
+        """
         for process in self.processes(name):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
-        assert wait_until_gone(lambda: [p for p in self.processes(name) if p.status() != psutil.STATUS_ZOMBIE]) == []
+        assert (
+            wait_until_gone(
+                lambda: [p for p in self.processes(name) if p.status() != psutil.STATUS_ZOMBIE]
+            )
+            == []
+        )
 
 
 @contextlib.contextmanager
@@ -133,20 +150,27 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
     with namespaces("sshd", "ssh", "ssh-keygen", nodeA=4, nodeB=4) as hosts:
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host_key", "user_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-        (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder, path=os.environ.get("PYTHONPATH", "")))
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True
+            )
+        (folder / "sshd_config").write_text(
+            SSHD_CONFIG.format(folder=folder, path=os.environ.get("PYTHONPATH", ""))
+        )
         public = (folder / "host_key.pub").read_text()
         known = [hosts.address(name) for name in hosts]
         (folder / "known_hosts").write_text(f"{','.join(known)} {public}")
         sections = [f"Host {name}\n    HostName {hosts.address(name)}\n" for name in hosts]
         sections += [
-            f"Host {name}\n    HostName {hosts.address('nodeA')}\n    {option}\n" for name, option in BAD_HOSTS.items()
+            f"Host {name}\n    HostName {hosts.address('nodeA')}\n    {option}\n"
+            for name, option in BAD_HOSTS.items()
         ]
         made = SshHosts(hosts, folder, folder / "ssh_config", folder / "bin")
         made.config.write_text("".join([*sections, SSH_CONFIG.format(folder=folder)]))
         made.programs.mkdir()
         script = made.programs / "ssh"
-        script.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(made.config))} "$@"\n')
+        script.write_text(
+            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(made.config))} "$@"\n'
+        )
         script.chmod(0o755)
         for name in hosts:
             made.boot(name)
@@ -155,9 +179,11 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[PracticeHosts]:
-    """Slurm with its controller on the host head and the nodes nodeA and nodeB of 4 CPUs; partitions debug and down.
+    """Slurm with its controller on the host head and the nodes nodeA and nodeB of 4 CPUs;
+    partitions debug and down.
 
-    Its programs find it by SLURM_CONF, which is `folder / "slurm.conf"`. No job of the partition down starts.
+    Its programs find it by SLURM_CONF, which is `folder / "slurm.conf"`. No job of the partition
+    down starts.
     """
     with namespaces("munged", "slurmctld", "slurmd", "srun", head=1, nodeA=4, nodeB=4) as hosts:
         addresses = {name: hosts.address(name) for name in hosts}
@@ -166,7 +192,16 @@ def slurm(folder: Path) -> Iterator[PracticeHosts]:
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o600)
         files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-        start(hosts, "head", folder, "munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files)
+        start(
+            hosts,
+            "head",
+            folder,
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={folder}/munge.socket",
+            *files,
+        )
         variables = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         start(hosts, "head", folder, "slurmctld", "-D", env=variables)
         for name in ("nodeA", "nodeB"):

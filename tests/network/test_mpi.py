@@ -31,11 +31,15 @@ def test_ranks_that_mpiexec_starts_on_hosts(mpi_hosts):
         assert cluster.run(sum_of_ranks) == [3.0] * 3
         assert cluster.run(lambda rank, n: MPI.COMM_WORLD.Get_rank()) == [0, 1, 2]  # noqa: F821
         assert cluster.run(sum_by_mpi) == [3.0] * 3
-        words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 1 and os._exit(3)))
+        words = str(
+            raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 1 and os._exit(3))
+        )
         assert "mpiexec has ended" in words
 
 
 def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
     """It is looked at first, because mpiexec does not say what is wrong."""
-    words = str(raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1}))
+    words = str(
+        raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1})
+    )
     assert words.startswith("1 of 2 hosts cannot be used:\n  closed: ssh: connect to host ")

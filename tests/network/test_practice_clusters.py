@@ -1,4 +1,6 @@
-"""Clusters on hosts that this machine makes itself: without daemons, and where namespaces may not be made."""
+"""Clusters on hosts that this machine makes itself: without daemons, and where namespaces may not
+be made.
+"""
 
 import distlab
 from distlab_course.practice import PracticeHosts, practice_hosts
@@ -14,7 +16,9 @@ def test_a_cluster_on_namespaces(hosts):
         cluster.push({"kept": 1})
         hosts.cut("nodeB")
         words = str(raised(distlab.RankDied, cluster.run, sum_of_ranks))
-        assert words.startswith("ranks 2-3 were lost with host nodeB, which sent no heartbeat for 3.5 s.\n")
+        assert words.startswith(
+            "ranks 2-3 were lost with host nodeB, which sent no heartbeat for 3.5 s.\n"
+        )
         assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
         hosts.repair("nodeB")
         assert cluster.run(sum_of_ranks) == [6.0] * 4
@@ -37,4 +41,6 @@ def test_a_cluster_on_loopback_addresses(monkeypatch):
             ("2", "3", "1", "2", "1"),
         ]
         assert cluster.run(sum_of_ranks) == [3.0] * 3
-        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith("3 of 3 ranks wait")
+        assert str(raised(distlab.DeadlockError, cluster.run, stuck)).startswith(
+            "3 of 3 ranks wait"
+        )

@@ -1,4 +1,6 @@
-"""Practice hosts that are network namespaces: names, addresses, slow and cut links, and nothing is left of them."""
+"""Practice hosts that are network namespaces: names, addresses, slow and cut links, and nothing is
+left of them.
+"""
 
 import os
 import signal
@@ -46,11 +48,15 @@ for _ in sys.stdin:
 def start(hosts, name, *arguments):
     """A Python of its own on a host, with pipes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*hosts.command(name), sys.executable, "-uc", *map(str, arguments)], **pipes)
+    return subprocess.Popen(
+        [*hosts.command(name), sys.executable, "-uc", *map(str, arguments)], **pipes
+    )
 
 
 def output(hosts, name, *words):
-    return subprocess.run([*hosts.command(name), *words], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [*hosts.command(name), *words], capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.fixture
@@ -69,18 +75,26 @@ def ping(hosts, port, size=1):
 
 
 def test_each_host_has_its_name_and_knows_the_others(hosts):
-    """Host names differ from each other and from the notebook's, and each is found on each host; files are shared."""
+    """Host names differ from each other and from the notebook's, and each is found on each host;
+    files are shared.
+    """
     for name in hosts:
         assert output(hosts, name, "hostname") == f"{name}\n"
-        for other, address in [*((n, hosts.address(n)) for n in hosts), (socket.gethostname(), hosts.here)]:
+        for other, address in [
+            *((n, hosts.address(n)) for n in hosts),
+            (socket.gethostname(), hosts.here),
+        ]:
             assert output(hosts, name, "getent", "ahostsv4", other).split()[0] == address
         assert output(hosts, name, "pwd") == f"{os.getcwd()}\n"
-        assert output(hosts, name, "ls", "/sys/fs/cgroup").split() == sorted(os.listdir("/sys/fs/cgroup"))
+        assert output(hosts, name, "ls", "/sys/fs/cgroup").split() == sorted(
+            os.listdir("/sys/fs/cgroup")
+        )
     assert socket.gethostname() not in hosts
 
 
 def test_a_slow_link(hosts, port):
-    """50 ms each way are 100 ms of a round trip, also of a connection that is open; 2 MB at 80 Mbit/s take 0.2 s more.
+    """50 ms each way are 100 ms of a round trip, also of a connection that is open; 2 MB at 80
+    Mbit/s take 0.2 s more.
 
     Mended it is quick again.
     """

@@ -1,4 +1,6 @@
-"""A cluster on the nodes of Slurm: one srun, ranks node by node; partitions, queues and files for sbatch."""
+"""A cluster on the nodes of Slurm: one srun, ranks node by node; partitions, queues and files for
+sbatch.
+"""
 
 import re
 import shlex
@@ -22,7 +24,9 @@ def queue():
 
 
 def batch(*words):
-    """Run a job of sbatch, whose own --wait looks after 2, 4, 8 and 16 s, to its end, and make sure that it is well."""
+    """Run a job of sbatch, whose own --wait looks after 2, 4, 8 and 16 s, to its end, and make sure
+    that it is well.
+    """
     answer = subprocess.run(["sbatch", *words], timeout=60, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert wait_until_gone(queue, patience=200) == ""
@@ -40,9 +44,13 @@ def no_job_left(slurm):
 
 def test_ranks_on_two_nodes(slurm, no_job_left):
     """As many on each as on the other, or one more; everything works as on one machine."""
-    with distlab.Cluster(5, engines="slurm", nodes=2, partition="debug", time="5:00", timeout=20) as cluster:
+    with distlab.Cluster(
+        5, engines="slurm", nodes=2, partition="debug", time="5:00", timeout=20
+    ) as cluster:
         assert [where[0] for where in cluster.run(place)] == ["nodeA"] * 3 + ["nodeB"] * 2
-        assert repr(cluster).startswith("Cluster(5) on nodeA and nodeB: backend gloo, engines slurm\n")
+        assert repr(cluster).startswith(
+            "Cluster(5) on nodeA and nodeB: backend gloo, engines slurm\n"
+        )
         cluster.restart()
         assert cluster.run(sum_of_ranks) == [10.0] * 5
     assert wait_until_gone(queue) == ""
@@ -72,10 +80,13 @@ def test_an_exported_script_runs_by_sbatch(slurm, no_job_left, tmp_path, monkeyp
     monkeypatch.chdir(folder)
     (folder / "session.ipy").write_text(SESSION)
     session = python("-m", "IPython", "--colors=nocolor", "session.ipy")
-    assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), session.stdout + session.stderr
+    assert session.stdout.endswith("train.py: 1 cell\nRun it: sbatch train.sbatch\n"), (
+        session.stdout + session.stderr
+    )
     assert "#SBATCH --nodes=2\n" in (folder / "train.sbatch").read_text()
     batch("--output=out", "train.sbatch")
-    printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())  # lines of two processes may mix
+    # lines of two processes may mix
+    printed = re.findall(r"rank \d: \d+\.\d", (folder / "out").read_text())
     assert sorted(printed) == [f"rank {r}: 6.0" for r in range(4)]
 
 
@@ -91,16 +102,23 @@ print("told to end", flush=True)
 
 
 def test_an_exported_job_returns_to_the_queue_before_its_time_is_up(slurm, no_job_left, tmp_path):
-    """The signal that Slurm sends then, sent by hand: the ranks get SIGTERM, and the job waits to run once more."""
+    """The signal that Slurm sends then, sent by hand: the ranks get SIGTERM, and the job waits to
+    run once more.
+    """
     plan = SimpleNamespace(n=2, backend="gloo", threads=1, hosts=None)
     cell = export.Step("cell", (0, 1), UNTIL_IT_IS_TOLD)
     export.write([cell], tmp_path / "train.py", False, plan, [], True)
     file = tmp_path / "train.sbatch"
     file.write_text(file.read_text().replace("##SBATCH", "#SBATCH"))
     submit = ["sbatch", "--parsable", f"--output={tmp_path}/out", str(file)]
-    number = subprocess.run(submit, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    number = subprocess.run(
+        submit, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
     try:
-        assert wait_until_gone(lambda: _printed(tmp_path / "out", "running") < 2, patience=200) is False
+        assert (
+            wait_until_gone(lambda: _printed(tmp_path / "out", "running") < 2, patience=200)
+            is False
+        )
         subprocess.run(["scancel", "--batch", "--signal=USR1", number], check=True, timeout=60)
         until(lambda: "JobState=PENDING" in _shown(number))
         assert "Restarts=1" in _shown(number)
@@ -116,26 +134,43 @@ def _printed(path, words):
 
 def _shown(number):
     """What Slurm says of a job."""
-    return subprocess.run(["scontrol", "show", "job", number], capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        ["scontrol", "show", "job", number], capture_output=True, text=True, timeout=60
+    ).stdout
 
 
 @pytest.mark.parametrize(
-    ("partition", "words"), [("nope", "Invalid partition name specified."), ("down", "Requested nodes are busy.")]
+    ("partition", "words"),
+    [("nope", "Invalid partition name specified."), ("down", "Requested nodes are busy.")],
 )
 def test_what_slurm_refuses(slurm, no_job_left, partition, words):
     """In srun's words, with where to look; no job is left of one that does not start in time."""
     options = {"engines": "slurm", "partition": partition, "queue_timeout": 3}
     error = str(raised(distlab.HostError, distlab.Cluster, 2, **options))
-    assert error.startswith(f"srun: error: Unable to allocate resources: {words} `squeue` shows the queue, ")
+    assert error.startswith(
+        f"srun: error: Unable to allocate resources: {words} `squeue` shows the queue, "
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engines": "slurm", "nodes": 3}, "nodes must be a whole number from 1 to 2, got 3. Call Cluster(8, nodes=2"),
-        ({"partition": "debug"}, "partition must be given with engines=\"slurm\" alone, got 'debug'. Leave it out."),
-        ({"engines": "slurm", "hosts": {"a": 1}}, "hosts must be left out with Slurm, which chooses them"),
-        ({"engines": "slurm", "options": "-x"}, "options must be a list of words for srun, got '-x'."),
+        (
+            {"engines": "slurm", "nodes": 3},
+            "nodes must be a whole number from 1 to 2, got 3. Call Cluster(8, nodes=2",
+        ),
+        (
+            {"partition": "debug"},
+            "partition must be given with engines=\"slurm\" alone, got 'debug'. Leave it out.",
+        ),
+        (
+            {"engines": "slurm", "hosts": {"a": 1}},
+            "hosts must be left out with Slurm, which chooses them",
+        ),
+        (
+            {"engines": "slurm", "options": "-x"},
+            "options must be a list of words for srun, got '-x'.",
+        ),
     ],
 )
 def test_arguments_that_break_a_rule(slurm, options, words):

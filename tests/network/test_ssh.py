@@ -1,4 +1,6 @@
-"""A cluster on two hosts that ssh reaches: started, wrong, broken and mended there as on one machine."""
+"""A cluster on two hosts that ssh reaches: started, wrong, broken and mended there as on one
+machine.
+"""
 
 import contextlib
 import re
@@ -16,7 +18,14 @@ from distlab.launch import reaper
 from distlab.notebook import hosts
 from tests.cluster.conftest import pid_on_rank, stop_what_runs, stuck, sum_of_ranks
 from tests.network.programs import place
-from tests.processes import controller_of, marked, python, python_that_goes_on, until, wait_until_gone
+from tests.processes import (
+    controller_of,
+    marked,
+    python,
+    python_that_goes_on,
+    until,
+    wait_until_gone,
+)
 from tests.refused import raised, refused
 
 TWO_EACH = {"nodeA": 2, "nodeB": 2}
@@ -55,7 +64,9 @@ def test_ranks_are_numbered_host_by_host(usable):
         ("nodeB", "3", "4", "1", "2", "1", "eth0"),
     ]
     assert [row["host"] for row in usable.describe()] == ["nodeA", "nodeA", "nodeB", "nodeB"]
-    assert repr(usable).startswith("Cluster(4) on nodeA and nodeB: backend gloo, engines ssh\nrank 0: idle")
+    assert repr(usable).startswith(
+        "Cluster(4) on nodeA and nodeB: backend gloo, engines ssh\nrank 0: idle"
+    )
     assert usable.threads == max(1, machine.cores() // 2)
 
 
@@ -89,12 +100,16 @@ def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, mo
     assert all(row["megabytes"] > 10 for row in usable.describe())
     with usable.trace() as trace:
         usable.run(sum_of_ranks)
-    assert [abs(trace.offsets[rank].seconds) <= trace.offsets[rank].error < 1 for rank in range(4)] == [True] * 4
+    assert [
+        abs(trace.offsets[rank].seconds) <= trace.offsets[rank].error < 1 for rank in range(4)
+    ] == [True] * 4
     assert "The clocks of ranks 0-3 are estimated, to within " in "\n".join(trace.notes())
 
 
 def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
-    """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a command line."""
+    """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a
+    command line.
+    """
     processes = usable.ranks._processes
     controller = controller_of(usable)
     listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
@@ -103,7 +118,8 @@ def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh
     secrets = [session.key.decode(), keys.decode(), processes.channel.address[2]]
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines for secret in secrets if secret in line]
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:  # without the controller's key
+    # without the controller's key
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.linger, stranger.sndtimeo = 0, 1000
         stranger.connect(usable.client._query_socket.last_endpoint.decode())
         with contextlib.suppress(zmq.Again):  # it is refused before it has sent anything
@@ -163,11 +179,15 @@ REACHED = {
 def test_hosts_that_cannot_be_reached(ssh_hosts):
     """They are named with ssh's own words and what must work; the other one is let go."""
     stop_what_runs()
-    error = str(raised(distlab.HostError, distlab.Cluster, hosts=dict.fromkeys(["nodeA", *REACHED], 1)))
+    error = str(
+        raised(distlab.HostError, distlab.Cluster, hosts=dict.fromkeys(["nodeA", *REACHED], 1))
+    )
     first, *lines, last = error.splitlines()
     assert first == "3 of 4 hosts cannot be used:"
     for line, (name, words) in zip(lines, REACHED.items(), strict=True):
-        assert re.fullmatch(f"  {name}: .*{words}.*`ssh {name} .* -V` must work without a prompt.", line), line
+        assert re.fullmatch(
+            f"  {name}: .*{words}.*`ssh {name} .* -V` must work without a prompt.", line
+        ), line
     assert last == f"`python -m distlab doctor --hosts {','.join(REACHED)}` checks again."
     assert wait_until_gone(lambda: servers(ssh_hosts)) == []
 
@@ -183,12 +203,16 @@ def test_hosts_that_cannot_be_reached(ssh_hosts):
 def test_a_host_that_cannot_be_used(ssh_hosts, options, words):
     """It is reached, and lacks something."""
     stop_what_runs()
-    assert words in str(raised(distlab.HostError, distlab.Cluster, **{"hosts": {"nodeB": 1}, **options}))
+    assert words in str(
+        raised(distlab.HostError, distlab.Cluster, **{"hosts": {"nodeB": 1}, **options})
+    )
     assert wait_until_gone(lambda: servers(ssh_hosts)) == []
 
 
 def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
-    """It is replaced once they are there; this machine may be one, without ssh, at the address that others reach."""
+    """It is replaced once they are there; this machine may be one, without ssh, at the address that
+    others reach.
+    """
     stop_what_runs()
     with distlab.Cluster(2) as running:
         raised(distlab.HostError, distlab.Cluster, hosts={"closed": 1})
@@ -207,9 +231,21 @@ EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
     ("n", "options", "words"),
     [
         (5, {"hosts": TWO_EACH}, f"n must be left out, or 4 as in hosts, got 5. {EXAMPLE}"),
-        (None, {"hosts": {"a": 0}}, f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE}"),
-        (2, {"python": "/x"}, f"hosts must be given for ssh, python= and interface=, got None. {EXAMPLE}"),
-        (None, {"hosts": TWO_EACH, "init_method": "file"}, 'init_method must be "tcp" or "env" for several hosts'),
+        (
+            None,
+            {"hosts": {"a": 0}},
+            f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE}",
+        ),
+        (
+            2,
+            {"python": "/x"},
+            f"hosts must be given for ssh, python= and interface=, got None. {EXAMPLE}",
+        ),
+        (
+            None,
+            {"hosts": TWO_EACH, "init_method": "file"},
+            'init_method must be "tcp" or "env" for several hosts',
+        ),
     ],
 )
 def test_arguments_that_break_a_rule(n, options, words):
@@ -226,7 +262,9 @@ def test_nothing_is_left_of_a_notebook_that_was_killed(ssh_hosts):
     assert servers(ssh_hosts)
     notebook.kill()
     notebook.communicate()
-    assert wait_until_gone(lambda: servers(ssh_hosts) + marked(reaper.TAG, f"{notebook.pid}-")) == []
+    assert (
+        wait_until_gone(lambda: servers(ssh_hosts) + marked(reaper.TAG, f"{notebook.pid}-")) == []
+    )
 
 
 def test_the_doctor_looks_at_hosts(ssh_hosts):
@@ -242,5 +280,7 @@ def test_the_doctor_looks_at_hosts(ssh_hosts):
     assert "OK    gloo group  a rank on each of 2 hosts, all_reduce gave 1;" in text
     assert (status, text.endswith("Ranks work on these hosts together.\n")) == (0, True)
     status, text = doctor("closed")
-    assert text.startswith("FAIL  hosts       HostError: 1 of 1 host cannot be used:\n  closed: ssh: connect to host ")
+    assert text.startswith(
+        "FAIL  hosts       HostError: 1 of 1 host cannot be used:\n  closed: ssh: connect to host "
+    )
     assert (status, text.endswith("Ranks cannot work on these hosts together yet.\n")) == (1, True)

@@ -1,7 +1,9 @@
-"""Answers that get their points by a trick, and answers of honest people that look odd. Plain text: nothing runs here.
+"""Answers that get their points by a trick, and answers of honest people that look odd. Plain text:
+nothing runs here.
 
-CHEATS: (kind of exercise, cell of the answer); NAME stands for the exercise. Each has to be marked 0, or left to a
-person. ODDITIES: cells before an answer, and the answer's; each is marked as a notebook marks it.
+CHEATS: (kind of exercise, cell of the answer); NAME stands for the exercise. Each has to be marked
+0, or left to a person. ODDITIES: cells before an answer, and the answer's; each is marked as a
+notebook marks it.
 """
 
 ALWAYS_EQUAL = """\

@@ -1,6 +1,8 @@
-"""A class, with nbgrader itself: built from a lab and its answers, handed out, submitted, marked, and exported.
+"""A class, with nbgrader itself: built from a lab and its answers, handed out, submitted, marked,
+and exported.
 
-nbgrader lies in a folder of its own beside the environment's packages, so that JupyterLab does not find its extensions.
+nbgrader lies in a folder of its own beside the environment's packages, so that JupyterLab does not
+find its extensions.
 """
 
 import csv
@@ -25,7 +27,8 @@ REDEFINED = """\
 import distlab
 distlab.check = lambda *anything: distlab.checking.check.Verdict("all", True)"""
 
-# What each student writes under an exercise; what nobody writes stays a stub. `before` comes first in the notebook.
+# What each student writes under an exercise; what nobody writes stays a stub. `before` comes first
+# in the notebook.
 SUBMISSIONS = {
     "right": assignments.answers(LAB),
     "wrong": {
@@ -69,7 +72,9 @@ SAYS = {
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda path: path.stem)
 def test_every_lab_becomes_an_assignment(lab):
-    """Each exercise has a cell for its answer, which nothing else defines, and a check; students get no answer."""
+    """Each exercise has a cell for its answer, which nothing else defines, and a check; students
+    get no answer.
+    """
     asked = [name for name, one in all_exercises().items() if lab.name.startswith(one.notebook)]
     theirs, ours = (assignments.assignment(lab, with_answers) for with_answers in (False, True))
     for notebook in (theirs, ours):
@@ -84,7 +89,9 @@ def test_every_lab_becomes_an_assignment(lab):
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A course's folder after every student's notebook was marked, and the environment in which it was."""
+    """A course's folder after every student's notebook was marked, and the environment in which it
+    was.
+    """
     folder = tmp_path_factory.mktemp("a class")
     python_path = os.pathsep.join([str(NBGRADER), str(ROOT)])
     path = os.pathsep.join([str(NBGRADER / "bin"), os.environ["PATH"]])
@@ -139,7 +146,9 @@ def test_each_submission_gets_the_right_marks(course, student):
 
 
 def test_students_get_what_nbgrader_hands_out(course):
-    """The bundle has the same cells as nbgrader's release, the diagrams, and the page to keep; no answer."""
+    """The bundle has the same cells as nbgrader's release, the diagrams, and the page to keep; no
+    answer.
+    """
     released = nbformat.read(course / "release" / LAB.stem / LAB.name, as_version=4)
     with zipfile.ZipFile(course / "students.zip") as bundle:
         names, content = bundle.namelist(), bundle.read(f"{LAB.stem}/{LAB.name}").decode()

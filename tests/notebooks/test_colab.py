@@ -1,8 +1,9 @@
 """make colab: each notebook as one file, run where there is only what Colab has.
 
-A folder with links to Colab's packages, as they are installed here, stands for its machine. A small notebook installs
-distlab into an empty environment on top of it, by the cell that every built file begins with, and starts ranks in every
-way in which the lessons do; what the lessons do with these, nbval has compared.
+A folder with links to Colab's packages, as they are installed here, stands for its machine. A small
+notebook installs distlab into an empty environment on top of it, by the cell that every built file
+begins with, and starts ranks in every way in which the lessons do; what the lessons do with these,
+nbval has compared.
 """
 
 import base64
@@ -21,7 +22,8 @@ from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT, load
 
 tool = load("colab")
-COLAB_PACKAGES = ("pip", "ipykernel", "torch", "matplotlib", "numpy", "scikit-learn")  # of those that matter here
+# of those that matter here
+COLAB_PACKAGES = ("pip", "ipykernel", "torch", "matplotlib", "numpy", "scikit-learn")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 # As the lessons start programs: torchrun by its name, mpiexec, and engines.
@@ -60,7 +62,9 @@ def colab_packages(tmp_path_factory):
 
 
 def printed_by(cells, folder, interpreter, mark):
-    """The lines that these cells print in that Python, in an empty folder and without this process's settings."""
+    """The lines that these cells print in that Python, in an empty folder and without this
+    process's settings.
+    """
     ours = ("PYTHON", "VIRTUAL_ENV", "JUPYTER", "JPY", "IPYTHON", "MPL", "DISTLAB", "PYTEST", "MAKE")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     variables |= {"IPYTHONDIR": str(folder / "ipython"), "DISTLAB_TEST_MARK": mark}
@@ -91,7 +95,9 @@ def built(small_notebook, tmp_path_factory):
 
 
 def test_the_wheel_holds_the_whole_package(built, tmp_path):
-    """Every file of distlab/ is in the wheel, so that nothing is missing at run time; each build has the same bytes."""
+    """Every file of distlab/ is in the wheel, so that nothing is missing at run time; each build
+    has the same bytes.
+    """
     path = tool.build_wheel(ROOT, tmp_path)
     with zipfile.ZipFile(path) as wheel:
         packed = {name for name in wheel.namelist() if name.startswith("distlab/")}
@@ -112,7 +118,9 @@ CARRIED = {
 
 
 def test_diagrams_travel_and_links_to_files_become_words(small_notebook):
-    """A diagram becomes a data: address of its PNG; links to the web and to sections stay, and so does code."""
+    """A diagram becomes a data: address of its PNG; links to the web and to sections stay, and so
+    does code.
+    """
     assert {text: tool.carry(text, small_notebook.parent) for text in CARRIED} == CARRIED
 
 
@@ -139,7 +147,9 @@ def test_a_built_notebook_runs_alone(built, small_notebook, colab_packages, tmp_
 
 
 def test_a_built_notebook_names_no_file_of_the_project(built):
-    """No picture, link or line of code of a built file points to a file that does not travel with it."""
+    """No picture, link or line of code of a built file points to a file that does not travel with
+    it.
+    """
     for path in built.values():
         for cell in nbformat.read(path, 4).cells:
             assert "../" not in cell.source, path
@@ -147,7 +157,9 @@ def test_a_built_notebook_names_no_file_of_the_project(built):
 
 
 def test_a_built_notebook_leaves_out_what_is_to_be_predicted(built):
-    """Colab does not fold outputs, so those that a lesson folds are not there, and the text says so; all others are."""
+    """Colab does not fold outputs, so those that a lesson folds are not there, and the text says
+    so; all others are.
+    """
     left_out = 0
     for path in NOTEBOOKS:
         cells = {cell.id: cell for cell in nbformat.read(built[path.name], 4).cells}

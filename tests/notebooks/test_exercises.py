@@ -1,8 +1,9 @@
-"""The exercises of the lessons and their answers, as they are committed; pytest --nbval runs them again.
+"""The exercises of the lessons and their answers, as they are committed; pytest --nbval runs them
+again.
 
-A lesson asks for each of its exercises in the order of `distlab.exercises()`, and nothing in it is solved. The answers
-under the same name, in notebooks/solutions, pass every check, and show for each exercise what its check says of wrong
-answers.
+A lesson asks for each of its exercises in the order of `distlab.exercises()`, and nothing in it is
+solved. The answers under the same name, in notebooks/solutions, pass every check, and show for each
+exercise what its check says of wrong answers.
 """
 
 import ast
@@ -29,7 +30,9 @@ def shown_by(cell):
 
 
 def checks(path):
-    """(place among the code cells, name of the exercise, what is shown) of each check in a notebook."""
+    """(place among the code cells, name of the exercise, what is shown) of each check in a
+    notebook.
+    """
     found = []
     for place, cell in enumerate(code_cells(path)):
         names = re.findall(r'^distlab\.check\("(\w+)"', cell.source, re.MULTILINE)
@@ -46,7 +49,9 @@ def function_of(cell):
 
 @each_lesson
 def test_a_lesson_asks_for_each_of_its_exercises(path):
-    """In the order of the course, each announced under its title, with a stub of its signature, and not attempted."""
+    """In the order of the course, each announced under its title, with a stub of its signature, and
+    not attempted.
+    """
     cells, asked = code_cells(path), asked_in(path)
     found = checks(path)
     assert [name for _, name, _ in found] == list(asked)
@@ -63,7 +68,9 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
 
 @each_lesson
 def test_every_answer_passes_and_wrong_ones_do_not(path):
-    """For each exercise the answers show a verdict that it passes, and then what is said of wrong ones."""
+    """For each exercise the answers show a verdict that it passes, and then what is said of wrong
+    ones.
+    """
     asked, found = asked_in(path), {}
     for cell in code_cells(ANSWERS / path.name):
         for name, state in re.findall(r"^(\w+): (passed|not yet|not attempted)", shown_by(cell), re.MULTILINE):

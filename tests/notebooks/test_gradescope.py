@@ -1,4 +1,6 @@
-"""A lab as an autograder of Gradescope: what is uploaded, run in a folder in place of Gradescope's /autograder."""
+"""A lab as an autograder of Gradescope: what is uploaded, run in a folder in place of Gradescope's
+/autograder.
+"""
 
 import json
 import os
@@ -75,7 +77,9 @@ def test_the_image_is_built_by_a_program_that_a_shell_reads(uploaded):
 
 @pytest.mark.timeout(700)
 def test_a_submission_has_a_test_for_each_exercise(uploaded):
-    """With points, words, and who has to be looked at; the program is that of the zip, and not this clone's."""
+    """With points, words, and who has to be looked at; the program is that of the zip, and not this
+    clone's.
+    """
     results = results_of(uploaded, ANSWERS)
     assert {name: type(value) for name, value in results.items()} == OF_RESULTS
     assert all({name: type(value) for name, value in test.items()} == OF_TEST for test in results["tests"])

@@ -10,7 +10,8 @@ EXERCISE = re.compile(r"^\*\*Exercise .*\*\* \((core|optional), (\d+) minutes?\)
 
 
 def sections(path):
-    """(heading, kind, stated minutes, estimated minutes) of each section that states its minutes."""
+    """(heading, kind, stated minutes, estimated minutes) of each section that states its minutes.
+    """
     found = []
     for cell in read(path).cells:
         if cell.cell_type == "code":
@@ -38,7 +39,9 @@ def test_a_lab_is_short(path):
 
 @each_lesson
 def test_the_minutes_are_honest_and_add_up(path):
-    """Every section but the summary states its minutes, not fewer than it takes; the first cell states their sum."""
+    """Every section but the summary states its minutes, not fewer than it takes; the first cell
+    states their sum.
+    """
     found, total = sections(path), 0
     for heading, kind, minutes, estimate in found:
         if heading != "Summary":

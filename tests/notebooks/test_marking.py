@@ -1,7 +1,8 @@
-"""Marking itself, without nbgrader: tricks get no points or are left to a person, and odd answers their due.
+"""Marking itself, without nbgrader: tricks get no points or are left to a person, and odd answers
+their due.
 
-The exercises are small (`marked_exercises.py`) and lie in a package that only these tests install, so that all answers
-are two notebooks, one of cheats and one of oddities.
+The exercises are small (`marked_exercises.py`) and lie in a package that only these tests install,
+so that all answers are two notebooks, one of cheats and one of oddities.
 """
 
 import json
@@ -25,7 +26,8 @@ REPLACED = [  # which their text does not show, but the ranks do
     *("a method of Tensor is replaced", "another clock"),
 ]
 HERE = Path(__file__).parent
-# What is marked and what is not: a process of its own, so that the package of exercises is installed in it.
+# What is marked and what is not: a process of its own, so that the package of exercises is
+# installed in it.
 MARK = """\
 import json, sys
 from dataclasses import astuple
@@ -94,10 +96,11 @@ def result_of(program, given, environment):
 
 
 def cheats():
-    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of them.
+    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of
+    them.
 
-    In a notebook, what an earlier cell replaces is replaced for the later ones, too: so each has names of its own, and
-    those that are not run come last.
+    In a notebook, what an earlier cell replaces is replaced for the later ones, too: so each has
+    names of its own, and those that are not run come last.
     """
     names, cells, counts = {}, [], {}
     for title in sorted(CHEATS, key=lambda title: bool(left_to_a_person(title))):
@@ -119,7 +122,9 @@ def left_to_a_person(title):
 
 
 def oddities():
-    """Names of exercises with the oddities that answer them, and (name of the check, source, answer) of each cell."""
+    """Names of exercises with the oddities that answer them, and (name of the check, source,
+    answer) of each cell.
+    """
     names, cells = {}, []
     for number, (title, (before, source)) in enumerate(ODDITIES.items()):
         name = f"plain_{number}"
@@ -140,7 +145,8 @@ def decisions(environment):
 
 @pytest.mark.timeout(900)
 def test_no_cheat_gets_points(decisions):
-    """Each is marked 0, and those that could have read or changed something are left to a person."""
+    """Each is marked 0, and those that could have read or changed something are left to a person.
+    """
     names = cheats()[0]
     assert len(names) >= 30
     found = {names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()}
@@ -153,7 +159,9 @@ def test_no_cheat_gets_points(decisions):
 
 
 def test_answers_that_a_person_has_to_read_say_why():
-    """By their text alone, before anything of them runs; the rest is harmless, and gets what it is worth."""
+    """By their text alone, before anything of them runs; the rest is harmless, and gets what it is
+    worth.
+    """
     harmless = [title for title in CHEATS if not left_to_a_person(title)]
     assert len(harmless) < len(CHEATS) / 2
     assert left_to_a_person("frames") == "sys"

@@ -1,6 +1,7 @@
 """What a person gets from the wheel, in an environment of its own and away from the repository.
 
-The packages that pip would download are those of this environment; distlab itself comes from the wheel alone.
+The packages that pip would download are those of this environment; distlab itself comes from the
+wheel alone.
 """
 
 import os

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test has ended ("passed", "failed", "skipped", "error"), the line about it, and all that was shown."""
+    """How a test has ended ("passed", "failed", "skipped", "error"), the line about it, and all
+    that was shown.
+    """
 
     how: str
     line: str
@@ -24,10 +26,26 @@ class Inner:
 
     def __init__(self, folder, *words):
         report = folder / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.testing.quick_watch"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "tests.testing.quick_watch",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-        options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 280}
-        ended = subprocess.run([*command, f"--junitxml={report}", "-o", "junit_logging=all", *words], **options)
+        options = {
+            "cwd": folder,
+            "env": environment,
+            "capture_output": True,
+            "text": True,
+            "timeout": 280,
+        }
+        ended = subprocess.run(
+            [*command, f"--junitxml={report}", "-o", "junit_logging=all", *words], **options
+        )
         self.code, self.output = ended.returncode, ended.stdout + ended.stderr
         cases = ElementTree.parse(report).iter("testcase") if report.exists() else ()
         self.outcomes = {case.get("name"): _outcome(case) for case in cases}

@@ -1,7 +1,8 @@
-"""The three assignments of a course on systems for training, and their tests as one would write them for mp.spawn.
+"""The three assignments of a course on systems for training, and their tests as one would write
+them for mp.spawn.
 
-Data parallelism by hand, an optimizer whose states are sharded, and sharded parameters: each must train as one process
-does on the whole batch. The programs are ours.
+Data parallelism by hand, an optimizer whose states are sharded, and sharded parameters: each must
+train as one process does on the whole batch. The programs are ours.
 """
 
 import copy
@@ -21,11 +22,17 @@ class Toy(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.twice, self.last = nn.Linear(10, 16, bias=False), nn.Linear(16, 16), nn.Linear(16, 5)
+        self.first, self.twice, self.last = (
+            nn.Linear(10, 16, bias=False),
+            nn.Linear(16, 16),
+            nn.Linear(16, 5),
+        )
         self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
 
     def forward(self, x):
-        return self.last(self.twice(torch.relu(self.twice(torch.relu(self.first(x)))))) * self.frozen
+        return (
+            self.last(self.twice(torch.relu(self.twice(torch.relu(self.first(x)))))) * self.frozen
+        )
 
 
 @pytest.fixture(params=[0, 1], ids=["seed0", "seed1"])
@@ -62,14 +69,18 @@ def own_part(data, rank, world_size):
 
 def assert_equal(model, other):
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6, msg=lambda words, name=name: f"{name}: {words}")
+        torch.testing.assert_close(
+            one, two, rtol=1e-5, atol=1e-6, msg=lambda words, name=name: f"{name}: {words}"
+        )
 
 
 # --- data parallelism ---
 
 
 class DataParallel(nn.Module):
-    """Begins with rank 0's parameters; averages each gradient as soon as it is there, while backward goes on."""
+    """Begins with rank 0's parameters; averages each gradient as soon as it is there, while
+    backward goes on.
+    """
 
     def __init__(self, module):
         super().__init__()
@@ -102,7 +113,9 @@ def test_ranks_begin_alike(rank):
 
 @pytest.mark.ranks(2, fresh=True)  # no other test has set a seed there
 def test_ranks_begin_alike_finds_weights_that_are_not_sent():
-    """The test can fail, also where nobody sets a seed: ranks draw different numbers, as they do under torchrun."""
+    """The test can fail, also where nobody sets a seed: ranks draw different numbers, as they do
+    under torchrun.
+    """
     with mock.patch.object(dist, "broadcast"):
         mine = DataParallel(Toy()).module.last.weight
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -117,7 +130,9 @@ def test_data_parallelism(model, data, alone, rank, world_size):
     assert_equal(ours.module, alone)
 
 
-def test_data_parallelism_finds_a_gradient_that_is_not_averaged(model, data, alone, rank, world_size):
+def test_data_parallelism_finds_a_gradient_that_is_not_averaged(
+    model, data, alone, rank, world_size
+):
     """The test can fail."""
     ours = copy.deepcopy(model)
     train(ours, torch.optim.AdamW(ours.parameters(), lr=0.01), *own_part(data, rank, world_size))
@@ -138,7 +153,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, group):
         super().add_param_group(group)
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        mine = [one for number, one in enumerate(group["params"], len(self._all)) if number % world_size == rank]
+        mine = [
+            one
+            for number, one in enumerate(group["params"], len(self._all))
+            if number % world_size == rank
+        ]
         self._all += group["params"]
         if mine and self._inner is None:
             self._inner = self._kind(mine, **self._options)
@@ -170,7 +189,9 @@ def test_each_state_is_on_one_rank(model, data, world_size):
 
 
 class Sharded(nn.Module):
-    """Keeps 1/n of each layer's parameters; gathers them for a layer's passes, and scatters the sums of gradients."""
+    """Keeps 1/n of each layer's parameters; gathers them for a layer's passes, and scatters the
+    sums of gradients.
+    """
 
     def __init__(self, module):
         super().__init__()
@@ -219,7 +240,10 @@ class Gathered(torch.autograd.Function):
 
 def test_sharded_parameters(model, data, alone, rank, world_size):
     ours = Sharded(copy.deepcopy(model))
-    kept, all_of_them = sum(one.numel() for one in ours.shards), sum(one.numel() for one in model.parameters())
+    kept, all_of_them = (
+        sum(one.numel() for one in ours.shards),
+        sum(one.numel() for one in model.parameters()),
+    )
     assert kept <= all_of_them / world_size + len(ours.shards)
     train(ours, torch.optim.AdamW(ours.shards, lr=0.01), *own_part(data, rank, world_size))
     found, expected = dict(ours.whole().named_parameters()), dict(alone.named_parameters())

@@ -1,4 +1,6 @@
-"""`breakpoint()` on ranks: what a person types in a terminal, and in a notebook's kernel, and what comes of it."""
+"""`breakpoint()` on ranks: what a person types in a terminal, and in a notebook's kernel, and what
+comes of it.
+"""
 
 import io
 import sys
@@ -48,7 +50,9 @@ class Terminal:
     def __init__(self, folder, *words):
         (folder / "test_stops.py").write_text(STOPS)
         command = ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-s", *words]
-        self.child = pexpect.spawn(sys.executable, command, cwd=folder, encoding="utf-8", timeout=90, env=None)
+        self.child = pexpect.spawn(
+            sys.executable, command, cwd=folder, encoding="utf-8", timeout=90, env=None
+        )
         self.shown = self.child.logfile_read = io.StringIO()
 
     def says(self, words, line=None):
@@ -65,7 +69,8 @@ class Terminal:
 
 def test_ranks_take_turns(tmp_path):
     terminal = Terminal(tmp_path, "-k", "test_stops")
-    terminal.says("test_stops.py, line 1")  # 17, that of breakpoint(), since Python 3.13; the next one before
+    # 17, that of breakpoint(), since Python 3.13; the next one before
+    terminal.says("test_stops.py, line 1")
     terminal.says("(rank 1) ", '(tmp_path / "go").touch()')
     terminal.says("(rank 1) ", "p rank, x")
     terminal.says("(1, tensor([1.]))")
@@ -83,7 +88,9 @@ def test_ranks_take_turns(tmp_path):
         both = terminal.child.expect_exact(["rank 1 can be chosen", "ranks 1-2 can be chosen"])
     terminal.says("(rank 1) ", "rank 2")
     terminal.says("(rank 2) ", "interact")
-    assert terminal.shown.getvalue().count("rank 2 has also stopped: type `rank 2` to go there") == 1
+    assert (
+        terminal.shown.getvalue().count("rank 2 has also stopped: type `rank 2` to go there") == 1
+    )
     terminal.says(">>> ", "x + 40")
     terminal.says("tensor([42.])")
     terminal.says(">>> ", "exit()")
@@ -119,16 +126,23 @@ def test_a_failed_test_is_looked_at_on_its_rank(tmp_path):
 def kernel():
     kernel = Notebook()
     kernel.run(f"import sys; sys.path.insert(0, {str(ROOT)!r})")
-    assert kernel.text("import distlab; distlab.Cluster(2, timeout=2); kept = 1") == "2 ranks are ready (gloo)."
+    assert (
+        kernel.text("import distlab; distlab.Cluster(2, timeout=2); kept = 1")
+        == "2 ranks are ready (gloo)."
+    )
     assert kernel.text("%%px\nkept = rank") == ""
     yield kernel
-    assert "ranks 0-1: 1" in kernel.text("%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))")
+    assert "ranks 0-1: 1" in kernel.text(
+        "%%px\nt = torch.ones(1) * rank\ndist.all_reduce(t)\nprint(int(t))"
+    )
     kernel.close()
 
 
 @pytest.fixture
 def run(kernel):
-    """Runs a cell in a front end that types `lines` when it is asked, or never allows that; what it shows."""
+    """Runs a cell in a front end that types `lines` when it is asked, or never allows that; what it
+    shows.
+    """
 
     def run(code, lines=None, pause=0.0):
         typed = iter(lines or ())

@@ -1,4 +1,6 @@
-"""What a marked test is reported as: each way to end, on ranks, in a project of its own; and the options of pytest."""
+"""What a marked test is reported as: each way to end, on ranks, in a project of its own; and the
+options of pytest.
+"""
 
 import re
 
@@ -209,11 +211,29 @@ def test_plain():
 MISMATCH_AT = 1 + PROJECT.splitlines().index("    dist.all_reduce(torch.ones(1 + rank))")
 ENDS = {
     "passed": [
-        *("test_fixtures", "test_environment", "test_after_a_death", "test_virtual_clock", "test_processes"),
-        *("test_the_same_processes", "test_fresh_processes", "test_method[one]", "test_method[object]", "test_plain"),
+        *(
+            "test_fixtures",
+            "test_environment",
+            "test_after_a_death",
+            "test_virtual_clock",
+            "test_processes",
+        ),
+        *(
+            "test_the_same_processes",
+            "test_fresh_processes",
+            "test_method[one]",
+            "test_method[object]",
+            "test_plain",
+        ),
     ],
     "skipped": [
-        *("test_skips", "test_skips_on_one_rank", "test_skipped", "test_expected_exception", "test_expected_deadlock"),
+        *(
+            "test_skips",
+            "test_skips_on_one_rank",
+            "test_skipped",
+            "test_expected_exception",
+            "test_expected_deadlock",
+        ),
         *("test_xfails",),
     ],
     "error": ["test_without_mark"],
@@ -249,7 +269,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("a project")
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_project.py").write_text(PROJECT)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\ntimeout = 200\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\ntimeout = 200\n"
+    )
     return folder
 
 
@@ -288,7 +310,10 @@ def test_the_number_of_ranks_can_be_given(folder):
     run = Inner(folder, "--ranks", "3", "-k", "test_after_a_death or test_fixtures")
     assert run.outcomes["test_after_a_death"].how == "passed"
     assert "assert (3, " in run.outcomes["test_fixtures"].text
-    assert "--ranks must be a whole number of 1 or more, got 0" in Inner(folder, "--ranks=0", "-k", "a_death").output
+    assert (
+        "--ranks must be a whole number of 1 or more, got 0"
+        in Inner(folder, "--ranks=0", "-k", "a_death").output
+    )
 
 
 def test_the_first_failure_ends_a_run_that_wants_it(folder):
@@ -297,7 +322,13 @@ def test_the_first_failure_ends_a_run_that_wants_it(folder):
 
 
 def test_beside_xdist(folder):
-    run = Inner(folder, "-n", "2", "-k", "test_environment or test_values or TestClass or test_raises or test_deadlock")
+    run = Inner(
+        folder,
+        "-n",
+        "2",
+        "-k",
+        "test_environment or test_values or TestClass or test_raises or test_deadlock",
+    )
     assert {name: outcome.how for name, outcome in run.outcomes.items()} == {
         **dict.fromkeys(("test_environment", "test_method[one]", "test_method[object]"), "passed"),
         **dict.fromkeys(("test_values", "test_raises", "test_deadlock"), "failed"),

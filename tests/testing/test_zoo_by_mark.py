@@ -1,4 +1,6 @@
-"""Each broken program of the zoo, as a test with a mark, fails with the notebook's report, and the next test runs."""
+"""Each broken program of the zoo, as a test with a mark, fails with the notebook's report, and the
+next test runs.
+"""
 
 import pytest
 
@@ -8,7 +10,8 @@ from tests.testing.inner import ROOT, Inner
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    options = ("-p", "no:timeout", "--tb=line", "-n", "2")  # no traceback is read here, and a hundred take long to draw
+    # no traceback is read here, and a hundred take long to draw
+    options = ("-p", "no:timeout", "--tb=line", "-n", "2")
     return Inner(tmp_path_factory.mktemp("zoo"), *options, ROOT / "tests/testing/zoo_by_mark.py")
 
 

@@ -1,4 +1,6 @@
-"""Each broken program of the zoo as a test with a mark, which fails: test_zoo_by_mark.py runs this file."""
+"""Each broken program of the zoo as a test with a mark, which fails: test_zoo_by_mark.py runs this
+file.
+"""
 
 import pytest
 

@@ -10,7 +10,8 @@ MAIN, WORKER = 0, 2
 
 
 class Rank:
-    """What one rank recorded. Rows and calls are added in any order; `recorded` is what the notebook gets.
+    """What one rank recorded. Rows and calls are added in any order; `recorded` is what the
+    notebook gets.
 
     Args:
         groups: further groups as (name, generation, ranks); calls name one by its place.
@@ -26,13 +27,24 @@ class Rank:
 
     def row(self, name, start, end, thread=MAIN, number=-1, annotated=False):
         """A row of the profiler's."""
-        self.recorded.rows.append(TorchRow(name, annotated, thread, self.clock(start), self.clock(end), number))
+        self.recorded.rows.append(
+            TorchRow(name, annotated, thread, self.clock(start), self.clock(end), number)
+        )
         return self
 
-    def call(self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what):
-        """A call; posting takes 0.01 ms. One that does not block is waited for from `waited` until its end."""
+    def call(
+        self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what
+    ):
+        """A call; posting takes 0.01 ms. One that does not block is waited for from `waited` until
+        its end.
+        """
         waits = [] if waited is None else [(self.clock(waited), self.clock(end))]
-        what |= {"start": self.clock(start), "posted": self.clock(start + 0.01), "waits": waits, "blocking": blocking}
+        what |= {
+            "start": self.clock(start),
+            "posted": self.clock(start + 0.01),
+            "waits": waits,
+            "blocking": blocking,
+        }
         if blocking or waits:
             what["end"] = self.clock(end)
         self.recorded.calls.append(RecordedCall(op, method, self.groups[group], num_bytes, **what))
@@ -45,14 +57,29 @@ class Rank:
     def message(self, method, peer, start, end, blocking=True, tag=0, group=0, **what):
         key = (method, peer, tag, group)
         self.counts[key] = what.setdefault("sequence", self.counts.get(key, 0) + 1)
-        return self.call(method, method, start, end, blocking, peer=peer, tag=tag, group=group, **what)
+        return self.call(
+            method, method, start, end, blocking, peer=peer, tag=tag, group=group, **what
+        )
 
     def remote(self, function, number, start, end, waited=None, **what):
-        """A remote call, for whose answer the rank waits from `waited` on; blocking where that is left out."""
-        return self.call(f"rpc {function}", REMOTE, start, end, waited is None, waited, sequence=number, **what)
+        """A remote call, for whose answer the rank waits from `waited` on; blocking where that is
+        left out.
+        """
+        return self.call(
+            f"rpc {function}", REMOTE, start, end, waited is None, waited, sequence=number, **what
+        )
 
     def served(self, function, caller, number, start, end):
-        self.call(function, SERVED, start, end, blocking=True, peer=caller, sequence=number, elsewhere=True)
+        self.call(
+            function,
+            SERVED,
+            start,
+            end,
+            blocking=True,
+            peer=caller,
+            sequence=number,
+            elsewhere=True,
+        )
         self.recorded.calls[-1].blocking = False
         return self
 

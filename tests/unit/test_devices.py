@@ -32,8 +32,12 @@ def gpus(monkeypatch):
         (8, 2, ["cuda:0", "cuda:1"], "nccl"),
     ],
 )
-def test_a_gpu_for_each_rank_where_there_are_enough(gpus, monkeypatch, count, ranks, placed, backend):
-    """Ranks have GPUs of their own and nccl where there are enough, share them on gloo, or compute on the CPU."""
+def test_a_gpu_for_each_rank_where_there_are_enough(
+    gpus, monkeypatch, count, ranks, placed, backend
+):
+    """Ranks have GPUs of their own and nccl where there are enough, share them on gloo, or compute
+    on the CPU.
+    """
     gpus(count)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     assert [str(distlab.device_for(rank)) for rank in range(ranks)] == placed
@@ -41,7 +45,9 @@ def test_a_gpu_for_each_rank_where_there_are_enough(gpus, monkeypatch, count, ra
 
 
 def test_the_place_on_the_machine_counts(gpus, monkeypatch):
-    """On the second of two machines with 4 GPUs, rank 6 has that machine's GPU 2; other ranks are not it."""
+    """On the second of two machines with 4 GPUs, rank 6 has that machine's GPU 2; other ranks are
+    not it.
+    """
     gpus(4)
     for name, value in {"RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
@@ -50,7 +56,9 @@ def test_the_place_on_the_machine_counts(gpus, monkeypatch):
 
 def test_bad_ranks_are_refused():
     """What is no rank is an error that names the value."""
-    assert str(refused(distlab.device_for, "0")).startswith("rank must be a whole number of 0 or more, got '0'.")
+    assert str(refused(distlab.device_for, "0")).startswith(
+        "rank must be a whole number of 0 or more, got '0'."
+    )
     assert str(refused(devices.backend_for, True)).startswith(
         "ranks_here must be a whole number of 1 or more, got True."
     )
@@ -60,12 +68,24 @@ def test_bad_ranks_are_refused():
     ("count", "nccl", "n", "words"),
     [
         (1, True, 2, "2 ranks need 2 GPUs, and torch sees 1 GPU. Call Cluster(2) for gloo."),
-        (0, True, 1, "There is no GPU here, and nccl only moves data that is on GPUs. Call Cluster(1) for gloo."),
-        (3, False, 2, "This torch was built without nccl, and sees 3 GPUs. Call Cluster(2) for gloo."),
+        (
+            0,
+            True,
+            1,
+            "There is no GPU here, and nccl only moves data that is on GPUs. Call Cluster(1) for gloo.",
+        ),
+        (
+            3,
+            False,
+            2,
+            "This torch was built without nccl, and sees 3 GPUs. Call Cluster(2) for gloo.",
+        ),
     ],
 )
 def test_nccl_that_cannot_serve(gpus, count, nccl, n, words):
-    """Before a process starts, the error says how many GPUs there are, why that is not enough, and what to call."""
+    """Before a process starts, the error says how many GPUs there are, why that is not enough, and
+    what to call.
+    """
     gpus(count, nccl)
     error = str(refused(distlab.Cluster, n, backend="nccl"))
     assert error.startswith("backend must be one that can serve the ranks here, got 'nccl'. ")

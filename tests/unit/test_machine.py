@@ -1,4 +1,6 @@
-"""What a machine lets a process have: cores, memory, files, processes and threads, of its containers too."""
+"""What a machine lets a process have: cores, memory, files, processes and threads, of its
+containers too.
+"""
 
 import os
 import resource
@@ -20,7 +22,9 @@ NO_LIMIT_2 = {"cpu.max": "max 100000"}
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """A machine with 8 cores and 32 GiB of free memory: a function that puts it into control groups."""
+    """A machine with 8 cores and 32 GiB of free memory: a function that puts it into control
+    groups.
+    """
     monkeypatch.delenv(machine.CORES, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
@@ -67,7 +71,11 @@ CPUS = {
         {"user": {"cpu.max": "500000 100000"}, "user/job": {"cpu.max": "400000 100000"}},
         4,
     ),
-    "version 1": ("1:cpu:/\n", {"cpu": {"cpu.cfs_quota_us": 300_000, "cpu.cfs_period_us": 100_000}}, 3),
+    "version 1": (
+        "1:cpu:/\n",
+        {"cpu": {"cpu.cfs_quota_us": 300_000, "cpu.cfs_period_us": 100_000}},
+        3,
+    ),
     "version 1, two controllers in one": (
         "4:cpu,cpuacct:/\n9:memory:/\n",
         {"cpu,cpuacct": {"cpu.cfs_quota_us": 100_000, "cpu.cfs_period_us": 50_000}},
@@ -81,12 +89,23 @@ CPUS = {
     ),
     "version 1, nested": (
         "1:cpu:/slurm/job\n",
-        {"cpu": NO_LIMIT_1, "cpu/slurm": {"cpu.cfs_quota_us": 500_000, "cpu.cfs_period_us": 100_000}},
+        {
+            "cpu": NO_LIMIT_1,
+            "cpu/slurm": {"cpu.cfs_quota_us": 500_000, "cpu.cfs_period_us": 100_000},
+        },
         5,
     ),
-    "both versions": ("1:cpu:/\n0::/\n", {"cpu": {"cpu.cfs_quota_us": 10**6, "cpu.cfs_period_us": 250_000}}, 4),
+    "both versions": (
+        "1:cpu:/\n0::/\n",
+        {"cpu": {"cpu.cfs_quota_us": 10**6, "cpu.cfs_period_us": 250_000}},
+        4,
+    ),
     "files that say nothing": ("0::/\n", {"": {"cpu.max": ""}}, 8),
-    "a period of nothing": ("1:cpu:/\n", {"cpu": {"cpu.cfs_quota_us": 100, "cpu.cfs_period_us": 0}}, 8),
+    "a period of nothing": (
+        "1:cpu:/\n",
+        {"cpu": {"cpu.cfs_quota_us": 100, "cpu.cfs_period_us": 0}},
+        8,
+    ),
 }
 
 
@@ -121,7 +140,11 @@ MEMORIES = {
         {"": {"memory.max": 4 * GIB, "memory.current": 3 * GIB, "memory.stat": STATISTICS}},
         2 * GIB,
     ),
-    "version 2, no limit": ("0::/\n", {"": {"memory.max": "max", "memory.current": 3 * GIB}}, 32 * GIB),
+    "version 2, no limit": (
+        "0::/\n",
+        {"": {"memory.max": "max", "memory.current": 3 * GIB}},
+        32 * GIB,
+    ),
     "version 2, full": ("0::/\n", {"": {"memory.max": GIB, "memory.current": 2 * GIB}}, 0),
     "version 2, the group around has the limit": (
         "0::/job/step\n",
@@ -133,7 +156,13 @@ MEMORIES = {
     ),
     "version 1": (
         "4:memory:/docker/0123\n",
-        {"memory": {"memory.limit_in_bytes": 4 * GIB, "memory.usage_in_bytes": GIB, "memory.stat": "cache 1"}},
+        {
+            "memory": {
+                "memory.limit_in_bytes": 4 * GIB,
+                "memory.usage_in_bytes": GIB,
+                "memory.stat": "cache 1",
+            }
+        },
         3 * GIB,
     ),
     "version 1, no limit": (
@@ -161,7 +190,10 @@ TASKS = {
     "version 2, a container": ("0::/\n", {"": {"pids.max": 100, "pids.current": 7}}, (100, 7, 93)),
     "version 2, the fewest left": (
         "0::/user/job\n",
-        {"user": {"pids.max": 500, "pids.current": 490}, "user/job": {"pids.max": 100, "pids.current": 9}},
+        {
+            "user": {"pids.max": 500, "pids.current": 490},
+            "user/job": {"pids.max": 100, "pids.current": 9},
+        },
         (500, 490, 10),
     ),
     "version 1": ("8:pids:/\n", {"pids": {"pids.max": 60, "pids.current": 61}}, (60, 61, 0)),
@@ -187,7 +219,9 @@ def test_processes_are_those_that_the_container_allows(host, own, files, limit):
     ],
 )
 def test_processes_are_those_that_the_user_may_have(monkeypatch, tmp_path, user, soft, limit):
-    """The user's own are counted, with their threads, only where the limit may be near; root has none."""
+    """The user's own are counted, with their threads, only where the limit may be near; root has
+    none.
+    """
     (tmp_path / "loadavg").write_text("0.20 0.18 0.12 1/900 11206\n")
     for pid, threads in ((7, 2), (8, 3), (9, 4)):
         for thread in range(threads):
@@ -205,8 +239,12 @@ def test_processes_are_those_that_the_user_may_have(monkeypatch, tmp_path, user,
 def test_ranks_compute_with_the_cores_that_they_have(host):
     """A cluster on a container's share of a large machine does not begin more threads than that."""
     host("0::/\n", {"": {"cpu.max": "400000 100000"}})
-    where = dict.fromkeys(("hosts", "python", "interface", "nodes", "partition", "time", "options", "queue_timeout"))
-    assert [make_plan(n, "gloo", "tcp", None, 5, None, None, **where).threads for n in (1, 2, 3, 8)] == [4, 2, 1, 1]
+    where = dict.fromkeys(
+        ("hosts", "python", "interface", "nodes", "partition", "time", "options", "queue_timeout")
+    )
+    assert [
+        make_plan(n, "gloo", "tcp", None, 5, None, None, **where).threads for n in (1, 2, 3, 8)
+    ] == [4, 2, 1, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
@@ -215,4 +253,6 @@ def test_a_process_that_may_run_on_one_core_counts_one():
     core = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, [{core}]); from distlab import machine; print(machine.cores())"
     environment = {name: value for name, value in os.environ.items() if name != machine.CORES}
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "1\n"
+    assert (
+        subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "1\n"
+    )

@@ -1,4 +1,6 @@
-"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may submit."""
+"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may
+submit.
+"""
 
 import dataclasses
 import html
@@ -53,7 +55,10 @@ def test_a_right_answer_passes_and_is_remembered(usable, progress_file):
     assert repr(distlab.check("ring_all_reduce", ring)) == PASSED.format("533 µs", "met")
     assert distlab.check("ring_all_reduce", ring).passed
     best = pytest.approx(6 * (5e-6 + 2**20 / 12.5e9))
-    assert json.loads(progress_file.read_text()) == {"passed": ["ring_all_reduce"], "best": {"ring_all_reduce": best}}
+    assert json.loads(progress_file.read_text()) == {
+        "passed": ["ring_all_reduce"],
+        "best": {"ring_all_reduce": best},
+    }
     (row,) = [row for row in distlab.progress().rows if row[0] == "05"]
     assert row[1].startswith("1 of ")
 
@@ -74,7 +79,9 @@ def takes_turns(tensor):
 
 
 def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
-    """A notebook shows the answer's own messages below the words; a slower answer passes, and the better time stays."""
+    """A notebook shows the answer's own messages below the words; a slower answer passes, and the
+    better time stays.
+    """
     slow = distlab.check("ring_all_reduce", takes_turns)
     assert repr(slow) == PASSED.format("1.07 ms", "not met yet")
     assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 1.07 ms"
@@ -84,7 +91,9 @@ def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
         assert len(verdict.run.messages) == 24
         assert {message.num_bytes for message in verdict.run.messages} == {2**20}
         shown = verdict._repr_html_()
-        assert html.escape(f"{verdict.words}\nNext: 3.2 Reduce-scatter") + "</pre><img src=" in shown
+        assert (
+            html.escape(f"{verdict.words}\nNext: 3.2 Reduce-scatter") + "</pre><img src=" in shown
+        )
         assert "24 messages" in shown
     assert ">&nbsp;passed&nbsp;<" in shown
     wrong = distlab.check("sum_of_squares", with_all_reduce)._repr_html_()
@@ -100,16 +109,27 @@ def with_all_reduce(tensor):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ALL_REDUCE["whole ring"], "with 3 ranks and 8 numbers of float32, rank 0 sends 64 B where 48 B would do."),
-        (lambda tensor: {}["a"], "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   test_check.py:"),
+        (
+            ALL_REDUCE["whole ring"],
+            "with 3 ranks and 8 numbers of float32, rank 0 sends 64 B where 48 B would do.",
+        ),
+        (
+            lambda tensor: {}["a"],
+            "it ends in RankError:\nrank 0 raised KeyError: 'a'\n  rank 0   test_check.py:",
+        ),
         (lambda tensor: sys.exit(2), "it ends in RankError:\nrank 0 raised SystemExit: 2\n"),
         (lambda tensor: os._exit(3), "it ends in RankDied:\nrank 0 ended with exit status 3."),
         (prints_much, "rank 1 printed: many words many words"),
-        (receives_first, "it ends in DeadlockError:\n2 of 2 ranks wait for each other; nobody will send.\n"),
+        (
+            receives_first,
+            "it ends in DeadlockError:\n2 of 2 ranks wait for each other; nobody will send.\n",
+        ),
     ],
 )
 def test_a_wrong_answer_is_explained(usable, answer, words):
-    """The verdict is as if the world were all there is, and the cluster goes on; notebooks/solutions show many more."""
+    """The verdict is as if the world were all there is, and the cluster goes on;
+    notebooks/solutions show many more.
+    """
     verdict = distlab.check("ring_all_reduce", answer)
     assert not verdict.passed
     assert verdict.attempted
@@ -138,7 +158,9 @@ def test_an_answer_that_never_returns_is_ended(usable):
         while True:
             tensor += 1
 
-    assert "it ends in RankTimeout:\nrank 0 did not come back within 0.5 s.\n" in repr(distlab.check(quick, never))
+    assert "it ends in RankTimeout:\nrank 0 did not come back within 0.5 s.\n" in repr(
+        distlab.check(quick, never)
+    )
 
 
 def test_groups_and_names_of_the_learner_outlive_a_check(usable):
@@ -156,21 +178,30 @@ def test_groups_and_names_of_the_learner_outlive_a_check(usable):
 
 
 def test_names_of_the_notebook_mean_the_small_world(usable):
-    """A function that came by value finds `rank` and `world_size` of the world in which it is tried."""
+    """A function that came by value finds `rank` and `world_size` of the world in which it is
+    tried.
+    """
     seen = {}
-    exec("def square():\n    assert world_size == dist.get_world_size()\n    return rank * rank", seen)
+    exec(
+        "def square():\n    assert world_size == dist.get_world_size()\n    return rank * rank",
+        seen,
+    )
     seen["square"].__module__ = "__main__"
     assert distlab.check("my_square", seen["square"]).passed
 
 
 def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
     """What TEACHING.md shows, in a file that the ranks cannot import."""
-    source = re.search(r"```python\n(import torch.*?)```", (ROOT / "TEACHING.md").read_text(), flags=re.DOTALL)[1]
+    source = re.search(
+        r"```python\n(import torch.*?)```", (ROOT / "TEACHING.md").read_text(), flags=re.DOTALL
+    )[1]
     (tmp_path / "my_exercises.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("my_exercises")
     assert distlab.check("messages_to_rank_0", 3).passed
-    assert repr(distlab.check("messages_to_rank_0", 4)).endswith("Rank 0 needs no message to itself.")
+    assert repr(distlab.check("messages_to_rank_0", 4)).endswith(
+        "Rank 0 needs no message to itself."
+    )
 
     def answer(tensor):
         total, part = tensor.clone(), torch.empty_like(tensor)
@@ -186,8 +217,11 @@ def test_the_file_of_a_teacher(usable, tmp_path, monkeypatch):
     assert "my course" in {row[0] for row in distlab.progress().rows}
     assert "yours" in repr(distlab.check("sum_to_rank_0", lambda tensor: tensor))
 
-    timed = dataclasses.replace(all_exercises()["sum_to_rank_0"], forbids=[], limits=None, race=Race(1000, 1e-3, 1.0))
-    for one in (answer, timed.function):  # with messages, and with a collective, whose time is not kept
+    timed = dataclasses.replace(
+        all_exercises()["sum_to_rank_0"], forbids=[], limits=None, race=Race(1000, 1e-3, 1.0)
+    )
+    # with messages, and with a collective, whose time is not kept
+    for one in (answer, timed.function):
         assert repr(distlab.check(timed, one)).endswith("The target, less than 1.00 s, is met.")
         assert distlab.progress().rows[-1][-1].startswith("sum_to_rank_0 ")
 
@@ -199,7 +233,9 @@ def test_importing_distlab_is_enough():
 
 
 def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
-    """Each case makes groups of its own, whose names come again: the report is about the calls of this one."""
+    """Each case makes groups of its own, whose names come again: the report is about the calls of
+    this one.
+    """
 
     def leaders_alone(tensor, first, inside, leaders):
         if dist.get_rank() == first:
@@ -208,7 +244,10 @@ def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
         dist.broadcast(tensor, src=first, group=inside)
 
     words = repr(distlab.check("hierarchical_all_reduce", leaders_alone))
-    assert "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n" in words
+    assert (
+        "The ranks do not call the same collective: rank 0 calls reduce, rank 1 calls broadcast.\n"
+        in words
+    )
 
 
 def test_groups_that_an_answer_has_destroyed_do_not_count(usable):
@@ -237,8 +276,13 @@ def test_a_check_starts_a_cluster_where_none_runs(capsys):
     distlab.check("my_square", stub)
     distlab.check("who_waits_for_whom", "recv")
     assert distlab.Cluster.current is None
-    assert repr(distlab.check("my_square", lambda: dist.get_rank() ** 2)).startswith("my_square: passed.")
-    assert capsys.readouterr().out == "No cluster was running here: the check starts one, distlab.Cluster(4).\n"
+    assert repr(distlab.check("my_square", lambda: dist.get_rank() ** 2)).startswith(
+        "my_square: passed."
+    )
+    assert (
+        capsys.readouterr().out
+        == "No cluster was running here: the check starts one, distlab.Cluster(4).\n"
+    )
     started = distlab.Cluster.current
     assert not distlab.check("my_square", dist.get_rank).passed
     assert capsys.readouterr().out == ""

@@ -1,4 +1,6 @@
-"""Every all-reduce on real ranks, against the same sum on one process, and what the shared memory leaves behind."""
+"""Every all-reduce on real ranks, against the same sum on one process, and what the shared memory
+leaves behind.
+"""
 
 import functools
 import gc
@@ -16,7 +18,18 @@ from distlab_course.algorithms import ALL_REDUCE
 from distlab_course.algorithms.call import COMBINE
 from tests.refused import raised
 
-TYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
+TYPES = (
+    "float32",
+    "float64",
+    "bfloat16",
+    "float16",
+    "int64",
+    "int32",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+)
 MORE_THAN_SLOTS = 600_001  # floats: shared memory takes them in pieces
 
 
@@ -34,11 +47,16 @@ def wrong_results(rank, world_size, all_types, members=None):
         generator = torch.Generator().manual_seed(1000 * size + member)
         return torch.randint(0, 3, (size,), generator=generator).to(dtype)
 
-    few = [(dist.ReduceOp.PRODUCT, "int32"), (dist.ReduceOp.MIN, "float64"), (dist.ReduceOp.MAX, "bool")]
+    few = [
+        (dist.ReduceOp.PRODUCT, "int32"),
+        (dist.ReduceOp.MIN, "float64"),
+        (dist.ReduceOp.MAX, "bool"),
+    ]
     pairs = itertools.product(COMBINE, TYPES) if all_types else few
     cells = [(op, dtype, 2 * world_size + 1) for op, dtype in pairs]
     cells += [
-        (dist.ReduceOp.SUM, "float32", size) for size in (0, 1, world_size - 1, world_size, 1000, MORE_THAN_SLOTS)
+        (dist.ReduceOp.SUM, "float32", size)
+        for size in (0, 1, world_size - 1, world_size, 1000, MORE_THAN_SLOTS)
     ]
     wrong = []
     for op, dtype, size in cells:
@@ -58,7 +76,8 @@ def wrong_results(rank, world_size, all_types, members=None):
 
 @pytest.mark.parametrize("sized", [1, 2, 3, 6, 4], indirect=True)
 def test_results_are_those_of_one_process(sized):
-    """Every algorithm on kinds of sizes (none, one, fewer than ranks, uneven, more than a piece), ops and types.
+    """Every algorithm on kinds of sizes (none, one, fewer than ranks, uneven, more than a piece),
+    ops and types.
 
     Three ranks, which are no power of two, try every op with every type; the others a few.
     """
@@ -76,7 +95,9 @@ def sums_of_floats(rank, world_size):
 
 @pytest.mark.parametrize("sized", [2, 3, 6, 4], indirect=True)
 def test_all_ranks_get_the_same_bits(sized):
-    """Rounding depends on the order of additions, and the order does not on the rank, but in the whole ring."""
+    """Rounding depends on the order of additions, and the order does not on the rank, but in the
+    whole ring.
+    """
     by_rank = sized.run(sums_of_floats)
     for name in ALL_REDUCE:
         same = all(torch.equal(results[name], by_rank[0][name]) for results in by_rank)
@@ -95,16 +116,22 @@ def test_a_group_of_some_ranks(cluster):
 
 
 def mapped(rank, world_size):
-    """How many segments of ours this rank has mapped, and which of them have a name; others may run on this machine."""
+    """How many segments of ours this rank has mapped, and which of them have a name; others may run
+    on this machine.
+    """
     gc.collect()  # an error that an earlier call raised may still refer to its group
     with open("/proc/self/maps") as lines:
         segments = [line.strip() for line in lines if "distlab-" in line]
     return len(segments), [segment for segment in segments if not segment.endswith("(deleted)")]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="what a process has mapped stands in /proc")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="what a process has mapped stands in /proc"
+)
 def test_shared_memory_has_no_name_and_goes_with_the_group(cluster):
-    """One segment a group, however often it is used; no file is left; a rebuilt group makes a new one."""
+    """One segment a group, however often it is used; no file is left; a rebuilt group makes a new
+    one.
+    """
     for _ in range(2):
         cluster.heal()
         assert cluster.run(mapped) == [(0, [])] * 4
@@ -120,7 +147,9 @@ def all_reduce(rank, world_size, numel):
 
 
 def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(cluster):
-    """One rank that cannot open the file, as on another machine: all refuse alike, `best` works, no file is left."""
+    """One rank that cannot open the file, as on another machine: all refuse alike, `best` works, no
+    file is left.
+    """
 
     def apart(rank, world_size):
         module = importlib.import_module("distlab_course.algorithms.shared_memory")
@@ -129,13 +158,17 @@ def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(clus
             if rank == 2:
                 elsewhere = lambda path, mode: open(f"{path}-elsewhere", mode)  # noqa: E731, SIM115
                 patch.setattr(module, "open", elsewhere, raising=False)
-            error = raised(distlab.ArgumentError, ALL_REDUCE["shared memory"], torch.ones(3), group=group)
+            error = raised(
+                distlab.ArgumentError, ALL_REDUCE["shared memory"], torch.ones(3), group=group
+            )
         tensors = [torch.full((numel,), float(rank)) for numel in (3, 100_000)]
         for tensor in tensors:
             ALL_REDUCE["best"](tensor, group=group)
         return str(error), [tensor.unique().tolist() for tensor in tensors]
 
     for message, values in cluster.run(apart):
-        assert message.startswith("group must be one whose ranks share the memory of one machine, got one where rank 2")
+        assert message.startswith(
+            "group must be one whose ranks share the memory of one machine, got one where rank 2"
+        )
         assert values == [[6.0], [6.0]]
     assert [names for _, names in cluster.run(mapped)] == [[]] * 4

@@ -1,4 +1,6 @@
-"""Checkpoints of several ranks: resumed to the last bit, and without a file on one; lab 22 does the rest."""
+"""Checkpoints of several ranks: resumed to the last bit, and without a file on one; lab 22 does the
+rest.
+"""
 
 import random
 
@@ -14,7 +16,9 @@ EPOCHS, STOPPED_AFTER = 4, 2
 
 
 def train(rank, world_size, path, first, last, resume=False, global_batch=16):
-    """Losses of some epochs of a model with dropout and buffers, on shuffled data; a checkpoint after each."""
+    """Losses of some epochs of a model with dropout and buffers, on shuffled data; a checkpoint
+    after each.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
     inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
@@ -43,12 +47,16 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
 
 
 def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
-    """Stopped after two epochs and resumed: weights, buffers and random numbers as without a stop, on every rank."""
+    """Stopped after two epochs and resumed: weights, buffers and random numbers as without a stop,
+    on every rank.
+    """
     path = str(tmp_path / "a.pt")
     whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
     cluster.run(train, path, 0, STOPPED_AFTER)
     resumed = cluster.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
-    for (losses, tensors, _), (losses_again, tensors_again, report) in zip(whole, resumed, strict=True):
+    for (losses, tensors, _), (losses_again, tensors_again, report) in zip(
+        whole, resumed, strict=True
+    ):
         assert all(map(torch.equal, tensors, tensors_again))
         steps = len(losses) * STOPPED_AFTER // EPOCHS
         assert losses_again[steps:] == losses[steps:]
@@ -64,5 +72,7 @@ def test_a_rank_without_the_file_stops_all(cluster, tmp_path):
     def load(rank, world_size):
         train(rank, world_size, path if rank != 2 else path + ".gone", 1, 2, resume=True)
 
-    with pytest.raises(distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"):
+    with pytest.raises(
+        distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"
+    ):
         cluster.run(load)

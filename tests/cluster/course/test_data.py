@@ -1,4 +1,6 @@
-"""distlab_course.data on real ranks: one of them downloads, the others wait beyond the group's timeout."""
+"""distlab_course.data on real ranks: one of them downloads, the others wait beyond the group's
+timeout.
+"""
 
 import time
 
@@ -14,7 +16,9 @@ CLUSTER = {"n": 3, "timeout": 2}  # a group that soon gives up
 
 
 def test_the_others_wait_beyond_the_timeout(usable, tmp_path):
-    """A first call that takes longer than the timeout of the group ends well; the others begin after it has ended."""
+    """A first call that takes longer than the timeout of the group ends well; the others begin
+    after it has ended.
+    """
 
     def slow_first(rank, world_size, folder):
         def work():
@@ -34,7 +38,9 @@ def test_the_others_wait_beyond_the_timeout(usable, tmp_path):
 
 
 def test_a_first_rank_that_fails_fails_them_all_at_once(usable):
-    """The error of the first rank is raised there, and named on the others, which do not try themselves."""
+    """The error of the first rank is raised there, and named on the others, which do not try
+    themselves.
+    """
 
     def failing(rank, world_size):
         calls = []
@@ -67,7 +73,8 @@ def load_from(rank, world_size, address, files, root):
 
 
 def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
-    """Every rank has the same images; only rank 0 tells of a download, of what is missing or damaged, once.
+    """Every rank has the same images; only rank 0 tells of a download, of what is missing or
+    damaged, once.
 
     A download that fails is an error on every rank, and leaves no part of a file.
     """
@@ -80,13 +87,21 @@ def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
     with serving(folder) as address:
         results = usable.run(load_from, address, files, tmp_path / "here")
         told = capfd.readouterr().out
-        for text in usable.run(load_from, address, {"no_such_file": "0" * 32}, tmp_path / "elsewhere"):
+        for text in usable.run(
+            load_from, address, {"no_such_file": "0" * 32}, tmp_path / "elsewhere"
+        ):
             assert "no_such_file is missing or damaged, and could not be downloaded (" in text
             assert "File not found" in text
     assert results == [results[0]] * 3
     assert results[0][0] == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
-    assert [line.split()[:2] for line in told.splitlines() if line.startswith("rank")] == [["rank", "0"]]
-    assert [told.count(words) for words in ("Downloading data from ", "Updating data from ")] == [3, 1]
+    assert [line.split()[:2] for line in told.splitlines() if line.startswith("rank")] == [
+        ["rank", "0"]
+    ]
+    assert [told.count(words) for words in ("Downloading data from ", "Updating data from ")] == [
+        3,
+        1,
+    ]
     assert {path.name: md5(path) for path in here.iterdir()} == files
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
-    assert usable.run(load_from, "http://127.0.0.1:9/", files, tmp_path / "here") == results  # where nobody answers
+    # where nobody answers
+    assert usable.run(load_from, "http://127.0.0.1:9/", files, tmp_path / "here") == results

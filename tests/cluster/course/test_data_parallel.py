@@ -1,6 +1,8 @@
-"""Data parallelism on real ranks: every step equals that of one process with the whole batch, on every rank alike.
+"""Data parallelism on real ranks: every step equals that of one process with the whole batch, on
+every rank alike.
 
-And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any group, and its errors.
+And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any
+group, and its errors.
 """
 
 import os
@@ -21,7 +23,9 @@ STEPS = 6
 
 
 class Branches(nn.Module):
-    """A model with odd shapes, a shared weight, a scalar, two dtypes, a layer no one uses and one that few use."""
+    """A model with odd shapes, a shared weight, a scalar, two dtypes, a layer no one uses and one
+    that few use.
+    """
 
     def __init__(self):
         super().__init__()
@@ -45,7 +49,9 @@ def trained(ranks, alone=False):
     torch.manual_seed(0)
     model = Branches()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    average = (lambda: None) if alone else data_parallel.OverlappedAverage(model, bucket_bytes=8000).wait
+    average = (
+        (lambda: None) if alone else data_parallel.OverlappedAverage(model, bucket_bytes=8000).wait
+    )
     steps = []
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=alone)
@@ -61,13 +67,16 @@ def trained(ranks, alone=False):
 
 @pytest.mark.parametrize("sized", [1, 3, 4], indirect=True)
 def test_every_step_equals_one_process_on_the_whole_batch(sized):
-    """After each step every rank has one process's parameters within float tolerance, and the ranks have equal bits."""
+    """After each step every rank has one process's parameters within float tolerance, and the ranks
+    have equal bits.
+    """
     alone = trained(range(sized.n), alone=True)
     by_rank = sized.run(lambda rank, world_size: trained([rank]))
     for found in by_rank:
         assert torch.allclose(found, alone, rtol=0, atol=2e-6)
         assert torch.equal(found, by_rank[0])
-    assert (alone[-1] - alone[0]).abs().max() > 1e-2  # the tolerance is far below what training changes
+    # the tolerance is far below what training changes
+    assert (alone[-1] - alone[0]).abs().max() > 1e-2
 
 
 def gradients(rank, world_size, hooked, steps=3):
@@ -87,7 +96,9 @@ def gradients(rank, world_size, hooked, steps=3):
 
 
 def test_a_hooks_gradients_are_ddps_own(usable):
-    """With many buckets on their way, every rank has the averages that DDP computes by itself, with equal bits."""
+    """With many buckets on their way, every rank has the averages that DDP computes by itself, with
+    equal bits.
+    """
     own, by_rank = usable.run(gradients, False), usable.run(gradients, True)
     for found in by_rank:
         assert torch.allclose(found, own[0], atol=1e-7)
@@ -95,8 +106,9 @@ def test_a_hooks_gradients_are_ddps_own(usable):
         assert torch.equal(found, by_rank[0])
 
 
-# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that is there already:
-# its gloo threads outlive destroy_process_group, and one that frees a tensor while Python ends aborts the process.
+# The first optimizer imports torch._dynamo. In torch 2.13, that import keeps a process group that
+# is there already: its gloo threads outlive destroy_process_group, and one that frees a tensor
+# while Python ends aborts the process.
 TORCHRUN_SCRIPT = """
 import sys, torch._dynamo, torch.distributed as dist
 from torch import nn
@@ -164,8 +176,12 @@ def test_an_error_in_a_hook_is_raised_by_backward(usable):
 
 
 def test_a_gradient_that_does_not_come_is_named_after_large_values(usable):
-    """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock in backward."""
-    assert all(len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20)))
+    """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock
+    in backward.
+    """
+    assert all(
+        len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20))
+    )
     words = r"Ranks 0, 2 and 3 wait in backward\(\) for gradients of rank 1, which has finished"
     with pytest.raises(distlab.DeadlockError, match=words):
         usable.run(a_parameter_unused_on_one_rank)

@@ -1,4 +1,6 @@
-"""distlab.sweep on real ranks: what is measured, on which ranks, what becomes of errors, and what a person sees."""
+"""distlab.sweep on real ranks: what is measured, on which ranks, what becomes of errors, and what a
+person sees.
+"""
 
 import math
 import os
@@ -16,7 +18,9 @@ from tests.refused import raised
 
 
 def fails(tensor, group=None):
-    """A function, of a module that no rank can import, that sums, but not 16 floats or more on rank 1."""
+    """A function, of a module that no rank can import, that sums, but not 16 floats or more on rank
+    1.
+    """
     if dist.get_rank() == 1 and tensor.numel() >= 16:
         raise ValueError("one chunk is missing")
     dist.all_reduce(tensor, group=group)
@@ -24,15 +28,20 @@ def fails(tensor, group=None):
 
 def test_every_function_size_and_number_of_ranks_is_measured(usable):
     """In order, with as many repetitions as were asked for and times above 0."""
-    result = distlab.sweep(usable, {"gloo": dist.all_reduce, "mine": fails}, [8, 60], ranks=[4, 2, 1], repeat=4)
-    assert [*result.timings] == [(n, size, name) for n in (4, 2, 1) for size in (8, 60) for name in ("gloo", "mine")]
+    result = distlab.sweep(
+        usable, {"gloo": dist.all_reduce, "mine": fails}, [8, 60], ranks=[4, 2, 1], repeat=4
+    )
+    assert [*result.timings] == [
+        (n, size, name) for n in (4, 2, 1) for size in (8, 60) for name in ("gloo", "mine")
+    ]
     for timing in result.timings.values():
         assert len(timing.repetitions) == 4
         assert all(0 < seconds < math.inf for seconds in timing.repetitions)
 
 
 def test_functions_take_turns_in_the_right_group(usable):
-    """Each turn calls every function once, on all ranks in the same order, which is another in other turns.
+    """Each turn calls every function once, on all ranks in the same order, which is another in
+    other turns.
 
     Each call has a tensor of zeros of the size, and as many ranks in its group as were asked for.
     """
@@ -44,7 +53,9 @@ def test_functions_take_turns_in_the_right_group(usable):
         calls.append((1, tensor.numel(), tensor.sum().item(), dist.get_world_size(group)))  # noqa: F821
 
     usable.push({"calls": []})
-    distlab.sweep(usable, {"first": first, "second": second}, [24], ranks=[3, 4], repeat=10, warmup=1)
+    distlab.sweep(
+        usable, {"first": first, "second": second}, [24], ranks=[3, 4], repeat=10, warmup=1
+    )
     (*three, others), (four, *_) = usable.pull("calls"), usable.pull("calls")
     assert three == [four] * 3
     assert others == four[24:]
@@ -56,16 +67,22 @@ def test_functions_take_turns_in_the_right_group(usable):
 
 
 def test_a_function_that_raises_is_shown_and_what_was_measured_is_kept(usable):
-    """The error says at which size, on which rank and line; `partial` has what was before; groups of few are gone."""
+    """The error says at which size, on which rank and line; `partial` has what was before; groups
+    of few are gone.
+    """
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
     functions = {"gloo": dist.all_reduce, "mine": fails}
-    error = raised(distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[2], repeat=2)
+    error = raised(
+        distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[2], repeat=2
+    )
     lines = str(error).splitlines()
     assert lines[0] == "gloo or mine failed at 64 B on 2 ranks."
     assert lines[1] == "RankError: rank 1 raised ValueError: one chunk is missing"
     assert 'raise ValueError("one chunk is missing")' in str(error)
-    assert lines[-1] == "2 times measured before that: `import sys; sys.last_value.partial` has them."
+    assert (
+        lines[-1] == "2 times measured before that: `import sys; sys.last_value.partial` has them."
+    )
     assert [*error.partial.timings] == [(2, 8, "gloo"), (2, 8, "mine")]
     assert (error.failures[0].rank, type(error.__cause__)) == (1, distlab.RankError)
     assert usable.client[:].apply_sync(eval, groups) == before
@@ -78,7 +95,9 @@ swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)
 
 
 def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
-    """A person sees how far it is, in one line that ends empty; a program that runs the notebook sees nothing."""
+    """A person sees how far it is, in one line that ends empty; a program that runs the notebook
+    sees nothing.
+    """
     messages = notebook.run(SWEEP, someone_watches=True)
     assert {message.get("name") for message in messages} == {"stdout"}
     lines = [line.strip() for line in "".join(map(plain, messages)).split("\r")]
@@ -105,5 +124,7 @@ def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, t
     timer.start()
     error = raised(KeyboardInterrupt, distlab.sweep, usable, {"slow": slow}, [256, 1024], repeat=2)
     timer.join()
-    assert "1 time measured before that: `import sys; sys.last_value.partial` has them." in str(error)
+    assert "1 time measured before that: `import sys; sys.last_value.partial` has them." in str(
+        error
+    )
     assert len(error.partial.timings) == 1

@@ -1,4 +1,6 @@
-"""Correct programs in which something that is hard to see will act: none of them is a deadlock. Runs real ranks."""
+"""Correct programs in which something that is hard to see will act: none of them is a deadlock.
+Runs real ranks.
+"""
 
 import _thread
 import asyncio
@@ -103,7 +105,9 @@ def test_a_slow_rank_is_no_deadlock(usable, busy):
 
 
 def test_a_group_with_a_short_timeout_ends_by_itself(usable):
-    """Who gives a group two seconds handles the error that comes after them; with minutes it is a deadlock."""
+    """Who gives a group two seconds handles the error that comes after them; with minutes it is a
+    deadlock.
+    """
 
     def impatient(rank, world_size):
         group = dist.new_group(timeout=timedelta(seconds=2))
@@ -111,17 +115,22 @@ def test_a_group_with_a_short_timeout_ends_by_itself(usable):
             return str(raised(RuntimeError, dist.recv, torch.zeros(1), src=1 - rank, group=group))
 
     first, second, third = usable.run(impatient)
-    assert "Timed out waiting 2000ms" in first + second  # one may be told that the other has given up
+    # one may be told that the other has given up
+    assert "Timed out waiting 2000ms" in first + second
     assert third is None
     usable.heal()
 
 
 def test_a_call_with_its_own_limit_ends_by_itself(usable):
-    """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the learner."""
+    """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the
+    learner.
+    """
 
     def monitored(rank, world_size):
         if rank == 0:
-            return str(raised(RuntimeError, dist.monitored_barrier, timeout=timedelta(seconds=LATER)))
+            return str(
+                raised(RuntimeError, dist.monitored_barrier, timeout=timedelta(seconds=LATER))
+            )
 
     assert "failed to pass monitoredBarrier in 800 ms" in usable.run(monitored)[0]
     usable.heal()

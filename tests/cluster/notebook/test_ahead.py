@@ -1,4 +1,6 @@
-"""Processes that wait for a notebook's next cluster, from `%load_ext distlab` or after `stop()`, in real kernels."""
+"""Processes that wait for a notebook's next cluster, from `%load_ext distlab` or after `stop()`, in
+real kernels.
+"""
 
 import pytest
 
@@ -18,9 +20,15 @@ def kernel(nothing_left):
 
 
 def servers(book):
-    """Process numbers of the fork servers, once what was started ahead is ready; their children have their names."""
+    """Process numbers of the fork servers, once what was started ahead is ready; their children
+    have their names.
+    """
     book.run("import time\nwhile ahead.BEGUN and not ahead.BEGUN[0]._processes: time.sleep(0.01)")
-    named = [one for one in processes_of(f"{book.pid}-") if "distlab.launch.fork_server" in " ".join(one.cmdline())]
+    named = [
+        one
+        for one in processes_of(f"{book.pid}-")
+        if "distlab.launch.fork_server" in " ".join(one.cmdline())
+    ]
     return {one.pid for one in named if one.ppid() == book.pid}
 
 
@@ -39,7 +47,9 @@ PARENTS = "%px os.getppid() if 'os' in globals() else __import__('os').getppid()
 
 @pytest.mark.parametrize("stop", ["cluster.stop()", "with cluster:\n    pass"])
 def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
-    """Its ranks are forked by the same process; nothing is left of the ranks before, and of what they had started."""
+    """Its ranks are forked by the same process; nothing is left of the ranks before, and of what
+    they had started.
+    """
     kernel.run("import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)")
     (server,) = servers(kernel)
     own = len(processes_of(f"{kernel.pid}-"))
@@ -67,7 +77,9 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
     """What was kept has other surroundings or is dead: it ends, and the cluster is as any other."""
-    kernel.run("import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    kernel.run(
+        "import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()"
+    )
     (server,) = servers(kernel)
     assert kernel.text(change.format(server=server)) == "2 ranks are ready (gloo)."
     assert kernel.text("cluster.run(lambda rank, world_size: world_size)") == "[2, 2]"
@@ -88,10 +100,15 @@ def test_kept_processes_end_when_nobody_comes(kernel):
 
 def test_a_forked_process_leaves_them_to_the_notebook(kernel):
     """They belong to the process that started them: a cluster in another one starts its own."""
-    kernel.run("import os, distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()")
+    kernel.run(
+        "import os, distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()"
+    )
     (server,) = servers(kernel)
     forks = "child = os.fork()\nif not child:\n    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
-    assert kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip() == "7"
+    assert (
+        kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip()
+        == "7"
+    )
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
     assert servers(kernel) == {server}
 
@@ -100,7 +117,9 @@ def test_ranks_get_the_environment_and_the_folder_of_now(kernel, tmp_path):
     """Where either has changed since, they are not used, and end."""
     kernel.run(LOADED)
     (before,) = servers(kernel)
-    kernel.run(f"os.environ['OF_NOW'] = 'yes'\nos.chdir({str(tmp_path)!r})\ncluster = distlab.Cluster(2)")
+    kernel.run(
+        f"os.environ['OF_NOW'] = 'yes'\nos.chdir({str(tmp_path)!r})\ncluster = distlab.Cluster(2)"
+    )
     assert kernel.text("%px __import__('os').environ['OF_NOW']") == "ranks 0-1 -> 'yes'"
     assert kernel.text("%px __import__('os').getcwd()") == f"ranks 0-1 -> {str(tmp_path)!r}"
     assert before not in servers(kernel)

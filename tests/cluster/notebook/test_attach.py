@@ -27,7 +27,9 @@ def engines(tmp_path_factory):
 
 
 def test_engines_become_ranks_and_stay(engines):
-    """Everything works; after stop they run, and can be attached again, by the path of the connection file, too."""
+    """Everything works; after stop they run, and can be attached again, by the path of the
+    connection file, too.
+    """
     client, folder = engines
     pids = client[:].apply_sync(os.getpid)
     with distlab.Cluster.attach(timeout=20) as cluster:
@@ -102,11 +104,15 @@ GENUINE_MESSAGES = "codec.KINDS.update(genuine)"
     ids=["torch", "messages"],
 )
 def test_an_engine_with_another_version_is_refused(engines, break_it, mend_it, words):
-    """As a host is: at once, and not by a thread that cannot read a message; the engine is as it was."""
+    """As a host is: at once, and not by a thread that cannot read a message; the engine is as it
+    was.
+    """
     client, _ = engines
     client[1].execute(break_it, block=True)
     error = raised(distlab.HostError, distlab.Cluster.attach, timeout=20)
-    assert str(error).startswith(f"These engines cannot be used. The Python of rank 1 on {os.uname().nodename} {words}")
+    assert str(error).startswith(
+        f"These engines cannot be used. The Python of rank 1 on {os.uname().nodename} {words}"
+    )
     assert str(error).endswith(f"They must be the same: install them there, {AGAIN}.")
     client[1].execute(mend_it, block=True)
     with distlab.Cluster.attach(timeout=20) as cluster:
@@ -119,17 +125,26 @@ def test_engines_of_another_python_are_refused_before_code_is_sent(engines, monk
     monkeypatch.setattr(this_host, "installed", lambda: versions)
     words = str(raised(distlab.HostError, distlab.Cluster.attach, timeout=20))
     found = f"has Python {sys.version_info[0]}.{sys.version_info[1]}; this machine has Python 3.99."
-    assert words.startswith(f"These engines cannot be used. The Python of ranks 0-1 on {os.uname().nodename} {found}")
+    assert words.startswith(
+        f"These engines cannot be used. The Python of ranks 0-1 on {os.uname().nodename} {found}"
+    )
 
 
 def test_a_rank_that_dies_is_reported(engines):
     """It is not replaced, because others start these engines."""
     client, _ = engines
     with distlab.Cluster.attach(timeout=20) as cluster:
-        words = str(raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 0 and os.kill(os.getpid(), 9)))
+        words = str(
+            raised(
+                distlab.RankDied, cluster.run, lambda rank, n: rank == 0 and os.kill(os.getpid(), 9)
+            )
+        )
         assert words == f"rank 0 died.\nThe cluster is incomplete: {AGAIN}."
         words = str(raised(distlab.ClusterError, cluster.run, pid_on_rank))
         assert words == f"The cluster is incomplete: rank 0 died. S{AGAIN[1:]}."
     until(lambda: client.ids == [1])
     error = raised(distlab.ClusterError, distlab.Cluster.attach)
-    assert str(error) == "Ranks are engines 0 to n - 1, and this cluster has [1]: start its engines again."
+    assert (
+        str(error)
+        == "Ranks are engines 0 to n - 1, and this cluster has [1]: start its engines again."
+    )

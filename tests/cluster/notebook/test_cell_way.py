@@ -1,4 +1,6 @@
-"""A cell's way: which files of distlab run for one warm %%px cell that succeeds, in the kernel and on the ranks."""
+"""A cell's way: which files of distlab run for one warm %%px cell that succeeds, in the kernel and
+on the ranks.
+"""
 
 import ast
 import re
@@ -23,7 +25,9 @@ CELL = "tensor = torch.ones(1) * rank; dist.all_reduce(tensor); print(tensor.ite
 
 
 def files(notebook, warm_up):
-    """The files that run code in the kernel, and those that do on rank 0, each in the order of their first call."""
+    """The files that run code in the kernel, and those that do on rank 0, each in the order of
+    their first call.
+    """
     run = f"get_ipython().run_cell_magic('px', '', {CELL!r})"
     notebook.run("\n".join([run] * warm_up))
     notebook.run(f"%%px\n{NOTE}\n_everywhere(_note)")

@@ -1,4 +1,6 @@
-"""What a person who types is told, in a real kernel: completion, Shift-Tab, `name?`, and what an error means."""
+"""What a person who types is told, in a real kernel: completion, Shift-Tab, `name?`, and what an
+error means.
+"""
 
 import pytest
 
@@ -32,10 +34,14 @@ COMPLETED = {
 
 @pytest.mark.parametrize(("typed", "offered"), COMPLETED.items(), ids=range(len(COMPLETED)))
 def test_completion_knows_the_ranks(notebook, typed, offered):
-    """Names of the ranks and their attributes in %%px cells, options on its line, exercises in a check."""
+    """Names of the ranks and their attributes in %%px cells, options on its line, exercises in a
+    check.
+    """
     reply = notebook.client.complete(typed, len(typed), reply=True, timeout=60)["content"]
     assert reply["matches"] == offered
-    assert offered == [] or offered[0].startswith(typed[reply["cursor_start"] : reply["cursor_end"]])
+    assert offered == [] or offered[0].startswith(
+        typed[reply["cursor_start"] : reply["cursor_end"]]
+    )
 
 
 def test_completion_keeps_pythons_words(notebook):
@@ -47,7 +53,9 @@ def test_completion_keeps_pythons_words(notebook):
 
 
 def test_shift_tab_and_a_question_mark(notebook):
-    """The signature of what only the ranks have, in %%px cells; `name?` is output, alike on all ranks."""
+    """The signature of what only the ranks have, in %%px cells; `name?` is output, alike on all
+    ranks.
+    """
     ask = notebook.client.inspect
     found = ask("%%px\nmy_function", 16, reply=True, timeout=60)["content"]
     assert "What it is for." in found["data"]["text/plain"]
@@ -99,8 +107,12 @@ def test_the_keys_of_a_dict_are_offered(notebook, code, keys):
 
 @pytest.mark.parametrize("asked", ["%%px --help", "%px -h", "%%px --help\n"])
 def test_px_has_help(notebook, asked):
-    """Its options and an example, in the front end's pager, where IPython would refuse a cell magic without a cell."""
-    reply = notebook.client.execute_interactive(asked, timeout=60, output_hook=lambda _: None)["content"]
+    """Its options and an example, in the front end's pager, where IPython would refuse a cell magic
+    without a cell.
+    """
+    reply = notebook.client.execute_interactive(asked, timeout=60, output_hook=lambda _: None)[
+        "content"
+    ]
     (page,) = reply["payload"]
     for words in ("--targets", "--timeout", "dist.all_reduce(tensor)"):
         assert words in page["data"]["text/plain"]
@@ -146,8 +158,12 @@ FORGOTTEN = [
 
 @pytest.mark.parametrize("call", FORGOTTEN)
 def test_a_forgotten_px_is_recognised_in_what_torch_raises(notebook, call):
-    """Any call of torch.distributed in the notebook's own process: the learner's line, torch's words and the hint."""
-    notebook.run("import torch, torch.distributed as dist, torch.distributed._functional_collectives\nstep = None")
+    """Any call of torch.distributed in the notebook's own process: the learner's line, torch's
+    words and the hint.
+    """
+    notebook.run(
+        "import torch, torch.distributed as dist, torch.distributed._functional_collectives\nstep = None"
+    )
     error, more = notebook.run(f"def step():\n    {call}\n\nstep()")
     shown = "\n".join(error["traceback"])
     assert more["text"].strip() == HINT
@@ -191,16 +207,25 @@ def test_a_figure_that_a_rank_draws_has_its_rank(notebook):
     """Above each image stands whose it is."""
     source = "%%px\nimport matplotlib.pyplot as plt\nplt.plot([0, rank])\nNone\n%matplotlib inline\nplt.show()"
     shown = notebook.run(source)
-    assert [one["data"]["text/plain"].split(":")[0] for one in shown] == ["rank 0", "rank 0", "rank 1", "rank 1"]
+    assert [one["data"]["text/plain"].split(":")[0] for one in shown] == [
+        "rank 0",
+        "rank 0",
+        "rank 1",
+        "rank 1",
+    ]
     assert ["image/png" in one["data"] for one in shown] == [False, True, False, True]
 
 
 def test_one_line_is_line_1_and_a_sleep_is_no_computation(notebook):
     """%px counts its line as the first; a rank that sleeps is said to sleep."""
     assert "line 1   1/0" in notebook.text("%px 1/0")
-    assert "ranks 0-1  sleeping  line 3" in notebook.text("%%px --timeout 1\nimport time\ntime.sleep(60)")
+    assert "ranks 0-1  sleeping  line 3" in notebook.text(
+        "%%px --timeout 1\nimport time\ntime.sleep(60)"
+    )
 
 
 def test_a_progress_bar_needs_no_widgets(notebook):
     """tqdm.auto does not warn."""
-    assert "Warning" not in notebook.text("%%px\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(2)):\n    pass")
+    assert "Warning" not in notebook.text(
+        "%%px\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(2)):\n    pass"
+    )

@@ -1,4 +1,6 @@
-"""Ranks that die, in a cell or between two: it is reported how, and new processes take their places."""
+"""Ranks that die, in a cell or between two: it is reported how, and new processes take their
+places.
+"""
 
 import os
 import signal
@@ -22,9 +24,13 @@ def traced(cluster):
         cluster.run(pid_on_rank)
 
 
-@pytest.mark.parametrize("call", [traced, lambda cluster: cluster.push({"x": 1})], ids=["trace", "push"])
+@pytest.mark.parametrize(
+    "call", [traced, lambda cluster: cluster.push({"x": 1})], ids=["trace", "push"]
+)
 def test_whatever_is_called_next_reports_a_death_and_replaces_the_rank(usable, capsys, call):
-    """The table shows it; one line says who died and how; the call works; the other ranks are as they were."""
+    """The table shows it; one line says who died and how; the call works; the other ranks are as
+    they were.
+    """
     usable.push({"kept": 5})
     before = kill(usable, 1)
     row = repr(usable).splitlines()[2]
@@ -110,12 +116,16 @@ def aborts_in_cpp(rank, world_size):
 
 
 def test_what_a_rank_writes_just_before_it_aborts_is_not_lost(monkeypatch):
-    """ipykernel reads it by a thread of the rank, which ends with it; it does not where pytest runs the ranks."""
+    """ipykernel reads it by a thread of the rank, which ends with it; it does not where pytest runs
+    the ranks.
+    """
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     with distlab.Cluster(2) as cluster:
         for _ in range(5):
             error = raised(distlab.RankDied, cluster.run, aborts_in_cpp)
-            assert str(error).startswith("rank 1 was killed by SIGABRT (C++ raised std::bad_alloc: std::bad_alloc).\n")
+            assert str(error).startswith(
+                "rank 1 was killed by SIGABRT (C++ raised std::bad_alloc: std::bad_alloc).\n"
+            )
             assert "what():  std::bad_alloc" in error.failures[0].traceback
 
 
@@ -165,7 +175,9 @@ def test_other_ranks_own_errors_are_told_beside_a_death(usable):
 
 
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):
-    """They end with it, as is reported, and new processes take their places; a cell that nobody waits for ends too."""
+    """They end with it, as is reported, and new processes take their places; a cell that nobody
+    waits for ends too.
+    """
     pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
     before = [one.pid for one in usable.ranks.joined]
     servers = usable.ranks._processes.servers
@@ -175,7 +187,9 @@ def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable,
     ended = f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}"
     assert capsys.readouterr().out == f"Since the last cell, {ended}. {NEW}"
     assert not set(before) & set(usable.run(pid_on_rank))
-    assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {"EngineError"}
+    assert {error.ename for error in pending.get(timeout=10, return_exceptions=True)} == {
+        "EngineError"
+    }
 
 
 def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):

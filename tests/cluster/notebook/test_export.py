@@ -34,16 +34,24 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
         "  define by hand, where the script says so: steps",
         "Run it: torchrun --standalone --nproc-per-node 2 cells.py",
     ]
-    path.write_text(path.read_text().replace("# define steps here: only the notebook has it", "steps = 3"))
-    environment = {k: v for k, v in os.environ.items() if k not in ("GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE")}
+    path.write_text(
+        path.read_text().replace("# define steps here: only the notebook has it", "steps = 3")
+    )
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE")
+    }
     done = python(*TORCHRUN, "--log-dir", folder, "--redirects", "1", path, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    printed = [line for log in folder.glob("*/*/*/stdout.log") for line in log.read_text().splitlines()]
+    printed = [
+        line for log in folder.glob("*/*/*/stdout.log") for line in log.read_text().splitlines()
+    ]
     assert sorted(printed) == sorted(EXPECTED)
 
 
 def test_steps_begin_anew_with_new_ranks(notebook, tmp_path):
-    """A restart loses variables and the cells that made them; with --force a file that is there is replaced."""
+    """A restart loses variables and the cells that made them; with --force a file that is there is
+    replaced.
+    """
     path = tmp_path / "new.py"
     path.write_text("old = 1")
     notebook.run("%px old = 1\ncluster.restart()")

@@ -15,7 +15,9 @@ from tests.refused import raised
 
 
 def test_an_exception_names_rank_line_and_the_others(usable):
-    """One rank raises: its own lines with their file, who waited and was freed long before the timeout; the rest."""
+    """One rank raises: its own lines with their file, who waited and was freed long before the
+    timeout; the rest.
+    """
 
     def fails(rank, world_size):
         if rank == 2:
@@ -53,9 +55,11 @@ def test_lines_inside_torch_are_left_out(usable):
 
 
 def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
-    """Messages of a pipeline come and go all the time: wherever they are cut, no rank is lost, and none stays behind.
+    """Messages of a pipeline come and go all the time: wherever they are cut, no rank is lost, and
+    none stays behind.
 
-    gloo forgets a send that it cannot write any more; with both ways of its sockets shut, one try in ten lost a rank.
+    gloo forgets a send that it cannot write any more; with both ways of its sockets shut, one try
+    in ten lost a rank.
     """
 
     def train(rank, world_size):
@@ -63,7 +67,8 @@ def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
         while True:
             step(schedule, rank, world_size)
 
-    assert len(usable.run(lambda rank, n: str(pipeline(rank, n)))) == 4  # imports it, which would not be torn
+    # imports it, which would not be torn
+    assert len(usable.run(lambda rank, n: str(pipeline(rank, n)))) == 4
     usable.push({"kept": 1})
     for tries in range(8):
         error = raised(distlab.RankTimeout, usable.run, train, timeout=0.2 + tries / 50)
@@ -72,12 +77,16 @@ def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
 
 
 def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
-    """One that was made before belongs to groups that are gone: the error says so, and what it advises works."""
+    """One that was made before belongs to groups that are gone: the error says so, and what it
+    advises works.
+    """
 
     def make(rank, world_size):
         from torch.distributed.device_mesh import init_device_mesh
 
-        sys.modules["__main__"].mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+        sys.modules["__main__"].mesh = init_device_mesh(
+            "cpu", (2, 2), mesh_dim_names=("rows", "columns")
+        )
 
     def add_rows(rank, world_size):
         total = torch.full((1,), rank + 1)
@@ -93,20 +102,27 @@ def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
     assert "a device mesh with mesh = init_device_mesh(...)" in words
     usable.run(make)
     assert usable.run(add_rows) == [4, 6, 4, 6]
-    with pytest.raises(distlab.RankError, match=r"\. Groups .*, and device meshes, are gone: make them again\.$"):
+    with pytest.raises(
+        distlab.RankError, match=r"\. Groups .*, and device meshes, are gone: make them again\.$"
+    ):
         usable.run(lambda rank, world_size: (rank < 3 and dist.barrier()) or 1 // (rank - 3))  # noqa: F821
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not begun", "blocked"])
 def test_interrupt_from_outside(usable, pause):
-    """cluster.interrupt() frees what ipyparallel's client sent, also what has yet to begin; variables stay."""
+    """cluster.interrupt() frees what ipyparallel's client sent, also what has yet to begin;
+    variables stay.
+    """
     usable.push({"kept": 5})
     pending = usable.client[:].execute("dist.recv(torch.zeros(1), src=(rank + 1) % 4)", block=False)
     time.sleep(pause)
     began = time.monotonic()
     usable.interrupt()
     assert time.monotonic() - began < 10
-    assert {reply.ename for reply in pending.get(return_exceptions=True)} <= {"RuntimeError", "KeyboardInterrupt"}
+    assert {reply.ename for reply in pending.get(return_exceptions=True)} <= {
+        "RuntimeError",
+        "KeyboardInterrupt",
+    }
     usable.run(lambda rank, world_size: dist.destroy_process_group())  # noqa: F821
     usable.heal()
     assert usable.pull("kept") == [5] * 4
@@ -119,9 +135,15 @@ def test_what_cannot_be_pickled_is_refused(usable):
     """A lock in a closure at once, a generator as a value with its rank; with the reason."""
     lock = threading.Lock()
     error = raised(distlab.SerializationError, usable.run, lambda rank, world_size: lock)
-    assert str(error).startswith("The function or one of its arguments cannot be sent to the ranks (TypeError: cannot")
-    error = raised(distlab.SerializationError, usable.run, lambda rank, world_size: (i for i in [1]))
-    assert str(error).startswith("The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot")
+    assert str(error).startswith(
+        "The function or one of its arguments cannot be sent to the ranks (TypeError: cannot"
+    )
+    error = raised(
+        distlab.SerializationError, usable.run, lambda rank, world_size: (i for i in [1])
+    )
+    assert str(error).startswith(
+        "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot"
+    )
 
 
 RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."

@@ -13,7 +13,9 @@ from tests.refused import raised
 CLUSTER = {"n": 2, "timeout": 60}
 pytestmark = pytest.mark.usefixtures("quick_watch")
 SLOW = "import sys, time\nsys.begun = getattr(sys, 'begun', 0) + 1\ntime.sleep({seconds})\n"
-WAITS = "import torch, torch.distributed as dist\ndist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
+WAITS = (
+    "import torch, torch.distributed as dist\ndist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
+)
 
 
 def imports(rank, world_size, folder, name, ends=False):
@@ -35,19 +37,29 @@ def in_folder(folder, name, text):
 
 
 def test_the_import_of_a_library_is_not_torn(usable, tmp_path):
-    """The ranks are interrupted when it is whole: it is there afterwards, and was imported only once."""
+    """The ranks are interrupted when it is whole: it is there afterwards, and was imported only
+    once.
+    """
     module = in_folder(tmp_path / "site-packages", "slow_library", SLOW.format(seconds=3))
     pids = usable.run(pid_on_rank)
-    assert "Variables are kept" in str(raised(distlab.RankTimeout, usable.run, imports, *module, timeout=1))
+    assert "Variables are kept" in str(
+        raised(distlab.RankTimeout, usable.run, imports, *module, timeout=1)
+    )
     assert usable.run(imports, *module, ends=True) == [1, 1]
     assert usable.run(pid_on_rank) == pids
 
 
-@pytest.mark.parametrize(("folder", "text"), [("", "while True:\n    pass\n"), ("site-packages", WAITS)])
+@pytest.mark.parametrize(
+    ("folder", "text"), [("", "while True:\n    pass\n"), ("site-packages", WAITS)]
+)
 def test_a_module_that_never_ends_is_freed(usable, tmp_path, folder, text):
-    """The learner's own is interrupted like a cell; in a library, a wait in gloo is ended where it is."""
+    """The learner's own is interrupted like a cell; in a library, a wait in gloo is ended where it
+    is.
+    """
     module = in_folder(tmp_path / folder, f"never_ends_{len(text)}", text)
-    error = raised((distlab.RankTimeout, distlab.DeadlockError), usable.run, imports, *module, timeout=1)
+    error = raised(
+        (distlab.RankTimeout, distlab.DeadlockError), usable.run, imports, *module, timeout=1
+    )
     assert "Variables are kept" in str(error)
 
 

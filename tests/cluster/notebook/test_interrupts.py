@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.new_python, pytest.mark.usefixtures("python_handles_si
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A call that is interrupted whenever a function of ours has returned, as a person could at that moment."""
+    """A call that is interrupted whenever a function of ours has returned, as a person could at
+    that moment.
+    """
 
     def returns_and_interrupts(original):
         def call(*args, **kwargs):
@@ -29,7 +31,9 @@ def interrupted(monkeypatch):
 
     def interrupted_after(name, call, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(f"distlab.{name}", returns_and_interrupts(resolve_name(f"distlab.{name}")))
+            patch.setattr(
+                f"distlab.{name}", returns_and_interrupts(resolve_name(f"distlab.{name}"))
+            )
             raised(KeyboardInterrupt, call, *arguments)
 
     return interrupted_after
@@ -43,12 +47,20 @@ def at_first(nothing_left):
 
 
 # functions on the way of a start; after each of them somebody has to know what it made
-STARTS = ["notebook.processes.Processes._start_server", "notebook.processes.ControlChannel", "notebook.cluster.Ranks"]
+STARTS = [
+    "notebook.processes.Processes._start_server",
+    "notebook.processes.ControlChannel",
+    "notebook.cluster.Ranks",
+]
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted, monkeypatch, tmp_path, name):
-    """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next start works."""
+def test_an_interrupted_start_leaves_nothing_or_a_cluster(
+    at_first, interrupted, monkeypatch, tmp_path, name
+):
+    """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next
+    start works.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     interrupted(name, distlab.Cluster, 1)
     if distlab.Cluster.current is not None:  # it was ready when the interrupt took effect
@@ -56,16 +68,23 @@ def test_an_interrupted_start_leaves_nothing_or_a_cluster(at_first, interrupted,
         distlab.Cluster.current.stop()
     assert wait_until_gone(our_processes) == []
     assert list(tmp_path.iterdir()) == []
-    assert all(now <= before for now, before in zip(descriptors_and_threads(), at_first, strict=True))
+    assert all(
+        now <= before for now, before in zip(descriptors_and_threads(), at_first, strict=True)
+    )
 
 
 def test_an_interrupted_restart_names_the_next_call(interrupted):
-    """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop still stops."""
+    """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop
+    still stops.
+    """
     cluster = distlab.Cluster(1)
     interrupted("notebook.ranks.Ranks.end", cluster.restart)
     if distlab.Cluster.current is None:
         error = raised(distlab.ClusterError, cluster.run, sum_of_ranks)
-        assert str(error) == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
+        assert (
+            str(error)
+            == "This cluster did not start. Make one with distlab.Cluster(1), or call restart()."
+        )
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
     interrupted("launch.reaper.end", cluster.stop)
@@ -79,17 +98,26 @@ def two(shared):
 
 
 @pytest.mark.parametrize(
-    "name", ["notebook.cell.Replies", "notebook.waiting.Replies.unfinished", "notebook.ranks.Ranks.bring_back"]
+    "name",
+    [
+        "notebook.cell.Replies",
+        "notebook.waiting.Replies.unfinished",
+        "notebook.ranks.Ranks.bring_back",
+    ],
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
-    """Between sending and waiting, and while ranks are being freed, twice too: the next run does not wait for them."""
+    """Between sending and waiting, and while ranks are being freed, twice too: the next run does
+    not wait for them.
+    """
     if name != "notebook.cell.Replies":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted(name, two.run, spin)
     assert two.run(sum_of_ranks, timeout=30) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["notebook.ranks.Ranks.note_death", "notebook.processes.Processes.replace"])
+@pytest.mark.parametrize(
+    "name", ["notebook.ranks.Ranks.note_death", "notebook.processes.Processes.replace"]
+)
 def test_an_interrupted_heal_can_be_repeated(two, interrupted, name):
     """Also where a dead rank is being replaced; variables of the others stay."""
     two.push({"kept": 5})

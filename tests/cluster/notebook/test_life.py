@@ -18,7 +18,13 @@ from distlab.launch import reaper
 from distlab.notebook import settings
 from distlab.notebook.cell import Cell, Options
 from tests.cluster import refuses_forks
-from tests.cluster.conftest import descriptors_and_threads, kill, our_processes, pid_on_rank, sum_of_ranks
+from tests.cluster.conftest import (
+    descriptors_and_threads,
+    kill,
+    our_processes,
+    pid_on_rank,
+    sum_of_ranks,
+)
 from tests.processes import controller_of, python_that_goes_on, wait_until_gone
 from tests.refused import raised
 
@@ -26,10 +32,11 @@ pytestmark = pytest.mark.new_python
 
 
 def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
-    """A cluster is restarted, replaced at another size, restarted again and stopped: all is as before it.
+    """A cluster is restarted, replaced at another size, restarted again and stopped: all is as
+    before it.
 
-    restart() gives new processes with the same settings, stop() may be called twice, and the old object says why it
-    cannot be used; so does a cell whose results are lost.
+    restart() gives new processes with the same settings, stop() may be called twice, and the old
+    object says why it cannot be used; so does a cell whose results are lost.
     """
     distlab.Cluster(1).stop()
     before = descriptors_and_threads()
@@ -44,7 +51,9 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     second = distlab.Cluster(1)
     assert not set(old) & set(psutil.pids())
     assert repr(first) == "Cluster(2) was replaced by Cluster(1)"
-    with pytest.raises(distlab.ClusterError, match=r"Cluster\(1\). Make one with distlab.Cluster\(2\), or"):
+    with pytest.raises(
+        distlab.ClusterError, match=r"Cluster\(1\). Make one with distlab.Cluster\(2\), or"
+    ):
         first.run(pid_on_rank)
     assert second.run(sum_of_ranks) == [0.0]
     first.restart()
@@ -55,12 +64,19 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     first.stop()
     first.stop()
     error = raised(distlab.ClusterError, pending.finish)
-    assert str(error) == "The cluster was stopped before this cell had finished; its results are lost."
+    assert (
+        str(error) == "The cluster was stopped before this cell had finished; its results are lost."
+    )
     del pending, error
     assert descriptors_and_threads() == before
     assert not os.path.exists(folder)
     assert wait_until_gone(our_processes) == []
-    for use in (lambda: first.run(pid_on_rank), lambda: first.pull("x"), lambda: first.client, first.heal):
+    for use in (
+        lambda: first.run(pid_on_rank),
+        lambda: first.pull("x"),
+        lambda: first.client,
+        first.heal,
+    ):
         advice = "Make one with distlab.Cluster(2), or call restart()."
         assert str(raised(distlab.ClusterError, use)) == f"This cluster was stopped. {advice}"
     assert repr(first) == "Cluster(2) was stopped"
@@ -77,7 +93,9 @@ def test_an_idle_cluster_is_left_alone():
 
 
 def test_modules_that_are_imported_once_for_all_ranks():
-    """What is preloaded every rank has; a cluster that replaces it, and preloads nothing, has processes without it."""
+    """What is preloaded every rank has; a cluster that replaces it, and preloads nothing, has
+    processes without it.
+    """
     with distlab.Cluster(2, preload=["wave"]) as cluster:
         assert cluster.run(lambda rank, world_size: "wave" in sys.modules) == [True, True]
         cluster.restart()
@@ -87,7 +105,9 @@ def test_modules_that_are_imported_once_for_all_ranks():
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
-    """A timeout that is over before a deadlock is proven: the error still names who waited. Threads: cores by ranks."""
+    """A timeout that is over before a deadlock is proven: the error still names who waited.
+    Threads: cores by ranks.
+    """
 
     def deadlock(rank, world_size):
         if rank < 2:
@@ -96,12 +116,19 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
     with distlab.Cluster(3, timeout=2) as cluster:
         expected = max(1, machine.cores() // 3)
-        seen = cluster.run(lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))  # noqa: F821
+        seen = cluster.run(
+            lambda rank, world_size: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])  # noqa: F821
+        )
         assert seen == [(expected, str(expected))] * 3
         error = raised(distlab.RankError, cluster.run, deadlock)
     line = deadlock.__code__.co_firstlineno + 2
-    assert " raised RuntimeError: Timed out waiting 2000ms for recv operation to complete\n" in str(error)
-    assert f"   test_life.py:{line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n" in str(error)
+    assert " raised RuntimeError: Timed out waiting 2000ms for recv operation to complete\n" in str(
+        error
+    )
+    assert (
+        f"   test_life.py:{line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
+        in str(error)
+    )
     assert str(error).endswith(
         "\nRank 2 finished.\nThe process group is rebuilt and variables are kept: change the cell and run it again."
     )
@@ -126,13 +153,17 @@ def assert_nothing_is_left(tag, folder):
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
-    """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side; nothing is left."""
+    """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side;
+    nothing is left.
+    """
     seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
     folders = tuple(f"distlab.{folder}" for folder in ("notebook", "measure", "plotting"))
     names = ("matplotlib", "sklearn", "pandas", "pooch", "ipyparallel.cluster", *folders)
     again = "distlab.Cluster(1, init_method='file').heal()"
-    process = run_script(f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)")
+    process = run_script(
+        f"NOT_ON_A_RANK = {names}; print(cluster.run({loaded})); {again}; print({seen}, flush=True)"
+    )
     out, _ = process.communicate(timeout=200)
     first, *others = out.splitlines()
     assert (process.returncode, others) == (0, ["[[], []]", "set()"])
@@ -141,7 +172,9 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
 
 @pytest.mark.parametrize("engines", [None, "mpi"])
 def test_a_killed_notebook_leaves_nothing_behind(engines):
-    """After SIGKILL of the process that made the cluster, every process and file of it is gone, a rank's child too."""
+    """After SIGKILL of the process that made the cluster, every process and file of it is gone, a
+    rank's child too.
+    """
     child = "cluster.run(lambda rank, n: __import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
     process = run_script(f"print({child}, flush=True); sys.stdin.read()", engines)
     tag, folder = process.stdout.readline().split()
@@ -172,7 +205,9 @@ def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
 
 
 def test_a_port_that_another_program_takes_first(monkeypatch):
-    """A controller that finds one of its ports taken ends; the cluster starts all the same, with other ports."""
+    """A controller that finds one of its ports taken ends; the cluster starts all the same, with
+    other ports.
+    """
     original, attempts = settings.controller_arguments, []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -199,7 +234,9 @@ def test_an_engine_that_registers_while_the_client_connects(monkeypatch):
 
 
 def test_a_system_that_refuses_another_process(monkeypatch, tmp_path):
-    """As at a limit of processes: the error says so, the other rank lives on, and later the cluster is whole again."""
+    """As at a limit of processes: the error says so, the other rank lives on, and later the cluster
+    is whole again.
+    """
     full = tmp_path / "full"
     monkeypatch.setenv(refuses_forks.FILE, str(full))
     with distlab.Cluster(2, preload=[refuses_forks.__name__]) as cluster:

@@ -1,4 +1,6 @@
-"""A cell may take away what the engine needs, and names that it uses: the rank works on. Runs real ranks."""
+"""A cell may take away what the engine needs, and names that it uses: the rank works on. Runs real
+ranks.
+"""
 
 import os
 
@@ -37,10 +39,13 @@ def in_a_run(ranks, code):
 
 
 @pytest.mark.parametrize(
-    ("way", "code"), [(in_a_cell, code) for code in IN_A_CELL] + [(in_a_run, code) for code in IN_A_RUN]
+    ("way", "code"),
+    [(in_a_cell, code) for code in IN_A_CELL] + [(in_a_run, code) for code in IN_A_RUN],
 )
 def test_the_rank_works_on_after_a_cell_that_took_something_away(capsys, usable, way, code):
-    """The next calls print, communicate, know their rank, and the group is rebuilt; nothing was replaced."""
+    """The next calls print, communicate, know their rank, and the group is rebuilt; nothing was
+    replaced.
+    """
     pids = [row["pid"] for row in usable.describe()]
     way(usable, code)
     capsys.readouterr()
@@ -50,7 +55,9 @@ def test_the_rank_works_on_after_a_cell_that_took_something_away(capsys, usable,
         return rank, os.environ["RANK"], os.environ["WORLD_SIZE"]
 
     assert usable.run(report) == [(rank, str(rank), "3") for rank in range(3)]
-    assert capsys.readouterr().out == "".join(f"rank {rank}: written by {rank}\n" for rank in range(3))
+    assert capsys.readouterr().out == "".join(
+        f"rank {rank}: written by {rank}\n" for rank in range(3)
+    )
     usable.heal()
     usable.client[:].execute(PUT_BACK, block=True)
     assert [row["pid"] for row in usable.describe()] == pids

@@ -1,4 +1,6 @@
-"""A learner's files with the names of modules that Python or distlab imports; engines of ipyparallel's own launcher."""
+"""A learner's files with the names of modules that Python or distlab imports; engines of
+ipyparallel's own launcher.
+"""
 
 import importlib
 import os
@@ -21,9 +23,12 @@ def beside_files(tmp_path, monkeypatch):
 
     def cluster(names, **options):
         for name in names:
-            (tmp_path / f"{name}.py").write_text("raise RuntimeError('the learner wrote this file')\n")
+            (tmp_path / f"{name}.py").write_text(
+                "raise RuntimeError('the learner wrote this file')\n"
+            )
         (tmp_path / "helper.py").write_text("VALUE = 7\n")
-        stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
+        # a cluster that replaces another one keeps its fork server, and that server's folder
+        stop_what_runs()
         return distlab.Cluster(**options)
 
     monkeypatch.chdir(tmp_path)
@@ -35,15 +40,21 @@ def helper_and_safe_path(rank, world_size):
 
 
 def test_ranks_start_beside_files_with_the_names_of_modules(beside_files):
-    """The controller and the ranks import Python's own modules; the learner's code finds the files beside it."""
+    """The controller and the ranks import Python's own modules; the learner's code finds the files
+    beside it.
+    """
     with beside_files([*NAMES, "torch", "distlab"], n=1) as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)]
 
 
 def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
-    """Its engines start beside such files too, and cannot be replaced one by one: every next call says so."""
+    """Its engines start beside such files too, and cannot be replaced one by one: every next call
+    says so.
+    """
     names = NAMES if sys.version_info >= (3, 11) else ()  # Python 3.10 has no PYTHONSAFEPATH
-    killed = "rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"
+    killed = (
+        "rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"
+    )
     with beside_files(names, n=2, timeout=30, engines="local") as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)] * 2
         place = f"conftest.py:{dies.__code__.co_firstlineno + 3} in dies"
@@ -55,4 +66,7 @@ def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
         ]
         advice = "Call cluster.restart() for new ranks."
         for call in (lambda: cluster.run(pid_on_rank), cluster.heal):
-            assert str(raised(distlab.ClusterError, call)) == f"The cluster is incomplete: {killed}. {advice}"
+            assert (
+                str(raised(distlab.ClusterError, call))
+                == f"The cluster is incomplete: {killed}. {advice}"
+            )

@@ -1,4 +1,6 @@
-"""What never reaches the ranks: a plain cell that would wait for other processes is told so before it blocks."""
+"""What never reaches the ranks: a plain cell that would wait for other processes is told so before
+it blocks.
+"""
 
 import pytest
 
@@ -15,7 +17,8 @@ SPAWN = (
     "to a file with %%writefile work.py, and import it."
 )
 REFUSED = {
-    f"import torch.distributed as dist\n{JOIN}', rank=0, world_size=2)": ONE_PROCESS,  # the first cell that imports it
+    # the first cell that imports it
+    f"import torch.distributed as dist\n{JOIN}', rank=0, world_size=2)": ONE_PROCESS,
     "dist.init_process_group('gloo', 'tcp://127.0.0.1:29511', None, 2, 0)": ONE_PROCESS,
     f"{JOIN}?rank=0&world_size=2')": ONE_PROCESS,
     f"def join():\n    {JOIN}', rank=0, world_size=2)\njoin()": ONE_PROCESS,
@@ -75,7 +78,9 @@ def test_a_call_that_would_wait_for_nobody_is_refused(plain_notebook):
 
 
 def test_what_does_not_wait_for_nobody_is_left_alone(plain_notebook):
-    """A world of one, a backend that does not wait, a function for the ranks, another process that has been started."""
+    """A world of one, a backend that does not wait, a function for the ranks, another process that
+    has been started.
+    """
     plain_notebook.run(
         "import os, torch.distributed as dist, torch.multiprocessing as mp\nos.environ['WORLD_SIZE'] = '2'"
     )

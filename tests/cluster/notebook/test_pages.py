@@ -1,4 +1,6 @@
-"""docs/reports/: what the pages show is what the programs on them give, but for times, line numbers and columns."""
+"""docs/reports/: what the pages show is what the programs on them give, but for times, line numbers
+and columns.
+"""
 
 import os
 import re
@@ -62,14 +64,26 @@ def slow(rank, world_size):
 
 
 def plain(report):
-    """A report without what differs from run to run; on the pages the programs are in cells, here in a file."""
+    """A report without what differs from run to run; on the pages the programs are in cells, here
+    in a file.
+    """
     differs = r"line \d+|\w+\.py:\d+|\d+\.\d s|\s+"
     return re.sub(differs, lambda found: " " if found[0].isspace() else "#", report).strip()
 
 
 def test_the_pages_show_real_reports(usable):
-    calls = [(usable.run, deadlock), (usable.run, stuck_barrier), (usable.run, mismatch), (usable.run, raises)]
-    calls += [(usable.run, dies), (usable.run, sends_more), (usable.run, max, threading.Lock()), (distlab.Cluster, 0)]
+    calls = [
+        (usable.run, deadlock),
+        (usable.run, stuck_barrier),
+        (usable.run, mismatch),
+        (usable.run, raises),
+    ]
+    calls += [
+        (usable.run, dies),
+        (usable.run, sends_more),
+        (usable.run, max, threading.Lock()),
+        (distlab.Cluster, 0),
+    ]
     errors = [raised(distlab.errors.DistlabError, *call) for call in calls]
     errors.append(raised(distlab.RankError, usable.run, mismatch, check=True))
     errors.append(raised(distlab.RankError, usable.run, own_pairs))
@@ -77,5 +91,7 @@ def test_the_pages_show_real_reports(usable):
     real = {plain(f"{type(error).__name__}: {error}") for error in errors}
     pages = "\n".join(path.read_text() for path in (ROOT / "docs/reports").glob("*.md"))
     shown = {plain(block) for block in re.findall(r"```text\n(.*?)```", pages, flags=re.DOTALL)}
-    stopped = plain("ClusterError: This cluster was stopped. Make one with distlab.Cluster(4), or call restart().")
+    stopped = plain(
+        "ClusterError: This cluster was stopped. Make one with distlab.Cluster(4), or call restart()."
+    )
     assert shown - {stopped} == real

@@ -1,4 +1,6 @@
-"""%%px in a real kernel: whose output is shown how, its options, errors, and what a person sees meanwhile."""
+"""%%px in a real kernel: whose output is shown how, its options, errors, and what a person sees
+meanwhile.
+"""
 
 import os
 import re
@@ -42,14 +44,20 @@ SHOWN = {
         "ArgumentError: --targets must be a rank, a list of ranks or a slice, got 'x'. "
         "For example: --targets 0,2 or --targets ::2."
     ),
-    "%%px --timeout 0\nran = True": ("ArgumentError: timeout must be above 0, got 0.0. For example: timeout=5."),
+    "%%px --timeout 0\nran = True": (
+        "ArgumentError: timeout must be above 0, got 0.0. For example: timeout=5."
+    ),
     "%px 'ran' in globals()": "ranks 0-3 -> False",
     "%%px\ndisplay(1); display(1)": "ranks 0-3: 1\nranks 0-3: 1",
-    "%%px\nx = 1\ny = = 2": ("RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"),
+    "%%px\nx = 1\ny = = 2": (
+        "RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"
+    ),
     "%%px\n\n\n  x = 1\n  y = 1 / 0": (
         "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 5   y = 1 / 0"
     ),
-    "%px 1 / 0": ("RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 1   1 / 0"),
+    "%px 1 / 0": (
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 1   1 / 0"
+    ),
     "%%px\n\nimport warnings\nwarnings.warn('careful')": (
         "ranks 0-3 stderr: line 4: UserWarning: careful\n                    warnings.warn('careful')"
     ),
@@ -67,13 +75,17 @@ SHOWN = {
 
 @pytest.mark.parametrize(("source", "shown"), SHOWN.items(), ids=range(len(SHOWN)))
 def test_what_a_cell_shows(notebook, source, shown):
-    """Sorted by rank, what ranks have in common once; errors with lines as the notebook shows them."""
+    """Sorted by rank, what ranks have in common once; errors with lines as the notebook shows
+    them.
+    """
     assert notebook.text(source) == shown
     assert notebook.status == ("error" if "Error: " in shown else "ok")
 
 
 def test_the_html_form_names_the_ranks_and_escapes(notebook):
-    """The HTML form has the label and the escaped text, no terminal's colours; a display stays, with the label."""
+    """The HTML form has the label and the escaped text, no terminal's colours; a display stays,
+    with the label.
+    """
     source = (
         "%%px --targets 2\nfrom IPython.display import HTML, display\n"
         "print('\\x1b[31m<b>&\\x1b[0m'); display(HTML(f'<i>{rank}</i>'))"
@@ -87,16 +99,23 @@ def test_the_html_form_names_the_ranks_and_escapes(notebook):
 
 
 def test_a_person_sees_an_error_that_fits_the_pane(notebook):
-    """As HTML, and the text that JupyterLab breaks in the middle of words only names it; a program gets the text."""
+    """As HTML, and the text that JupyterLab breaks in the middle of words only names it; a program
+    gets the text.
+    """
     message, error = notebook.run("%%px\n1 / 0", someone_watches=True)
-    assert message["data"]["text/plain"].startswith("RankError: ranks 0-3 raised ZeroDivisionError: division by zero")
+    assert message["data"]["text/plain"].startswith(
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero"
+    )
     assert (
-        "<b>RankError</b>: ranks 0-3 raised ZeroDivisionError: division by zero</div>" in message["data"]["text/html"]
+        "<b>RankError</b>: ranks 0-3 raised ZeroDivisionError: division by zero</div>"
+        in message["data"]["text/html"]
     )
     assert error["traceback"] == ["RankError (see above)"]
     assert error["evalue"].startswith("ranks 0-3 raised ")
     (alone,) = notebook.run("%%px\n1 / 0")
-    assert alone["traceback"][0] == "RankError: ranks 0-3 raised ZeroDivisionError: division by zero"
+    assert (
+        alone["traceback"][0] == "RankError: ranks 0-3 raised ZeroDivisionError: division by zero"
+    )
 
 
 def freed(text):
@@ -129,10 +148,15 @@ def interrupt(notebook, after=1):
 
 @pytest.mark.parametrize(
     ("line", "doing"),
-    [("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"), ("while True: pass", "computing")],
+    [
+        ("dist.recv(torch.zeros(1), src=0)", "recv(src=0)  float32[1]"),
+        ("while True: pass", "computing"),
+    ],
 )
 def test_the_interrupt_button(notebook, no_proof, line, doing):
-    """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says where they were."""
+    """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says
+    where they were.
+    """
     interrupt(notebook)
     began = time.monotonic()
     text = notebook.text(f"%%px --targets 1:\n{line}")
@@ -144,7 +168,9 @@ def test_the_interrupt_button(notebook, no_proof, line, doing):
 
 
 def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
-    """With somebody there, newest lines are shown while the cell runs and replaced at its end by the sorted form."""
+    """With somebody there, newest lines are shown while the cell runs and replaced at its end by
+    the sorted form.
+    """
     source = "%%px\nimport time\nfor i in range(12): print(i); time.sleep(0.25)"
     (message,) = notebook.run(source)
     final = plain({"type": "display_data", **message})
@@ -160,9 +186,14 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
 
 
 def test_the_picture_shows_who_waits_for_whom(notebook):
-    """A lane for each rank, what it does and for how long, its memory, and arrows to the ranks that it waits for."""
+    """A lane for each rank, what it does and for how long, its memory, and arrows to the ranks that
+    it waits for.
+    """
     source = "%%px --timeout 4\nif rank == 0:\n    while True: pass\ndist.recv(torch.zeros(1), src=rank - 1)"
-    shown = [one.get("data", {}).get("text/html", "") for one in notebook.run(source, someone_watches=True)]
+    shown = [
+        one.get("data", {}).get("text/html", "")
+        for one in notebook.run(source, someone_watches=True)
+    ]
     last = [picture for picture in shown if "<svg" in picture][-1]
     assert last.count("<path") == last.count("<polygon") == 3
     assert re.search(r">computing, line 3 · \d+ s( · \d+ MB)?<", last)
@@ -170,13 +201,16 @@ def test_the_picture_shows_who_waits_for_whom(notebook):
 
 
 def test_a_new_cluster_takes_over_px(notebook):
-    """Cluster(...) run again replaces the ranks behind %%px, at another size and back; a person sees its start."""
+    """Cluster(...) run again replaces the ranks behind %%px, at another size and back; a person
+    sees its start.
+    """
     assert notebook.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
     assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
     assert notebook.text("cluster.stop()\n%px 1") == (
         "ClusterError: No cluster is running here. Make one first: cluster = distlab.Cluster(4)."
     )
-    # while ranks start a person sees a counter; what stays is one line that is the same on every run
+    # while ranks start a person sees a counter; what stays is one line that is the same on every
+    # run
     messages = notebook.run("cluster = distlab.Cluster(4, timeout=20)", someone_watches=True)
     assert plain(messages[0]) == "starting 4 ranks ..."
     assert plain(messages[-1]) == "4 ranks are ready (gloo)."

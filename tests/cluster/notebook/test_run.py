@@ -54,10 +54,17 @@ def test_values_come_in_rank_order(usable):
 
 
 def test_functions_of_every_kind_travel(usable):
-    """Closures, partials, recursion, helpers and bound methods; names may be those of the ranks alone."""
+    """Closures, partials, recursion, helpers and bound methods; names may be those of the ranks
+    alone.
+    """
     offset = 10
     assert usable.run(lambda rank, world_size, x: FACTOR * x * rank + offset, 5) == [10, 25, 40, 55]
-    assert usable.run(functools.partial(lambda rank, world_size, by: rank + by, by=1)) == [1, 2, 3, 4]
+    assert usable.run(functools.partial(lambda rank, world_size, by: rank + by, by=1)) == [
+        1,
+        2,
+        3,
+        4,
+    ]
     assert usable.run(lambda rank, world_size: factorial(rank)) == [1, 1, 2, 6]
     assert usable.run(Pair(7, 0).method) == [7, 8, 9, 10]
     usable.push({"only_there": 40})
@@ -79,13 +86,19 @@ def test_tensors_keep_dtype_and_shape(usable):
     """A tensor comes back from every rank as it was sent: values, dtype, shape, requires_grad."""
     for returned in usable.run(lambda rank, world_size, tensors: tensors, TENSORS):
         for back, tensor in zip(returned, TENSORS, strict=True):
-            assert (back.dtype, back.shape, back.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
+            assert (back.dtype, back.shape, back.requires_grad) == (
+                tensor.dtype,
+                tensor.shape,
+                tensor.requires_grad,
+            )
             assert type(back) is type(tensor)
             assert torch.equal(back.detach().to_dense(), tensor.detach().to_dense())
 
 
 def test_an_argument_can_be_written_on_the_rank(usable):
-    """A tensor argument is the rank's own memory: in-place calls work and change nothing in the notebook."""
+    """A tensor argument is the rank's own memory: in-place calls work and change nothing in the
+    notebook.
+    """
     tensor = torch.ones(1000)
 
     assert usable.run(lambda rank, world_size, t: t.add_(1)[0].item(), tensor) == [2.0] * 4
@@ -93,11 +106,16 @@ def test_an_argument_can_be_written_on_the_rank(usable):
 
 
 def test_modules_arrays_and_own_classes_travel(usable):
-    """Modules (with classes that no rank can import), numpy arrays and own objects; a tensor sent twice is one."""
+    """Modules (with classes that no rank can import), numpy arrays and own objects; a tensor sent
+    twice is one.
+    """
     net, x, array = Net(), torch.randn(4, 3), np.arange(5)
     expected = net(x)
     for result, numbers, pair in usable.run(
-        lambda rank, world_size, m, x, a: (m(x).detach(), a * 2, Pair(rank, m.linear.weight.shape)), net, x, array
+        lambda rank, world_size, m, x, a: (m(x).detach(), a * 2, Pair(rank, m.linear.weight.shape)),
+        net,
+        x,
+        array,
     ):
         assert torch.allclose(result, expected)
         assert (numbers == array * 2).all()
@@ -124,7 +142,9 @@ def test_output_is_shown_under_its_rank(usable, capfd):
 
 
 def test_push_and_pull(usable):
-    """push defines variables on all ranks or some, pull lists values by rank, for one name or several."""
+    """push defines variables on all ranks or some, pull lists values by rank, for one name or
+    several.
+    """
     usable.push({"x": torch.arange(3), "y": "why"})
     assert [t.tolist() for t in usable.pull("x")] == [[0, 1, 2]] * 4
     usable.push({"y": "because"}, ranks=[1, 3])
@@ -141,7 +161,9 @@ def test_many_tensors_there_and_back(usable):
 
 
 def test_ipyparallels_client_works(usable):
-    """A view's push, execute and map_sync work beside ours; send_signal reaches the forked engines without a nanny."""
+    """A view's push, execute and map_sync work beside ours; send_signal reaches the forked engines
+    without a nanny.
+    """
     view = usable.client[:]
     view.push({"z": 5}, block=True)
     assert usable.pull("z") == [5] * 4
@@ -172,6 +194,8 @@ def test_the_table_and_what_listens(usable):
         assert lines[rank + 1].endswith(f" MB  pid {pid}")
         assert f"pid {pid}" in shown["text/html"]
     processes = usable.ranks._processes
-    connections = [c for process in reaper.find(processes.tag) for c in process.net_connections(kind="inet")]
+    connections = [
+        c for process in reaper.find(processes.tag) for c in process.net_connections(kind="inet")
+    ]
     listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
     assert listening | {processes.channel.address[0]} == {"127.0.0.1"}

@@ -9,7 +9,14 @@ cluster = distlab.Cluster(2)
 get_ipython().run_cell_magic("px", "", "import time; time.sleep(1.5); print('hello')")
 exit
 """
-IPYTHON = ["-m", "IPython", "--no-banner", "--colors=NoColor", "--no-confirm-exit", "--simple-prompt"]
+IPYTHON = [
+    "-m",
+    "IPython",
+    "--no-banner",
+    "--colors=NoColor",
+    "--no-confirm-exit",
+    "--simple-prompt",
+]
 
 
 def test_what_ranks_wrote_is_shown_as_text(tmp_path):

@@ -31,7 +31,9 @@ def measure(rank, world_size):
 
 
 def test_many_deadlocks_leave_nothing_behind(usable, monkeypatch):
-    """30 deadlocks, each freed and healed: no growth of descriptors and threads, under 1 MB a cycle."""
+    """30 deadlocks, each freed and healed: no growth of descriptors and threads, under 1 MB a
+    cycle.
+    """
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.05)
     for _ in range(5):
         raised(distlab.DeadlockError, usable.run, stuck)
@@ -40,7 +42,9 @@ def test_many_deadlocks_leave_nothing_behind(usable, monkeypatch):
     for _ in range(30):
         raised(distlab.DeadlockError, usable.run, stuck)
     after = usable.run(measure)
-    for (fds, threads, megabytes), (fds_after, threads_after, megabytes_after) in zip(before, after, strict=True):
+    for (fds, threads, megabytes), (fds_after, threads_after, megabytes_after) in zip(
+        before, after, strict=True
+    ):
         assert (fds_after, threads_after) <= (fds + 4, threads + 1)
         assert megabytes_after - megabytes < 30
     assert here.num_fds() <= client[0] + 4
@@ -68,10 +72,15 @@ SILENT = "  rank 1         does not answer: it is stopped, or compiled code hold
 
 @pytest.mark.parametrize(
     ("program", "words"),
-    [(stubborn, [f"{LOST}: ", "data,", "model"]), (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST])],
+    [
+        (stubborn, [f"{LOST}: ", "data,", "model"]),
+        (holds_pythons_lock, ["  ranks 0 and 2  barrier()", SILENT, LOST]),
+    ],
 )
 def test_a_rank_that_cannot_be_freed_is_reported_and_replaced(usable, program, words):
-    """It swallows every interrupt, or does not answer; the message names the variables that went with it."""
+    """It swallows every interrupt, or does not answer; the message names the variables that went
+    with it.
+    """
     usable.push({"model": 1, "data": 2})
     text = str(raised(distlab.RankTimeout, usable.run, program, timeout=1))
     assert [word for word in words if word not in text] == [], text
@@ -134,13 +143,20 @@ def raises_when_interrupted(rank, world_size):
         raise ValueError("half of a file") from None
 
 
-@pytest.mark.parametrize(("timeout", "kind"), [(None, distlab.errors.Interrupted), (0.5, distlab.RankTimeout)])
-def test_what_a_rank_raises_when_it_is_interrupted_is_shown(usable, python_handles_sigint, timeout, kind):
+@pytest.mark.parametrize(
+    ("timeout", "kind"), [(None, distlab.errors.Interrupted), (0.5, distlab.RankTimeout)]
+)
+def test_what_a_rank_raises_when_it_is_interrupted_is_shown(
+    usable, python_handles_sigint, timeout, kind
+):
     """By a person or by a timeout: its except or finally may fail."""
     if timeout is None:
         interrupt_after(0.5)
     error = raised(kind, usable.run, raises_when_interrupted, ranks=[0, 2], timeout=timeout)
-    assert "ranks 0 and 2 raised ValueError: half of a file\n  ranks 0 and 2   test_unbreakable.py:" in str(error)
+    assert (
+        "ranks 0 and 2 raised ValueError: half of a file\n  ranks 0 and 2   test_unbreakable.py:"
+        in str(error)
+    )
 
 
 def test_the_cluster_shows_what_its_ranks_do(usable):
@@ -156,7 +172,12 @@ def test_the_cluster_shows_what_its_ranks_do(usable):
 
     usable.client[:].apply_async(wait)
     barrier = f"barrier(), test_unbreakable.py:{wait.__code__.co_firstlineno + 3}"
-    until(lambda: states()[::2] == [barrier] * 2 and states()[1].startswith("computing, test_unbreakable.py:"))
+    until(
+        lambda: (
+            states()[::2] == [barrier] * 2
+            and states()[1].startswith("computing, test_unbreakable.py:")
+        )
+    )
     usable.interrupt()
     assert states() == ["idle"] * 3
 

@@ -1,4 +1,6 @@
-"""Every broken program of the zoo ends by itself, with its sentence; no correct program is called stuck."""
+"""Every broken program of the zoo ends by itself, with its sentence; no correct program is called
+stuck.
+"""
 
 import importlib
 import os
@@ -18,8 +20,13 @@ from tests.refused import raised
 
 NAMES = sorted(path.stem for path in pathlib.Path(__file__).parents[1].glob("zoo_of_*.py"))
 MODULES = [importlib.import_module(f"tests.cluster.{name}") for name in NAMES]
-RIGHT = {name: right_programs(one) for name, one in zip(NAMES, MODULES, strict=True) if one is not zoo_of_right_calls}
-TIMES = int(os.environ.get("TIMES", "1"))  # how often each right program runs: TIMES=30 finds what is rarely wrong
+RIGHT = {
+    name: right_programs(one)
+    for name, one in zip(NAMES, MODULES, strict=True)
+    if one is not zoo_of_right_calls
+}
+# how often each right program runs: TIMES=30 finds what is rarely wrong
+TIMES = int(os.environ.get("TIMES", "1"))
 # for each size first those whose ranks live: a new rank has to import torch's sharding
 ROWS = sorted(ZOO, key=lambda row: (row[0], row[2] == "RankDied"))
 LONG = 0.8  # seconds: longer than it takes to report a deadlock here
@@ -50,7 +57,9 @@ def with_kept(sized):
     ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS],
 )
 def test_a_broken_program_explains_itself(with_kept, program, error, sentence, options):
-    """The error is of the right kind, holds the sentence and the learner's line, and everything goes on."""
+    """The error is of the right kind, holds the sentence and the learner's line, and everything
+    goes on.
+    """
     ranks, n = with_kept, with_kept.n
     failed = raised(distlab.RanksFailed, ranks.run, program, **options)
     words = str(failed)
@@ -66,14 +75,18 @@ def test_a_broken_program_explains_itself(with_kept, program, error, sentence, o
 @pytest.mark.parametrize("check", [False, True], ids=["plain", "checked"])
 @pytest.mark.parametrize("name", [name for name, programs in RIGHT.items() if programs])
 def test_right_programs_are_not_refused(sized, name, check, capsys):
-    """They run on four ranks, checked too, and give what they must; none is told that it left something."""
+    """They run on four ranks, checked too, and give what they must; none is told that it left
+    something.
+    """
     for program in RIGHT[name] * TIMES:
         assert sized.run(program, check=check) == [True] * 4, program
         assert "did not wait for them" not in capsys.readouterr().err, program
 
 
 def test_many_right_programs_are_checked():
-    """At least 40 of kinds that begin something in C++, in other threads, or later; and those of the other files."""
+    """At least 40 of kinds that begin something in C++, in other threads, or later; and those of
+    the other files.
+    """
     assert len(RIGHT["zoo_of_checked_programs"]) >= 40
 
 
@@ -86,8 +99,12 @@ def test_right_remote_calls_are_not_refused(sized):
 
 @pytest.mark.parametrize("sized", [4, 3], indirect=True)
 def test_a_soak_of_correct_programs_raises_no_alarm(sized):
-    """Random correct programs on each number of ranks, half of them checked, some with a rank that is slow."""
+    """Random correct programs on each number of ranks, half of them checked, some with a rank that
+    is slow.
+    """
     for seeds, check in ((range(25), False), (range(25, 50), True)):
-        steps = sized.run(correct_programs, [1000 * sized.n + seed for seed in seeds], LONG, check=check)
+        steps = sized.run(
+            correct_programs, [1000 * sized.n + seed for seed in seeds], LONG, check=check
+        )
         assert steps == [steps[0]] * sized.n
         assert len(set(steps[0])) == len(STEPS)

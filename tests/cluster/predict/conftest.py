@@ -1,4 +1,6 @@
-"""The process that records programs ends with the tests of a module, which look whether something is left."""
+"""The process that records programs ends with the tests of a module, which look whether something
+is left.
+"""
 
 import pytest
 

@@ -83,7 +83,9 @@ HABITS = [
 @pytest.mark.parametrize(("program", "item"), HABITS)
 def test_gradients_are_added_up_once_a_step(program, item):
     """As many bytes as the parameters have."""
-    assert calls(distlab.predict(program, 8, NETWORK, FREE)) == [("all_reduce", 8, PARAMETERS * item)]
+    assert calls(distlab.predict(program, 8, NETWORK, FREE)) == [
+        ("all_reduce", 8, PARAMETERS * item)
+    ]
 
 
 def test_a_hook_sends_half_of_the_bytes():
@@ -142,5 +144,8 @@ def masked(rank, world_size):
 )
 def test_what_depends_on_values_is_named_by_its_line(program, line):
     error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
-    assert "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor" in error
+    assert (
+        "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor"
+        in error
+    )
     assert line in error

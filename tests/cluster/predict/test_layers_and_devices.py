@@ -18,7 +18,9 @@ class Bottleneck(nn.Module):
         super().__init__()
         widths, sizes = (8, 4, 4, 8), (1, 3, 1)
         parts = [
-            nn.Sequential(nn.Conv2d(before, width, size, padding="same"), nn.BatchNorm2d(width), nn.ReLU())
+            nn.Sequential(
+                nn.Conv2d(before, width, size, padding="same"), nn.BatchNorm2d(width), nn.ReLU()
+            )
             for before, width, size in zip(widths, widths[1:], sizes, strict=False)
         ]
         self.inside = nn.Sequential(*parts)
@@ -47,15 +49,24 @@ def convolutions(rank, world_size, synchronous=False):
 
 
 def test_convolutions_send_their_gradients_and_the_buffers_of_their_norms():
-    """Mean and variance of 16 channels, and three counts of 8 bytes, from rank 0; all gradients in one bucket."""
+    """Mean and variance of 16 channels, and three counts of 8 bytes, from rank 0; all gradients in
+    one bucket.
+    """
     parameters = (3 * 9 + 1) * 8 + (8 * 4 + 4) + (4 * 4 * 9 + 4) + (4 * 8 + 8) + 2 * 16 + 90
     buffers = [("broadcast", 8, 2 * 16 * 4), ("broadcast", 8, 3 * 8)]
-    assert calls(distlab.predict(convolutions, 8, NETWORK, FREE)) == [*buffers, ("all_reduce", 8, parameters * 4)]
+    assert calls(distlab.predict(convolutions, 8, NETWORK, FREE)) == [
+        *buffers,
+        ("all_reduce", 8, parameters * 4),
+    ]
 
 
 def test_a_norm_of_all_ranks_values_gathers_and_adds_up():
-    """Forward, each rank's mean, deviation and count; backward, two sums of each channel, last layer first."""
-    made = calls(distlab.predict(functools.partial(convolutions, synchronous=True), 8, NETWORK, FREE))
+    """Forward, each rank's mean, deviation and count; backward, two sums of each channel, last
+    layer first.
+    """
+    made = calls(
+        distlab.predict(functools.partial(convolutions, synchronous=True), 8, NETWORK, FREE)
+    )
     gathers = [("all_gather", 8, (2 * channels + 1) * 4) for channels in (4, 4, 8)]
     sums = [("all_reduce", 8, 2 * channels * 4) for channels in (8, 4, 4)]
     assert made[2:-1] == gathers + sums
@@ -68,7 +79,11 @@ def attention(rank, world_size, mask=False, by_hand=False):
     parts = model(torch.ones(2, 64, 32)).chunk(3, -1)
     query, key, value = (part.unflatten(2, (4, 8)).transpose(1, 2) for part in parts)
     allowed = torch.ones(64, 64, dtype=torch.bool) if mask else None
-    kinds = [SDPBackend.MATH] if by_hand else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    kinds = (
+        [SDPBackend.MATH]
+        if by_hand
+        else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    )
     with sdpa_kernel(kinds):
         output = nn.functional.scaled_dot_product_attention(
             query, key[:, :2], value[:, :2], allowed, dropout_p=0.1, enable_gqa=True
@@ -79,12 +94,21 @@ def attention(rank, world_size, mask=False, by_hand=False):
 
 @pytest.mark.parametrize(
     ("options", "kernel"),
-    [({}, "_scaled_dot_product_flash_attention"), ({"mask": True}, "_scaled_dot_product_efficient_attention")],
+    [
+        ({}, "_scaled_dot_product_flash_attention"),
+        ({"mask": True}, "_scaled_dot_product_efficient_attention"),
+    ],
 )
 def test_attention_is_one_kernel_as_on_a_gpu(options, kernel):
-    """With dropout, too, where a CPU would make the matrix of all scores; it counts two products of it, and five."""
+    """With dropout, too, where a CPU would make the matrix of all scores; it counts two products of
+    it, and five.
+    """
     prediction = distlab.predict(functools.partial(attention, **options), 1, NETWORK, FREE)
-    kernels = [node for node in prediction.recordings[0].nodes if isinstance(node, Kernel) and kernel in node.name]
+    kernels = [
+        node
+        for node in prediction.recordings[0].nodes
+        if isinstance(node, Kernel) and kernel in node.name
+    ]
     product = 2 * 2 * 4 * 64 * 64 * 8
     assert [node.flops for node in kernels] == [2 * product, 5 * product]
 
@@ -105,7 +129,11 @@ def begins_itself(rank, world_size):
 def test_every_group_is_of_the_predicted_cluster():
     """Whatever backend a script for torchrun names for it."""
     prediction = distlab.predict(begins_itself, 8, NETWORK, FREE)
-    sent = [(node.name, node.members) for node in prediction.recordings[0].nodes if not isinstance(node, Kernel)]
+    sent = [
+        (node.name, node.members)
+        for node in prediction.recordings[0].nodes
+        if not isinstance(node, Kernel)
+    ]
     assert sent == [("all_reduce", (0, 1, 2, 3))]
 
 
@@ -123,7 +151,16 @@ def for_gpus(rank, world_size, call):
     ],
 )
 def test_a_program_for_gpus_is_told_what_to_write(call):
-    error = str(raised(distlab.RankError, distlab.predict, functools.partial(for_gpus, call=call), 8, NETWORK, FREE))
+    error = str(
+        raised(
+            distlab.RankError,
+            distlab.predict,
+            functools.partial(for_gpus, call=call),
+            8,
+            NETWORK,
+            FREE,
+        )
+    )
     assert "call()" in error
     assert error.endswith(
         "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and leave out torch.cuda, "

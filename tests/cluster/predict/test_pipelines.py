@@ -1,4 +1,6 @@
-"""Pipelines of several stages on a rank, and of several dimensions: their bubble is the one of the theory."""
+"""Pipelines of several stages on a rank, and of several dimensions: their bubble is the one of the
+theory.
+"""
 
 import functools
 
@@ -14,28 +16,58 @@ NO_NETWORK, DEVICE = distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s"
 WIDTH = 256  # so large that computing is limited by operations
 
 
-def pipeline(rank, world_size, kind, stages=1, microbatches=8, copies=1, parts=1, wrap=None, width=WIDTH, shapes=True):
+def pipeline(
+    rank,
+    world_size,
+    kind,
+    stages=1,
+    microbatches=8,
+    copies=1,
+    parts=1,
+    wrap=None,
+    width=WIDTH,
+    shapes=True,
+):
     from torch.distributed import pipelining
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cpu", (4, copies, parts), mesh_dim_names=("stages", "copies", "parts"))
-    place, shape = mesh.get_local_rank("stages"), torch.empty(64, width, device="meta", requires_grad=True)
+    place, shape = (
+        mesh.get_local_rank("stages"),
+        torch.empty(64, width, device="meta", requires_grad=True),
+    )
     known = {"input_args": (shape,), "output_args": (shape,)} if shapes else {}
     made = []
     for number in range(place, 4 * stages, 4):
         model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(2)])
         if parts > 1:
-            parallelize_module(model, mesh["parts"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+            parallelize_module(
+                model, mesh["parts"], {"0": ColwiseParallel(), "1": RowwiseParallel()}
+            )
         if wrap == "fsdp":
             fully_shard(model, mesh=mesh["copies"])
         if wrap == "ddp":
-            model = nn.parallel.DistributedDataParallel(model, process_group=mesh["copies"].get_group())
+            model = nn.parallel.DistributedDataParallel(
+                model, process_group=mesh["copies"].get_group()
+            )
         group = mesh["stages"].get_group()
-        made.append(pipelining.PipelineStage(model, number, 4 * stages, torch.device("cpu"), group=group, **known))
-    schedule = getattr(pipelining, kind)(made if stages > 1 else made[0], microbatches, loss_fn=torch.dist)
-    optimizer = torch.optim.SGD([parameter for stage in made for parameter in stage.submod.parameters()])
+        made.append(
+            pipelining.PipelineStage(
+                model, number, 4 * stages, torch.device("cpu"), group=group, **known
+            )
+        )
+    schedule = getattr(pipelining, kind)(
+        made if stages > 1 else made[0], microbatches, loss_fn=torch.dist
+    )
+    optimizer = torch.optim.SGD(
+        [parameter for stage in made for parameter in stage.submod.parameters()]
+    )
     whole = torch.ones(64 * microbatches, width, requires_grad=True)
     for _ in range(2):
         schedule.step(*[whole] * (place == 0), **({"target": whole} if place == 3 else {}))
@@ -53,9 +85,11 @@ def pipeline(rank, world_size, kind, stages=1, microbatches=8, copies=1, parts=1
     ],
 )
 def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
-    """Of p stages, v on a rank, with m micro-batches: (p - 1) / (v m) of the time in which a rank computes.
+    """Of p stages, v on a rank, with m micro-batches: (p - 1) / (v m) of the time in which a rank
+    computes.
 
-    A zero-bubble schedule puts the weights' gradients into it: of three equal parts of the work, one stays idle.
+    A zero-bubble schedule puts the weights' gradients into it: of three equal parts of the work,
+    one stays idle.
     """
     program = functools.partial(pipeline, kind=kind, stages=stages, microbatches=microbatches)
     prediction = distlab.predict(program, 4, NO_NETWORK, DEVICE)
@@ -66,7 +100,9 @@ def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
 def test_the_stages_of_a_pipeline_can_be_named():
     """Instead of being found by their messages."""
     program = functools.partial(pipeline, kind="ScheduleGPipe", width=8)
-    found, named = (distlab.predict(program, 4, NO_NETWORK, DEVICE, roles=roles) for roles in (None, range(4)))
+    found, named = (
+        distlab.predict(program, 4, NO_NETWORK, DEVICE, roles=roles) for roles in (None, range(4))
+    )
     assert named.seconds == found.seconds
 
 
@@ -83,18 +119,29 @@ def test_copies_of_a_pipeline_add_up_their_gradients_once_a_step():
 @pytest.mark.parametrize(("kind", "stages"), [("Schedule1F1B", 1), ("ScheduleInterleaved1F1B", 2)])
 def test_a_pipeline_of_three_dimensions(kind, stages):
     """Four stages of two shards and two parts: all ranks but four do the same as those."""
-    program = functools.partial(pipeline, kind=kind, stages=stages, copies=2, parts=2, wrap="fsdp", width=64)
+    program = functools.partial(
+        pipeline, kind=kind, stages=stages, copies=2, parts=2, wrap="fsdp", width=64
+    )
     prediction = distlab.predict(program, 16, NETWORK, FREE)
     assert {recording.rank for recording in prediction.recordings} == {0, 4, 8, 12}
     made = calls(prediction)
-    share = 2 * 64 * 64 * 4 // 2 // 2  # of a stage: a rank has one of two shards of one of two parts
-    assert made[0] == ("all_gather", 2, share)  # a step begins with what comes before its first module
-    assert made.count(("all_gather", 2, share)) == made.count(("reduce_scatter", 2, share)) == stages
-    assert made.count(("all_reduce", 2, 64 * 64 * 4)) == 2 * 8 * stages  # of both parts, forward and backward
-    assert [name for name, _, _ in made].count("send") == 8 * (2 * stages - 1)  # no gradient of the whole input
+    # of a stage: a rank has one of two shards of one of two parts
+    share = 2 * 64 * 64 * 4 // 2 // 2
+    # a step begins with what comes before its first module
+    assert made[0] == ("all_gather", 2, share)
+    assert (
+        made.count(("all_gather", 2, share)) == made.count(("reduce_scatter", 2, share)) == stages
+    )
+    # of both parts, forward and backward
+    assert made.count(("all_reduce", 2, 64 * 64 * 4)) == 2 * 8 * stages
+    # no gradient of the whole input
+    assert [name for name, _, _ in made].count("send") == 8 * (2 * stages - 1)
 
 
 def test_stages_need_their_shapes():
     program = functools.partial(pipeline, kind="ScheduleGPipe", shapes=False, width=8)
     error = str(raised(distlab.RankError, distlab.predict, program, 4, NETWORK, FREE))
-    assert "here stages cannot ask each other for the shapes of what they send: give each PipelineStage" in error
+    assert (
+        "here stages cannot ask each other for the shapes of what they send: give each PipelineStage"
+        in error
+    )

@@ -1,4 +1,6 @@
-"""Programs that run as one rank of many without data: what is noted, how long it takes, and what is refused."""
+"""Programs that run as one rank of many without data: what is noted, how long it takes, and what is
+refused.
+"""
 
 import functools
 import subprocess
@@ -69,7 +71,9 @@ def calls(prediction):
     """The calls of rank 0 in its last step: name, number of members, bytes."""
     recording = prediction.recordings[0]
     nodes = recording.nodes[slice(*recording.steps[-1])]
-    return [(node.name, len(node.members), node.sent[0]) for node in nodes if isinstance(node, Call)]
+    return [
+        (node.name, len(node.members), node.sent[0]) for node in nodes if isinstance(node, Call)
+    ]
 
 
 def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
@@ -79,12 +83,16 @@ def test_a_sharded_step_takes_what_a_simulated_cluster_finds(cluster):
         cluster.run(functools.partial(sharded, steps=steps))
         clocks.append(cluster.clock())
     second_step = (clocks[2] - clocks[1]) - (clocks[1] - clocks[0])
-    assert distlab.predict(sharded, 8, NETWORK, FREE).seconds == pytest.approx(second_step, rel=1e-9)
+    assert distlab.predict(sharded, 8, NETWORK, FREE).seconds == pytest.approx(
+        second_step, rel=1e-9
+    )
 
 
 def test_a_thousand_ranks_are_one_process():
     """What a rank keeps is a part of the whole, and the table says that nothing was measured."""
-    prediction = distlab.predict(sharded, 1024, NETWORK, distlab.Device("1 TFLOP/s", memory="2 MB"), tokens=1024 * 16)
+    prediction = distlab.predict(
+        sharded, 1024, NETWORK, distlab.Device("1 TFLOP/s", memory="2 MB"), tokens=1024 * 16
+    )
     assert prediction.memory["parameters"] <= 3 * (64 * 64 + 64) * 4 / 64
     assert prediction.fits
     assert prediction.tokens_per_second == pytest.approx(16 / prediction.seconds)
@@ -92,7 +100,9 @@ def test_a_thousand_ranks_are_one_process():
 
 
 def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
-    """DDP sends its gradients in buckets of 25 MiB, the last layers' first, and waits before the optimizer."""
+    """DDP sends its gradients in buckets of 25 MiB, the last layers' first, and waits before the
+    optimizer.
+    """
     device = distlab.Device("1 TFLOP/s")
     prediction = distlab.predict(data_parallel, 64, distlab.Network("1 us", "400 GB/s"), device)
     sent = [num_bytes for name, _, num_bytes in calls(prediction) if name == "all_reduce"]
@@ -100,18 +110,23 @@ def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
     assert len(sent) == 5
     alone = sum(until - since for since, until, _ in prediction.moments(0, "move"))
     assert 0 < prediction.exposed < alone / 2
-    assert prediction.flops == 3 * 24 * 2 * 16 * 1024 * 1024 - 2 * 16 * 1024 * 1024  # the input needs no gradient
+    # the input needs no gradient
+    assert prediction.flops == 3 * 24 * 2 * 16 * 1024 * 1024 - 2 * 16 * 1024 * 1024
 
 
 def test_what_checkpointing_computes_again_is_no_progress():
-    """It takes a third more of the blocks' time, counts for no more FLOPs of the model, and saves memory."""
+    """It takes a third more of the blocks' time, counts for no more FLOPs of the model, and saves
+    memory.
+    """
     device = distlab.Device("1 TFLOP/s")
     kept, again = (
         distlab.predict(functools.partial(computed_again, wrap=wrap), 1, NETWORK, device)
         for wrap in (nn.Sequential, Checkpointed)
     )
     assert again.flops == kept.flops
-    assert again.seconds / kept.seconds == pytest.approx((2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6)
+    assert again.seconds / kept.seconds == pytest.approx(
+        (2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6
+    )
     assert again.memory["activations"] < kept.memory["activations"]
 
 
@@ -169,7 +184,9 @@ distlab.predict(program, 8, distlab.Network(0, 1), distlab.Device(1))
 def test_nothing_runs_on_when_its_notebook_is_gone(tmp_path):
     """A program that never ends ends with the process that asked for it."""
     file = tmp_path / "pid"
-    notebook = subprocess.Popen([sys.executable, "-c", ENDLESS.replace("sys.argv[1]", repr(str(file)))])
+    notebook = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS.replace("sys.argv[1]", repr(str(file)))]
+    )
     until(lambda: file.exists() and file.read_text())
     notebook.kill()
     notebook.wait()
@@ -190,7 +207,11 @@ def test_what_cannot_be_predicted_is_refused(arguments, words):
     assert words in str(raised(distlab.ArgumentError, distlab.predict, *arguments))
 
 
-@pytest.mark.parametrize(("name", "value"), [("roles", 3), ("roles", [8]), ("roles", []), ("tokens", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("roles", 3), ("roles", [8]), ("roles", []), ("tokens", 0)]
+)
 def test_other_arguments_are_checked(name, value):
-    error = raised(distlab.ArgumentError, distlab.predict, sharded, 8, NETWORK, FREE, **{name: value})
+    error = raised(
+        distlab.ArgumentError, distlab.predict, sharded, 8, NETWORK, FREE, **{name: value}
+    )
     assert str(error).startswith(f"{name} must be ")

@@ -1,4 +1,5 @@
-"""The course's pretraining step runs on real ranks, and a sharded one takes there what is predicted.
+"""The course's pretraining step runs on real ranks, and a sharded one takes there what is
+predicted.
 
 But for one with a context, as torch's attention of a CPU cannot be shared.
 """
@@ -26,7 +27,9 @@ def second_step(cluster, **options):
 
 
 def test_a_sharded_step_takes_what_is_predicted(cluster):
-    assert distlab.predict(SMALL, 4, NETWORK, FREE).seconds == pytest.approx(second_step(cluster), rel=1e-9)
+    assert distlab.predict(SMALL, 4, NETWORK, FREE).seconds == pytest.approx(
+        second_step(cluster), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,9 @@ def test_a_sharded_step_takes_what_is_predicted(cluster):
     ],
 )
 def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, options, least):
-    """A simulated rank's program waits for its messages; a predicted one runs ahead of its device, as with GPUs."""
+    """A simulated rank's program waits for its messages; a predicted one runs ahead of its device,
+    as with GPUs.
+    """
     no_latency = distlab.Network("1 ns", "1 GB/s")
     with cluster.network(no_latency):
         seconds = second_step(cluster, **options)
@@ -47,11 +52,23 @@ def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, op
 
 
 def test_ranks_that_share_sequences_gather_keys_and_values_as_few_as_there_are():
-    """Two sequences of 16 of 32 places; two of the four heads have keys and values, 16 numbers each, of two bytes."""
+    """Two sequences of 16 of 32 places; two of the four heads have keys and values, 16 numbers
+    each, of two bytes.
+    """
     few = functools.partial(SMALL, size=Size(64, 8, 4, 128, 2, 256), context=2, recompute="none")
     recording = distlab.predict(few, 4, NETWORK, FREE).recordings[0]
-    calls = [node for node in recording.nodes[slice(*recording.steps[-1])] if hasattr(node, "members")]
-    of_contexts = [(node.name, node.sent[0]) for node in calls if node.members == (0, 1) and node.name == "all_gather"]
+    calls = [
+        node for node in recording.nodes[slice(*recording.steps[-1])] if hasattr(node, "members")
+    ]
+    of_contexts = [
+        (node.name, node.sent[0])
+        for node in calls
+        if node.members == (0, 1) and node.name == "all_gather"
+    ]
     keys_and_values = 2 * (2 * 16 * 2 * 16) * 2
-    assert of_contexts == [("all_gather", keys_and_values)] * 8 * 2  # of each block, forward and backward
-    assert sum(node.name == "reduce_scatter" and node.members == (0, 1, 2, 3) for node in calls) == 9  # all share them
+    # of each block, forward and backward
+    assert of_contexts == [("all_gather", keys_and_values)] * 8 * 2
+    # all share them
+    assert (
+        sum(node.name == "reduce_scatter" and node.members == (0, 1, 2, 3) for node in calls) == 9
+    )

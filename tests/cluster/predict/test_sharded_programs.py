@@ -1,4 +1,6 @@
-"""Programs that shard their parameters, their sequences or their optimizer: which calls they make, how large."""
+"""Programs that shard their parameters, their sequences or their optimizer: which calls they make,
+how large.
+"""
 
 import functools
 
@@ -44,7 +46,9 @@ def hybrid(rank, world_size, reshard, clip=False):
     ],
 )
 def test_shards_on_one_dimension_of_a_mesh_are_copied_on_the_other(reshard, gathers):
-    """Parameters are gathered as bfloat16, gradients reduced as float32, first among shards and then among copies."""
+    """Parameters are gathered as bfloat16, gradients reduced as float32, first among shards and
+    then among copies.
+    """
     made = of_one_rank(hybrid, 8, reshard=reshard)
     assert sorted(call for call in made if call[0] == "all_gather") == gathers
     reduced = [call for call in made if call[0] != "all_gather"]
@@ -61,12 +65,18 @@ def first_fsdp(rank, world_size):
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     policy = ModuleWrapPolicy({nn.Linear})
-    train(FullyShardedDataParallel(layers(), auto_wrap_policy=policy, device_id=torch.device("cpu")), 2)
+    train(
+        FullyShardedDataParallel(layers(), auto_wrap_policy=policy, device_id=torch.device("cpu")),
+        2,
+    )
 
 
 def test_the_first_fsdp_gathers_again_for_the_backward_pass():
     made = sorted(of_one_rank(first_fsdp, 8))
-    assert made == [("all_gather", 8, LAYER * 4 // 8)] * 6 + [("reduce_scatter", 8, LAYER * 4 // 8)] * 3
+    assert (
+        made
+        == [("all_gather", 8, LAYER * 4 // 8)] * 6 + [("reduce_scatter", 8, LAYER * 4 // 8)] * 3
+    )
 
 
 def sharded_optimizer(rank, world_size):
@@ -108,7 +118,9 @@ def sequence_parallel(rank, world_size):
         "1.up": tp.ColwiseParallel(input_layouts=Shard(1)),
         "1.down": tp.RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
         "2": tp.SequenceParallel(),
-        "3": tp.ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "3": tp.ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     tp.parallelize_module(model, init_device_mesh("cpu", (world_size,)), plan)
     optimizer = torch.optim.SGD(model.parameters())
@@ -121,7 +133,9 @@ def sequence_parallel(rank, world_size):
 
 
 def test_sequence_parallel_layers_gather_and_scatter_the_sequence():
-    """Two of 32 places, 16 numbers each, on four ranks; the loss needs three numbers of each place from all ranks."""
+    """Two of 32 places, 16 numbers each, on four ranks; the loss needs three numbers of each place
+    from all ranks.
+    """
     made = of_one_rank(sequence_parallel, 4)
     share = 2 * 32 * 16 * 4 // 4
     assert made.count(("all_gather", 4, share)) == made.count(("reduce_scatter", 4, share)) == 4
@@ -140,8 +154,12 @@ def context(rank, world_size, method):
     for _ in range(2):
         values = torch.ones(2, 64, 32)
         with context_parallel(mesh, buffers=[values], buffer_seq_dims=[1]):
-            query, key, value = (part.unflatten(2, (4, 8)).transpose(1, 2) for part in model(values).chunk(3, -1))
-            nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
+            query, key, value = (
+                part.unflatten(2, (4, 8)).transpose(1, 2) for part in model(values).chunk(3, -1)
+            )
+            nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True
+            ).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -152,7 +170,9 @@ def test_keys_and_values_go_around_the_ranks_of_a_context(method, gathers, turns
     prediction = distlab.predict(functools.partial(context, method=method), 4, NETWORK, FREE)
     size = 2 * (2 * 64 * 32) * 4 // 4
     recording = prediction.recordings[0]
-    nodes = [node for node in recording.nodes[slice(*recording.steps[-1])] if hasattr(node, "members")]
+    nodes = [
+        node for node in recording.nodes[slice(*recording.steps[-1])] if hasattr(node, "members")
+    ]
     assert [node.sent for node in nodes if node.name == "all_gather"] == [(size,)] * gathers
     assert [node.sent for node in nodes if node.name == "all_to_all"] == [(0, size, 0, 0)] * turns
 
@@ -168,7 +188,9 @@ def collectives(rank, world_size):
     made = [
         *functional.all_reduce_coalesced([torch.ones(4), torch.ones(8)], "sum", world),
         *functional.all_gather_into_tensor_coalesced([torch.ones(4), torch.ones(8)], world),
-        *functional.reduce_scatter_tensor_coalesced([torch.ones(16), torch.ones(8)], "sum", [0, 0], world),
+        *functional.reduce_scatter_tensor_coalesced(
+            [torch.ones(16), torch.ones(8)], "sum", [0, 0], world
+        ),
         functional.permute_tensor(torch.ones(8), [1, 2, 3, 0], world),
         functional.all_to_all_single_autograd(torch.ones(8), [2] * 4, [5, 1, 1, 1], world),
     ]
@@ -179,7 +201,11 @@ def collectives(rank, world_size):
 
 def test_functional_collectives_are_as_long_as_all_their_tensors():
     prediction = distlab.predict(collectives, 4, NETWORK, FREE, roles=[1])
-    sent = [(node.name, node.sent) for node in prediction.recordings[0].nodes if hasattr(node, "members")]
+    sent = [
+        (node.name, node.sent)
+        for node in prediction.recordings[0].nodes
+        if hasattr(node, "members")
+    ]
     assert sent == [
         ("all_to_all", (512,) * 4),
         ("all_reduce", (48, 4)),

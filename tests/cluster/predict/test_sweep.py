@@ -1,4 +1,6 @@
-"""Programs predicted on several numbers of ranks, with several choices, and again on other machines."""
+"""Programs predicted on several numbers of ranks, with several choices, and again on other
+machines.
+"""
 
 import functools
 
@@ -19,7 +21,11 @@ def sharded(rank, world_size, batch=16, mesh=None):
     from torch.distributed.fsdp import fully_shard
 
     names = ("replicate", "shard")
-    mesh = init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else init_device_mesh("cpu", (world_size,))
+    mesh = (
+        init_device_mesh("cpu", mesh, mesh_dim_names=names)
+        if mesh
+        else init_device_mesh("cpu", (world_size,))
+    )
     model = fully_shard(nn.Linear(4096, 4096), mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
@@ -40,11 +46,17 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
     ]  # fmt: skip
     assert [case.prediction is None for case in found] == [False, True] * 2 + [False] * 4
     assert found.best().choice == {"batch": 4096, "mesh": (8, 8)}
-    assert found.best(8).rate == max(case.rate for case in found if case.ranks == 8 and case.prediction)
-    lines, rest = repr(found).splitlines(), ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"]
+    assert found.best(8).rate == max(
+        case.rate for case in found if case.ranks == 8 and case.prediction
+    )
+    lines, rest = (
+        repr(found).splitlines(),
+        ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"],
+    )
     assert lines[1].split() == ["batch", "mesh", "ranks", "a", "step", *rest]
     without_tokens = repr(distlab.predict.sweep(sharded, [8], NETWORK, DEVICE)).splitlines()
-    assert without_tokens[1].split() == ["ranks", "a", "step", *rest[2:-1]]  # nor does anything fail
+    # nor does anything fail
+    assert without_tokens[1].split() == ["ranks", "a", "step", *rest[2:-1]]
     assert lines[10].startswith("8 ranks: batch=16, mesh=(8, 8): rank 0 raised ")
     labels = [text.get_text() for text in found.plot().texts]
     assert sorted(labels) == sorted({case.name for case in found if case.prediction})

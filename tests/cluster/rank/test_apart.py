@@ -37,7 +37,9 @@ def draw(rank, world_size):
 
 
 def test_every_rank_draws_its_own_random_numbers():
-    """Also one that takes the place of one that has died, and those of a cluster that the same server has forked."""
+    """Also one that takes the place of one that has died, and those of a cluster that the same
+    server has forked.
+    """
     with distlab.Cluster(2, preload=PRELOAD) as first:
         drawn = first.run(draw)
         kill(first, 1)
@@ -51,13 +53,17 @@ def test_every_rank_draws_its_own_random_numbers():
 
 
 def test_a_rank_does_not_look_like_a_persons_session(cluster):
-    """Libraries take a process that has prompts for one, and refuse to train on several ranks there."""
+    """Libraries take a process that has prompts for one, and refuse to train on several ranks
+    there.
+    """
 
     def prompts(rank, world_size):
         return [name for name in ("ps1", "ps2", "ps3") if hasattr(sys, name)]
 
     assert cluster.run(prompts) == [[]] * cluster.n
-    cluster.client[:].execute("import sys; seen = hasattr(sys, 'ps1'); sys.ps1 = '>>> '", block=True)
+    cluster.client[:].execute(
+        "import sys; seen = hasattr(sys, 'ps1'); sys.ps1 = '>>> '", block=True
+    )
     assert cluster.pull("seen") == [False] * cluster.n
     assert cluster.run(prompts) == [[]] * cluster.n
 
@@ -80,7 +86,9 @@ def test_a_signal_to_the_process_group_of_a_rank_reaches_no_other(cluster):
 
 
 def test_what_multiprocessing_keeps_goes_with_the_cluster():
-    """A rank is killed at the end: a folder of its own, with the sockets of tensors that it shares, would stay."""
+    """A rank is killed at the end: a folder of its own, with the sockets of tensors that it shares,
+    would stay.
+    """
 
     def folder_of_sockets(rank, world_size):
         return util.get_temp_dir()

@@ -1,4 +1,6 @@
-"""What a cell replaces or leaves on its rank does not outlive it: signals, builtins, environment, torch's tables."""
+"""What a cell replaces or leaves on its rank does not outlive it: signals, builtins, environment,
+torch's tables.
+"""
 
 import builtins
 import gc
@@ -29,7 +31,9 @@ def recv_from_the_other(rank, world_size):
 
 
 def children(rank, world_size):
-    return [child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [
+        child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 # --- processes that a cell forks ---
@@ -63,7 +67,9 @@ def refuse(items):
 
 
 def load_what_cannot_be_loaded(rank, world_size):
-    for _ in DataLoader(torch.arange(4), num_workers=2, collate_fn=refuse, multiprocessing_context="fork"):
+    for _ in DataLoader(
+        torch.arange(4), num_workers=2, collate_fn=refuse, multiprocessing_context="fork"
+    ):
         pass
 
 
@@ -84,7 +90,9 @@ for _ in DataLoader(range(4), num_workers=2, collate_fn=refuse, multiprocessing_
 
 def test_workers_of_a_loader_that_failed_end_with_the_call_or_the_cell(usable, capsys):
     """Only a traceback holds their loader; a process that is forked later has none to complain of."""
-    assert "cannot load 1 items" in str(raised(distlab.RankError, usable.run, load_what_cannot_be_loaded))
+    assert "cannot load 1 items" in str(
+        raised(distlab.RankError, usable.run, load_what_cannot_be_loaded)
+    )
     assert usable.run(children) == [[], []]
     usable.run(fork_one_that_collects)
     for _ in range(2):
@@ -151,7 +159,9 @@ def print_in_a_loader(rank, world_size):
 
 def print_by_a_handler(rank, world_size):
     handler = logging.StreamHandler(sys.stdout)  # made by the rank, and used by the child
-    child = FORK.Process(target=handler.emit, args=(logging.makeLogRecord({"msg": f"log of rank {rank}"}),))
+    child = FORK.Process(
+        target=handler.emit, args=(logging.makeLogRecord({"msg": f"log of rank {rank}"}),)
+    )
     child.start()
     child.join()
 
@@ -171,7 +181,9 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize(("program", "lines"), PRINTED.items(), ids=[program.__name__ for program in PRINTED])
+@pytest.mark.parametrize(
+    ("program", "lines"), PRINTED.items(), ids=[program.__name__ for program in PRINTED]
+)
 def test_what_a_forked_child_prints_is_shown_under_its_rank(usable, capsys, program, lines):
     """In the order of the ranks, as what the ranks print."""
     usable.run(program, timeout=60)
@@ -187,7 +199,9 @@ def test_what_a_forked_child_raises_is_shown(usable, capsys):
     usable.run(raise_in_a_process, timeout=60)
     shown = capsys.readouterr().out
     for rank in range(2):
-        assert f"ValueError: invalid literal for int() with base 10: 'number of rank {rank}'" in shown
+        assert (
+            f"ValueError: invalid literal for int() with base 10: 'number of rank {rank}'" in shown
+        )
 
 
 def start_a_child_that_stays(rank, world_size):
@@ -217,7 +231,9 @@ def test_a_child_that_outlives_its_cell_prints_in_the_one_that_runs_then(usable,
 
 
 def test_a_rank_formats_no_source_that_nobody_reads(usable):
-    """The report shows the learner's lines; IPython's form of a traceback would parse torch's files on every rank."""
+    """The report shows the learner's lines; IPython's form of a traceback would parse torch's files
+    on every rank.
+    """
     failed = raised(ipyparallel.error.CompositeError, usable.client[:].execute, "1 / 0", block=True)
     tracebacks = [traceback for _, _, traceback, _ in failed.elist]
     assert ["ZeroDivisionError" in text for text in tracebacks] == [True] * 2
@@ -236,7 +252,9 @@ def test_builtins_are_restored(usable):
     """A deadlock is found meanwhile; the code of a cell may replace them as well."""
     with pytest.raises(distlab.DeadlockError):
         usable.run(count_nothing)
-    usable.client[:].execute("import builtins\nbuiltins.len = builtins.isinstance = None", block=True)
+    usable.client[:].execute(
+        "import builtins\nbuiltins.len = builtins.isinstance = None", block=True
+    )
     assert usable.run(lambda rank, world_size: len("ab")) == [2, 2]
 
 
@@ -287,7 +305,9 @@ def note_collection(rank, world_size):
 
 
 def test_nothing_is_collected_while_the_watchdog_reads_frames(usable):
-    """A collection would let the thread run on whose frame is being read; Python 3.11 then ends by SIGSEGV."""
+    """A collection would let the thread run on whose frame is being read; Python 3.11 then ends by
+    SIGSEGV.
+    """
     for seen, enabled in usable.run(note_collection):
         assert set(seen) == {False}
         assert enabled

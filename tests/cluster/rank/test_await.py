@@ -1,4 +1,6 @@
-"""`await` in a cell, as in any notebook: coroutines that end, that raise, that wait for other ranks, that never end."""
+"""`await` in a cell, as in any notebook: coroutines that end, that raise, that wait for other
+ranks, that never end.
+"""
 
 import os
 import signal
@@ -98,7 +100,9 @@ EXITS = "import sys\nasync def leave():\n    await asyncio.sleep(0)\n    if rank
     ],
 )
 def test_sys_exit_in_a_coroutine_is_reported_as_in_a_cell(defined, awaits):
-    """Also in a task, where asyncio lets it end the event loop: the rank lives, and so do its variables."""
+    """Also in a task, where asyncio lets it end the event loop: the rank lives, and so do its
+    variables.
+    """
     pids = defined.run(pid_on_rank)
     error = raised(distlab.RankError, px, defined, EXITS + awaits)
     assert str(error).startswith("rank 1 raised SystemExit: 3\n")
@@ -110,7 +114,11 @@ def test_sys_exit_in_a_coroutine_is_reported_as_in_a_cell(defined, awaits):
 def test_sys_exit_in_a_task_that_nobody_awaits(defined):
     """The cell goes on, and so does the rank."""
     pids = defined.run(pid_on_rank)
-    px(defined, EXITS + "leaving = asyncio.create_task(leave())\nawait asyncio.sleep(0.05)\nassert leaving.done()")
+    px(
+        defined,
+        EXITS
+        + "leaving = asyncio.create_task(leave())\nawait asyncio.sleep(0.05)\nassert leaving.done()",
+    )
     px(defined, "kind = type(leaving.exception()).__name__")
     assert defined.pull("kind") == ["NoneType", "SystemExit"]
     assert defined.run(pid_on_rank) == pids
@@ -119,7 +127,9 @@ def test_sys_exit_in_a_task_that_nobody_awaits(defined):
 def test_asyncio_run_is_told_to_be_await(defined):
     """The advice names what works."""
     error = raised(distlab.RankError, px, defined, "adding = add_up()\nasyncio.run(adding)")
-    assert str(error).endswith("Cells run in an event loop already: write await main() instead of asyncio.run(main()).")
+    assert str(error).endswith(
+        "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
+    )
     px(defined, "await adding")
 
 
@@ -128,7 +138,10 @@ def test_one_coroutine_raises_and_the_other_waits_for_its_rank(defined):
     code = "async def main():\n    if rank == 1:\n        await fail()\n    dist.barrier()\nawait main()"
     error = raised(distlab.RankError, px, defined, code)
     assert str(error).startswith("rank 1 raised ValueError: no data\n")
-    assert "\nrank 0 waited in communication and could not go on:\n  rank 0   line 6   await main()\n" in str(error)
+    assert (
+        "\nrank 0 waited in communication and could not go on:\n  rank 0   line 6   await main()\n"
+        in str(error)
+    )
 
 
 # --- coroutines that never end ---
@@ -154,7 +167,8 @@ def test_a_coroutine_that_never_ends_is_freed(defined, code):
     error = raised(distlab.RankTimeout, px, defined, code, timeout=0.5)
     first, *table, last = str(error).splitlines()
     assert first == "ranks 0-1 did not come back within 0.5 s."
-    assert [NEVER[code] in row for row in table] == [True] * len(table)  # one row, but for ranks that are seen between
+    # one row, but for ranks that are seen between
+    assert [NEVER[code] in row for row in table] == [True] * len(table)
     assert last.startswith("Freed after ")
     assert last.endswith(KEPT)
     assert "raised" not in str(error)
@@ -195,7 +209,9 @@ STUCK = {
 def test_a_wait_in_a_coroutine_is_a_deadlock_as_elsewhere(defined, name):
     """Its event loop cannot continue anything else."""
     error = raised(distlab.DeadlockError, px, defined, STUCK[name])
-    assert str(error).startswith("Rank 0 waits in barrier for rank 1, which has finished without calling it.\n")
+    assert str(error).startswith(
+        "Rank 0 waits in barrier for rank 1, which has finished without calling it.\n"
+    )
     assert " in main  dist.barrier()\n  rank 1  finished\n" in str(error)
 
 
@@ -257,14 +273,19 @@ def test_a_rank_whose_event_loop_sleeps_may_still_act(defined, name):
 
 
 def test_tasks_that_a_cell_leaves_break_no_other_cell(defined, capsys):
-    """One goes on and one raises; the next cells communicate, compute, wait for it, and are found stuck."""
+    """One goes on and one raises; the next cells communicate, compute, wait for it, and are found
+    stuck.
+    """
     px(
         defined,
         "beats = 0\nasync def beat():\n    global beats\n    while True:\n        beats += 1\n"
         "        await asyncio.sleep(0.01)\n"
         "beating = asyncio.create_task(beat())\nfailing = asyncio.create_task(fail())",
     )
-    px(defined, "before = beats\nassert await add_up() == 4\nwhile beats < before + 3:\n    await asyncio.sleep(0.01)")
+    px(
+        defined,
+        "before = beats\nassert await add_up() == 4\nwhile beats < before + 3:\n    await asyncio.sleep(0.01)",
+    )
     assert defined.run(sum_of_ranks) == [1.0, 1.0]
     error = raised(distlab.DeadlockError, px, defined, "dist.recv(torch.ones(1), src=1 - rank)")
     assert str(error).startswith("2 of 2 ranks wait for each other; nobody will send.\n")

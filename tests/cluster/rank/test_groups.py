@@ -1,4 +1,6 @@
-"""Groups that ranks make differently: which rank is first changes nothing, no rank is lost, and cells add up."""
+"""Groups that ranks make differently: which rank is first changes nothing, no rank is lost, and
+cells add up.
+"""
 
 from datetime import timedelta
 
@@ -25,7 +27,9 @@ def unharmed(usable):
 
 
 def pairs_that_share_a_rank(rank, world_size, first):
-    """Rank 2 makes its group before the others do, and waits in it, or after they have made theirs."""
+    """Rank 2 makes its group before the others do, and waits in it, or after they have made
+    theirs.
+    """
     store = dist.distributed_c10d._get_default_store()
     if (rank == 2) != (first == 2):
         store.wait(["distlab/new_group/1"])
@@ -35,9 +39,13 @@ def pairs_that_share_a_rank(rank, world_size, first):
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("first", [0, 2])
 def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
-    """Both groups and their lines, also where some ranks have gone on, or wait for a rank that has raised."""
+    """Both groups and their lines, also where some ranks have gone on, or wait for a rank that has
+    raised.
+    """
     line = f"test_groups.py:{pairs_that_share_a_rank.__code__.co_firstlineno + 5}"
-    assert str(raised(distlab.RankError, unharmed.run, pairs_that_share_a_rank, first, check=check)) == (
+    assert str(
+        raised(distlab.RankError, unharmed.run, pairs_that_share_a_rank, first, check=check)
+    ) == (
         "some ranks raised MismatchError: The ranks do not make the same group in their new_group call number 1: "
         f"rank 2 makes one of ranks 1-2 ({line}), ranks 0-1 make one of ranks 0-1 ({line}), "
         "but every rank must call new_group, even for a group that it is not in, and in the same order.\n"
@@ -48,9 +56,14 @@ def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
 
 
 def test_groups_over_several_cells(unharmed):
-    """A group that only its members have made is found out by the next one, with the line of the earlier cell."""
+    """A group that only its members have made is found out by the next one, with the line of the
+    earlier cell.
+    """
     px(unharmed, "group = dist.new_group([0, 1])")
-    px(unharmed, "other = dist.new_group([0, 2])\nassert (rank != 1) == (dist.get_rank(other) >= 0)")
+    px(
+        unharmed,
+        "other = dist.new_group([0, 2])\nassert (rank != 1) == (dist.get_rank(other) >= 0)",
+    )
     px(unharmed, "if rank < 2:\n    alone = dist.new_group([0, 1])")
     text = str(raised(distlab.RankError, px, unharmed, "dist.new_group([1, 2])"))
     assert text.startswith(
@@ -86,11 +99,15 @@ def test_a_rank_that_raises_frees_those_in_new_group(unharmed):
 
 
 def fail_before_a_group_is_built(rank, world_size):
-    """The others wait for the last rank's address: in C++, in the ranks' own store, whose client they hold."""
+    """The others wait for the last rank's address: in C++, in the ranks' own store, whose client
+    they hold.
+    """
     if rank == world_size - 1:
         raise ValueError("no groups here")
     store = dist.distributed_c10d._get_default_store()
-    dist.ProcessGroupGloo(dist.PrefixStore("by hand", store), rank, world_size, timedelta(minutes=5))
+    dist.ProcessGroupGloo(
+        dist.PrefixStore("by hand", store), rank, world_size, timedelta(minutes=5)
+    )
 
 
 def test_the_ranks_meet_again_although_a_freed_wait_holds_the_client_of_their_store(unharmed):

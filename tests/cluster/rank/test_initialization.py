@@ -1,4 +1,6 @@
-"""How ranks find each other: every init method builds and rebuilds, and a learner's own attempts spoil nothing."""
+"""How ranks find each other: every init method builds and rebuilds, and a learner's own attempts
+spoil nothing.
+"""
 
 import os
 import statistics
@@ -25,7 +27,9 @@ def variables(rank, world_size):
 
 
 def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monkeypatch):
-    """Rank 0 serves no second store, and no variable of a launcher takes part; torch 2.15 reads more of them."""
+    """Rank 0 serves no second store, and no variable of a launcher takes part; torch 2.15 reads
+    more of them.
+    """
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", AGENT):
         monkeypatch.delenv(name, raising=False)
     store = serve(listen())
@@ -35,7 +39,9 @@ def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monke
 
 @pytest.mark.parametrize("init_method", INIT_METHODS)
 def test_many_rebuilds(init_method):
-    """A group is rebuilt on the same processes without a stall; env leaves an address for the learner's own use."""
+    """A group is rebuilt on the same processes without a stall; env leaves an address for the
+    learner's own use.
+    """
     with distlab.Cluster(2, init_method=f"{init_method}://") as cluster:
         found = cluster.run(variables)
         assert [v["RANK"] for v in found] == ["0", "1"]
@@ -55,7 +61,9 @@ def test_many_rebuilds(init_method):
 
 
 def attempt(rank, world_size, arguments):
-    """One call of init_process_group instead of the cluster's group; the sum, or that there is no group."""
+    """One call of init_process_group instead of the cluster's group; the sum, or that there is no
+    group.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
     if arguments[rank] is None:
@@ -73,12 +81,15 @@ def attempt(rank, world_size, arguments):
     ("numbers", "world_size", "outcomes"),
     [
         ((0, 1), 2, [11.0, 11.0]),
-        ((0, None), 2, ["no group", "did not come"]),  # used a number for a group up, on one rank alone
+        # used a number for a group up, on one rank alone
+        ((0, None), 2, ["no group", "did not come"]),
         ((0, 1), 3, ["no group", "no group"]),
         ((0, 0), 2, ["no group", "no group"]),
     ],
 )
-def test_after_an_attempt_by_hand_the_cluster_heals(usable, tmp_path, numbers, world_size, outcomes):
+def test_after_an_attempt_by_hand_the_cluster_heals(
+    usable, tmp_path, numbers, world_size, outcomes
+):
     """A learner's group, or a failed attempt at one, is no obstacle to the cluster's own."""
     given = {"init_method": f"file://{tmp_path}/group", "world_size": world_size}
     found = usable.run(attempt, [None if n is None else {**given, "rank": n} for n in numbers])

@@ -1,4 +1,6 @@
-"""A backend that a learner writes in Python: its group is used and traced as gloo's is; test_mpi.py trains on one."""
+"""A backend that a learner writes in Python: its group is used and traced as gloo's is; test_mpi.py
+trains on one.
+"""
 
 import inspect
 import time
@@ -27,8 +29,12 @@ class Post(dist.ProcessGroup):
         """The tensors of all ranks."""
         self.turn += 1
         keys = [f"{self.turn}/{rank}" for rank in range(self.size())]
-        self.store.set(keys[self.rank()], bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()))
-        with distlab.waiting("through a store", [rank for rank in range(self.size()) if rank != self.rank()]) as wait:
+        self.store.set(
+            keys[self.rank()], bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist())
+        )
+        with distlab.waiting(
+            "through a store", [rank for rank in range(self.size()) if rank != self.rank()]
+        ) as wait:
             while not self.store.check(keys):
                 wait.check()
                 time.sleep(0.001)
@@ -55,18 +61,23 @@ def finished(tensors):
 
 
 def test_a_module_of_ones_own_registers_the_backend(tmp_path, monkeypatch):
-    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not is refused."""
+    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not
+    is refused.
+    """
     source = inspect.getsource(Post) + inspect.getsource(finished)
     (tmp_path / "my_backend.py").write_text(IMPORTS + source + REGISTERED)
     (tmp_path / "no_backend.py").write_text("import math\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    stop_what_runs()  # a cluster that replaces another one keeps its fork server, and that server's folder
+    # a cluster that replaces another one keeps its fork server, and that server's folder
+    stop_what_runs()
     with distlab.Cluster(2, backend="my_backend", timeout=30) as cluster:
         assert cluster.run(lambda rank, n: dist.get_backend()) == ["post"] * 2
         assert cluster.run(sum_of_ranks) == [1.0] * 2
         error = raised(distlab.DeadlockError, cluster.run, the_last_rank_never_comes)
-        assert str(error).startswith("Rank 0 waits in all_reduce for rank 1, which has finished without calling it.")
+        assert str(error).startswith(
+            "Rank 0 waits in all_reduce for rank 1, which has finished without calling it."
+        )
         assert cluster.run(sum_of_ranks) == [1.0] * 2
     error = raised(distlab.ClusterError, distlab.Cluster, 2, backend="no_backend")
     assert "The module no_backend must register a backend when it is imported" in str(error)
@@ -122,9 +133,17 @@ def test_ranks_have_as_long_to_connect_as_they_wait_for_each_other(tmp_path, mon
             f"  rank 1   half_NAME.py:6   {RAISES}\n"
             "Correct what rank 1 raised, then start the cluster again.",
         ),
-        (DIES, 300, "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if "),
+        (
+            DIES,
+            300,
+            "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if ",
+        ),
         (FREEZES, 300, "rank 0 raised DistStoreError: wait timeout after 2000ms"),
-        (FREEZES, 300, "\nRank 1 had not come.\nRanks wait 2 s for each other, and then 2 s for their connections."),
+        (
+            FREEZES,
+            300,
+            "\nRank 1 had not come.\nRanks wait 2 s for each other, and then 2 s for their connections.",
+        ),
     ],
     ids=["raises", "dies", "is late", "is named"],
 )
@@ -144,7 +163,11 @@ def used(rank, world_size):
     """Each function that the backend has, and one that it does not have."""
     if not hasattr(dist.Backend, "POST"):
         dist.Backend.register_backend("post", Post, devices=["cpu"])
-    group, total, known = dist.new_group(backend="post"), torch.tensor([rank + 1.0]), torch.tensor([rank + 1.0])
+    group, total, known = (
+        dist.new_group(backend="post"),
+        torch.tensor([rank + 1.0]),
+        torch.tensor([rank + 1.0]),
+    )
     dist.all_reduce(total, group=group)
     dist.broadcast(known, src=1, group=group)
     dist.barrier(group=group)
@@ -158,9 +181,13 @@ def lacking(rank, world_size):
 
 
 def test_a_group_of_a_backend_in_python(cluster):
-    """It computes, and a trace does not mind it; a method that the class does not have is named as what is missing."""
+    """It computes, and a trace does not mind it; a method that the class does not have is named as
+    what is missing.
+    """
     with cluster.trace() as trace:
         assert cluster.run(used) == [(10.0, 2.0)] * 4
     assert not trace.missing
-    with pytest.raises(distlab.RankError, match="or, if it is a Python class, has no method for this call"):
+    with pytest.raises(
+        distlab.RankError, match="or, if it is a Python class, has no method for this call"
+    ):
         cluster.run(lacking)

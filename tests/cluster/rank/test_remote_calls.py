@@ -1,4 +1,6 @@
-"""Remote procedure calls on a cluster's ranks: started again and again, served between cells, printed, interrupted."""
+"""Remote procedure calls on a cluster's ranks: started again and again, served between cells,
+printed, interrupted.
+"""
 
 import contextlib
 import os
@@ -22,7 +24,9 @@ def here():
     return vars(sys.modules["__main__"])
 
 
-ENDED = "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
+ENDED = (
+    "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
+)
 
 
 def start(rank, world_size):
@@ -33,7 +37,9 @@ def add_up(rank, world_size):
     """A call to the next rank, a value that it keeps, and one passed on."""
     to = f"worker{(rank + 1) % world_size}"
     kept = rpc.remote(to, torch.add, (torch.ones(2), rank))
-    passed = rpc.rpc_sync(f"worker{(rank + 2) % world_size}", lambda held: held.to_here().sum(), (kept,))
+    passed = rpc.rpc_sync(
+        f"worker{(rank + 2) % world_size}", lambda held: held.to_here().sum(), (kept,)
+    )
     return float(passed), kept.owner().id
 
 
@@ -59,18 +65,26 @@ def ended(cluster):
 
 
 def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
-    """After a cell that was freed, an interrupt, a death, heal and restart RPC has ended, and a new one works."""
+    """After a cell that was freed, an interrupt, a death, heal and restart RPC has ended, and a new
+    one works.
+    """
     with distlab.Cluster(3, timeout=20) as cluster:
         cluster.run(start)
         raised(distlab.RankError, cluster.run, lambda rank, n: rpc.rpc_sync("worker1", int, ("x",)))
         assert right(cluster)
         cluster.run(lambda rank, n: rpc.shutdown())
         cluster.run(start)
-        for error, function, argument in ((distlab.RankTimeout, time.sleep, 60), (distlab.RankDied, os._exit, 3)):
+        for error, function, argument in (
+            (distlab.RankTimeout, time.sleep, 60),
+            (distlab.RankDied, os._exit, 3),
+        ):
             call = lambda rank, n, *what: rank == 0 and rpc.rpc_sync("worker1", *what)  # noqa: E731
-            assert str(raised(error, cluster.run, call, function, (argument,), timeout=2)).endswith(ENDED)
+            assert str(raised(error, cluster.run, call, function, (argument,), timeout=2)).endswith(
+                ENDED
+            )
             assert ended(cluster)
-        cluster.run(lambda rank, n: rpc.shutdown())  # torch's would wait forever: rank 1 has never ended one before
+        # torch's would wait forever: rank 1 has never ended one before
+        cluster.run(lambda rank, n: rpc.shutdown())
         cluster.run(start)
         for end in (cluster.heal, cluster.interrupt):
             end()
@@ -81,17 +95,23 @@ def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
 
 
 def test_it_starts_however_the_group_was_built():
-    """By the cluster's store, whatever the group met at; not on a simulated network, where it would cost no time."""
+    """By the cluster's store, whatever the group met at; not on a simulated network, where it would
+    cost no time.
+    """
     with distlab.Cluster(3, init_method="file") as cluster:
         cluster.run(start)
         assert right(cluster)
         cluster.run(lambda rank, n: rpc.shutdown())
         with cluster.network(distlab.Network("5 us", "1 GB/s")):
-            assert "There are no remote calls on a simulated network" in str(raised(RankError, cluster.run, start))
+            assert "There are no remote calls on a simulated network" in str(
+                raised(RankError, cluster.run, start)
+            )
 
 
 def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
-    """While the function runs and afterwards; what it prints comes under its rank with the next cell."""
+    """While the function runs and afterwards; what it prints comes under its rank with the next
+    cell.
+    """
     enough = tmp_path / "enough"
 
     def begin(rank, world_size):
@@ -107,7 +127,9 @@ def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
         return calling.describe()[rank]["state"]
 
     calling.run(begin)
-    until(lambda: state(2).startswith("serving rank 0, long(...): computing, test_remote_calls.py:"))
+    until(
+        lambda: state(2).startswith("serving rank 0, long(...): computing, test_remote_calls.py:")
+    )
     assert state(3) == "serving remote calls"
     capsys.readouterr()
     enough.touch()
@@ -139,7 +161,9 @@ def test_a_name_that_torch_refuses_is_refused_at_once(cluster):
 
 
 def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sigint):
-    """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are kept."""
+    """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are
+    kept.
+    """
 
     def forever():
         while True:
@@ -159,7 +183,9 @@ def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sig
 
 
 def test_a_shutdown_waits_for_a_function_whose_caller_has_given_up(calling):
-    """The caller's limit is over, the function is not; the wait is Python's and can be ended, and RPC starts again."""
+    """The caller's limit is over, the function is not; the wait is Python's and can be ended, and
+    RPC starts again.
+    """
 
     def stop(rank, world_size):
         if rank == 0:
@@ -184,7 +210,12 @@ def test_a_trace_has_calls_and_what_they_ran(calling):
     served = {event.rank: event.seconds for event in trace.events if event.kind == "serve"}
     assert served[3] > 0.02
     assert served[1] > 0.01
-    assert sorted((message.src, message.dst) for message in trace.messages) == [(0, 1), (0, 3), (1, 0), (3, 0)]
+    assert sorted((message.src, message.dst) for message in trace.messages) == [
+        (0, 1),
+        (0, 3),
+        (1, 0),
+        (3, 0),
+    ]
     waited = [event for event in trace.events if event.kind == "remote"]
     assert all(event.seconds >= served[event.peer] for event in waited)
 

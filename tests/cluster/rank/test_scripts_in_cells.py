@@ -1,4 +1,6 @@
-"""What a cell starts and IPython would only show ends the cell: scripts of %run, modules, values without a repr."""
+"""What a cell starts and IPython would only show ends the cell: scripts of %run, modules, values
+without a repr.
+"""
 
 import pytest
 
@@ -18,7 +20,12 @@ dist.barrier()
 """
 FAILING = {  # options of %run, the script, its line that the report shows
     "an exception": ("", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
-    "in the names of cells": ("-i", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
+    "in the names of cells": (
+        "-i",
+        RAISES,
+        "raised ValueError: x",
+        "script.py:2   raise ValueError(data)",
+    ),
     "timed": ("-t", RAISES, "raised ValueError: x", "script.py:2   raise ValueError(data)"),
     "words of an exit": (
         "",
@@ -26,8 +33,18 @@ FAILING = {  # options of %run, the script, its line that the report shows
         "raised SystemExit: no such file",
         "script.py:2   sys.exit(",
     ),
-    "an exit status": ("", "import sys\nsys.exit(3)\n", "raised SystemExit: 3", "script.py:2   sys.exit(3)"),
-    "a syntax error": ("", "x = 1\nif x\n", "raised SyntaxError: expected ':'", "script.py:2   if x"),
+    "an exit status": (
+        "",
+        "import sys\nsys.exit(3)\n",
+        "raised SystemExit: 3",
+        "script.py:2   sys.exit(3)",
+    ),
+    "a syntax error": (
+        "",
+        "x = 1\nif x\n",
+        "raised SyntaxError: expected ':'",
+        "script.py:2   if x",
+    ),
 }
 
 
@@ -36,7 +53,9 @@ def test_what_a_script_raises_ends_the_cell(usable, tmp_path, name, capsys):
     """With the script's line; the cell does not go on."""
     options, script, words, line = FAILING[name]
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
-    error = raised(distlab.RankError, px, usable, f"%run {options} {tmp_path}/script.py\nprint('went on')")
+    error = raised(
+        distlab.RankError, px, usable, f"%run {options} {tmp_path}/script.py\nprint('went on')"
+    )
     assert str(error).startswith(f"ranks 0-1 {words}\n")
     assert line in str(error)
     assert capsys.readouterr() == ("", "")
@@ -63,7 +82,10 @@ RIGHT = {
     "sys.exit()": ("", "import sys\nprint('ran')\nsys.exit()\n"),
     "sys.exit(0)": ("", "import sys\nprint('ran')\nsys.exit(0)\n"),
     "a status that is ignored": ("-e", "import sys\nprint('ran')\nsys.exit(3)\n"),
-    "an exception of the past": ("", "try:\n    1 / 0\nexcept ZeroDivisionError:\n    print('ran')\n"),
+    "an exception of the past": (
+        "",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    print('ran')\n",
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""The learner's own stores: a key that nobody writes frees the ranks like a message that nobody sends."""
+"""The learner's own stores: a key that nobody writes frees the ranks like a message that nobody
+sends.
+"""
 
 import pytest
 import torch.distributed as dist
@@ -14,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("quick_watch")
 
 @pytest.fixture
 def opened(usable):
-    """Every rank has `store`, a client of one that rank 0 serves, and can use another one and its variables later."""
+    """Every rank has `store`, a client of one that rank 0 serves, and can use another one and its
+    variables later.
+    """
     usable.run(open_store, free_port())
     pids = usable.run(pid_on_rank)
     yield

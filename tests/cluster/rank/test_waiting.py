@@ -37,7 +37,10 @@ def ends(rank, world_size):
     ("program", "words"),
     [
         (never, "Rank 0 waits through a file for rank 1, which has finished."),
-        (each_other, "2 of 2 ranks wait for each other: rank 0 through a file for rank 1, rank 1 through a file for"),
+        (
+            each_other,
+            "2 of 2 ranks wait for each other: rank 0 through a file for rank 1, rank 1 through a file for",
+        ),
     ],
 )
 def test_a_wait_of_ones_own_that_cannot_end(pair, program, words):

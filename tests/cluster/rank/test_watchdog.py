@@ -1,4 +1,6 @@
-"""What goes wrong on the thread that watches a rank: the notebook says so in a line, and everything goes on."""
+"""What goes wrong on the thread that watches a rank: the notebook says so in a line, and everything
+goes on.
+"""
 
 import gc
 import os
@@ -27,7 +29,9 @@ def fails(*_, **__):
 
 
 def with_a_fault(owner, name, instead=fails):
-    """Something else is in the place of the owner's function on rank 1, until the rank has been asked a few times."""
+    """Something else is in the place of the owner's function on rank 1, until the rank has been
+    asked a few times.
+    """
     original, calls = getattr(owner, name), []
 
     def noted(*args):
@@ -60,7 +64,9 @@ def decoding_fails(rank, world_size):
 
 def health(rank, world_size):
     """Whether garbage is collected on this rank, and its watchdogs."""
-    return gc.isenabled(), [thread.name for thread in threading.enumerate() if isinstance(thread, watchdog.Watchdog)]
+    return gc.isenabled(), [
+        thread.name for thread in threading.enumerate() if isinstance(thread, watchdog.Watchdog)
+    ]
 
 
 RAISED = f"ZeroDivisionError: of a test, in two lines (test_watchdog.py, line {fails.__code__.co_firstlineno + 1})"
@@ -98,7 +104,9 @@ def connection_ends(rank, world_size):
 
 
 def thread_ends(rank, world_size):
-    """When it is asked for the first time it cannot even receive: what is left is to close the connection."""
+    """When it is asked for the first time it cannot even receive: what is left is to close the
+    connection.
+    """
     if rank == 1:
         watchdog.running()._act = fails
         wait_for_its_end()
@@ -115,7 +123,9 @@ LOST = "Since the last cell, rank 1 was cut off from the notebook. A new process
 @pytest.mark.parametrize("program", [connection_ends, thread_ends])
 @pytest.mark.parametrize("call", [sum_of_ranks, stuck], ids=["a cell", "a deadlock"])
 def test_a_rank_without_its_watchdog_is_replaced(usable, capfd, program, call):
-    """As a dead one is: nothing could free it; the other rank keeps its variables, and deadlocks are proven."""
+    """As a dead one is: nothing could free it; the other rank keeps its variables, and deadlocks
+    are proven.
+    """
     usable.ranks._trouble_shown = True
     usable.push({"kept": 5})
     before = usable.run(pid_on_rank)
@@ -146,7 +156,9 @@ def test_a_rank_that_is_cut_off_in_a_cell_can_still_be_ended(usable):
     assert usable.pull("kept", ranks=[0]) == [5]
 
 
-@pytest.mark.parametrize("act", [lambda c: c.heal(), lambda c: c.interrupt()], ids=["heal", "interrupt"])
+@pytest.mark.parametrize(
+    "act", [lambda c: c.heal(), lambda c: c.interrupt()], ids=["heal", "interrupt"]
+)
 def test_heal_and_interrupt_replace_it_too(usable, capfd, act):
     """Whatever is called next."""
     pid = usable.run(pid_on_rank)[1]

@@ -29,7 +29,9 @@ def cluster(nothing_left, on_gloo):
         with cluster.network(NETWORK):
             yield cluster
         assert cluster.run(lambda rank, world_size: dist.get_backend()) == ["gloo"] * 3
-        with pytest.raises(distlab.ClusterError, match=r"^This cluster has no virtual clock: it runs in real time"):
+        with pytest.raises(
+            distlab.ClusterError, match=r"^This cluster has no virtual clock: it runs in real time"
+        ):
             cluster.clock()
 
 
@@ -46,7 +48,9 @@ def close(formula):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_gives_what_it_gives_on_gloo(on_gloo, cluster, name):
-    """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and time passes."""
+    """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and
+    time passes.
+    """
     before = cluster.clock()
     assert outcome(cluster, PROGRAMS[name]) == on_gloo[name]
     assert cluster.clock() > before or isinstance(on_gloo[name], str)
@@ -89,7 +93,9 @@ def train(rank, world_size):
 
 
 def test_training_takes_the_same_time_on_every_run(cluster):
-    """Counted operations, buckets from C++ and a straggler: equal to the bit, and longer than without."""
+    """Counted operations, buckets from C++ and a straggler: equal to the bit, and longer than
+    without.
+    """
     device = Device(flops="1 GFLOP/s")
     slow = Network("5 us", "25 GB/s", device=device, stragglers={1: 2.0})
     found = {}
@@ -99,7 +105,8 @@ def test_training_takes_the_same_time_on_every_run(cluster):
             found.setdefault(str(network.stragglers), set()).add(cluster.clock())
     assert [len(times) for times in found.values()] == [1, 1]
     with_straggler, without = (times.pop() for times in found.values())
-    # forward and both halves of backward, for 8 layers but the first one's input, of 4 x 64 x 64 multiply-adds each
+    # forward and both halves of backward, for 8 layers but the first one's input, of 4 x 64 x 64
+    # multiply-adds each
     computing = 3 * (2 * 4 * 64 * 64) * (3 * 8 - 1) / 1e9
     assert computing < without < 1.2 * computing < with_straggler
 
@@ -120,8 +127,12 @@ def chain(rank, world_size, completed):
 
 
 def test_callbacks_take_the_same_time_on_whichever_thread_they_run(cluster):
-    """On that of gloo at the end of the operation, or at once on the program's own where it has ended already."""
-    with cluster.network(Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=Device("1 GFLOP/s"))):
+    """On that of gloo at the end of the operation, or at once on the program's own where it has
+    ended already.
+    """
+    with cluster.network(
+        Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=Device("1 GFLOP/s"))
+    ):
         takes = 2 * (algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA) + 2 * 64**3 / 1e9)
         for completed in (False, True) * 3:
             assert seconds(cluster, chain, completed) == close(takes)
@@ -131,7 +142,9 @@ def test_an_error_in_a_callback_of_a_hook_is_the_one_that_is_shown(cluster):
     def program(rank, world_size):
         ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         in_flight = lambda bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future()  # noqa: E731
-        ddp.register_comm_hook(None, lambda state, bucket: in_flight(bucket).then(lambda future: 1 / 0))
+        ddp.register_comm_hook(
+            None, lambda state, bucket: in_flight(bucket).then(lambda future: 1 / 0)
+        )
         ddp(torch.ones(1, 4)).sum().backward()
 
     with pytest.raises(distlab.RanksFailed, match="ZeroDivisionError: division by zero"):
@@ -143,7 +156,9 @@ def test_a_callback_that_has_not_begun_goes_on_in_a_later_cell(cluster):
         main = sys.modules["__main__"]
         main.group = dist.new_group()
         if rank != 1:
-            future = dist.all_reduce(torch.ones(3 << 14), group=main.group, async_op=True).get_future()
+            future = dist.all_reduce(
+                torch.ones(3 << 14), group=main.group, async_op=True
+            ).get_future()
             main.future = future.then(lambda _: distlab.compute(1e-3))
 
     def end(rank, world_size):
@@ -158,12 +173,19 @@ def test_a_callback_that_has_not_begun_goes_on_in_a_later_cell(cluster):
 
 
 def test_what_some_ranks_measure_is_their_own_call(cluster):
-    """Not what they and the others did before, of which they know only their half; the clocks have all of it."""
+    """Not what they and the others did before, of which they know only their half; the clocks have
+    all of it.
+    """
 
     def fn(rank, world_size):
         pair, zeros = dist.new_group([0, 1]), torch.zeros(1000)
         dist.barrier()
-        return rank < 2 and measure(lambda tensor: dist.broadcast(tensor, src=0, group=pair), zeros, group=pair).seconds
+        return (
+            rank < 2
+            and measure(
+                lambda tensor: dist.broadcast(tensor, src=0, group=pair), zeros, group=pair
+            ).seconds
+        )
 
     before, message = cluster.clock(), ALPHA + 4000 * BETA
     assert cluster.run(fn) == [close(message), close(message), False]
@@ -171,7 +193,9 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
 
 
 def test_a_trace_is_of_virtual_time(cluster):
-    """Messages from when they leave to when they arrive, computing beside a collective, and waits; exact."""
+    """Messages from when they leave to when they arrive, computing beside a collective, and waits;
+    exact.
+    """
 
     def program(rank, world_size):
         reduce_by(rank, world_size, "ring", 3 << 16)
@@ -193,8 +217,16 @@ def test_a_trace_is_of_virtual_time(cluster):
     (collective,) = trace.collectives
     assert [event.start for event in collective.events] == close([whole] * 3)
     assert [event.end for event in collective.events] == close([2 * whole] * 3)
-    of_rank_0 = [(event.kind, event.op) for event in trace.events if event.rank == 0 and event.start >= 0.99 * whole]
-    assert of_rank_0[:3] == [("collective", "all_reduce"), ("compute", "compute"), ("wait", "all_reduce")]
+    of_rank_0 = [
+        (event.kind, event.op)
+        for event in trace.events
+        if event.rank == 0 and event.start >= 0.99 * whole
+    ]
+    assert of_rank_0[:3] == [
+        ("collective", "all_reduce"),
+        ("compute", "compute"),
+        ("wait", "all_reduce"),
+    ]
     assert trace.seconds == close(max(2 * whole, whole + 3e-5))
 
 
@@ -210,15 +242,23 @@ def test_after_a_fault_the_clock_begins_anew_on_the_same_machines(cluster, progr
     with pytest.raises(error):
         cluster.run(program)
     assert cluster.clock() == 0.0
-    assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA))
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(
+        algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "network"),
-    [("a Network", "fast"), ("of 3 ranks", Network(hosts=[2, 2], inside=Link(0, 1), between=Link(0, 1)))],
+    [
+        ("a Network", "fast"),
+        ("of 3 ranks", Network(hosts=[2, 2], inside=Link(0, 1), between=Link(0, 1))),
+    ],
 )
 def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
-    with pytest.raises(distlab.DistlabError, match=f"^network must be {words}, "), cluster.network(network):
+    with (
+        pytest.raises(distlab.DistlabError, match=f"^network must be {words}, "),
+        cluster.network(network),
+    ):
         pass
 
 
@@ -232,4 +272,6 @@ def many_small_sums_and_a_recv(rank, world_size):
 def test_more_small_works_than_are_kept_hide_no_deadlock(cluster, quick_watch):
     """Nobody waits for them: they are kept, and what waits is still found."""
     error = raised(distlab.DeadlockError, cluster.run, many_small_sums_and_a_recv)
-    assert str(error).startswith("Rank 0 waits for a message from rank 1, which has finished without sending it.")
+    assert str(error).startswith(
+        "Rank 0 waits for a message from rank 1, which has finished without sending it."
+    )

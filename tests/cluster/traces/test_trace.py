@@ -1,4 +1,6 @@
-"""cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is left afterwards."""
+"""cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is
+left afterwards.
+"""
 
 import os
 import sys
@@ -29,7 +31,9 @@ def of(trace, rank, kind):
 
 
 def traced(cluster, program):
-    """The trace of a program, in which no recv is over before its send began, events are in order, nothing failed."""
+    """The trace of a program, in which no recv is over before its send began, events are in order,
+    nothing failed.
+    """
     with cluster.trace() as trace:
         cluster.run(program)
     for message in trace.messages:
@@ -41,7 +45,9 @@ def traced(cluster, program):
 
 
 def test_groups(usable):
-    """Messages and collectives of groups with the same ranks and tags are kept apart; peers are ranks of the world."""
+    """Messages and collectives of groups with the same ranks and tags are kept apart; peers are
+    ranks of the world.
+    """
 
     def twice(rank, world_size):
         odd, tensor, works = dist.new_group([3, 1]), torch.zeros(2), []
@@ -57,7 +63,9 @@ def test_groups(usable):
     trace = traced(usable, twice)
     found = {(m.src, m.dst, len(m.group), m.num_bytes, m.matched) for m in trace.messages}
     assert found == {(1, 3, 2, 4, True), (1, 3, 4, 8, True)}
-    assert [(sorted(c.group), c.complete) for c in trace.collectives if c.op == "all_reduce"] == [([1, 3], True)]
+    assert [(sorted(c.group), c.complete) for c in trace.collectives if c.op == "all_reduce"] == [
+        ([1, 3], True)
+    ]
 
 
 def test_immediate_batched_and_from_anybody(usable):
@@ -69,7 +77,9 @@ def test_immediate_batched_and_from_anybody(usable):
             dist.recv(tensor)
         if rank > 0:
             dist.send(tensor, 0)
-        ops = [dist.P2POp(call, torch.zeros(1), rank ^ 1, tag=1) for call in (dist.isend, dist.irecv)]
+        ops = [
+            dist.P2POp(call, torch.zeros(1), rank ^ 1, tag=1) for call in (dist.isend, dist.irecv)
+        ]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
@@ -81,7 +91,9 @@ def test_immediate_batched_and_from_anybody(usable):
 
 
 def test_collectives(usable):
-    """Each collective is one event a rank under the name that the program called, with the bytes that a rank gives."""
+    """Each collective is one event a rank under the name that the program called, with the bytes
+    that a rank gives.
+    """
 
     def program(rank, world_size):
         one, four = torch.zeros(100), [torch.zeros(100) for _ in range(4)]
@@ -105,9 +117,15 @@ def test_collectives(usable):
     ]
     trace = traced(usable, program)
     assert [call.op for call in trace.collectives].count("all_gather_object") == 2
-    assert [(e.op, e.num_bytes, e.peer) for e in of(trace, 0, "collective") if "object" not in e.op] == expected
+    assert [
+        (e.op, e.num_bytes, e.peer) for e in of(trace, 0, "collective") if "object" not in e.op
+    ] == expected
     for collective in trace.collectives:
-        assert (collective.complete, collective.group, len(collective.events)) == (True, (0, 1, 2, 3), 4)
+        assert (collective.complete, collective.group, len(collective.events)) == (
+            True,
+            (0, 1, 2, 3),
+            4,
+        )
         assert all(event.blocking for event in collective.events)
     assert trace.messages == []
 
@@ -132,7 +150,9 @@ def test_what_was_recorded_before_an_error_is_kept(usable):
 
 
 def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
-    """After heal() the new group's messages are matched, and the old one's are not taken for theirs."""
+    """After heal() the new group's messages are matched, and the old one's are not taken for
+    theirs.
+    """
 
     def post(rank, world_size):
         if rank == 0:
@@ -142,18 +162,25 @@ def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
         usable.run(post)
         usable.heal()
         usable.run(ring, 1)
-    assert ends(trace) == sorted([(1, 0, 0, 4, False), *((r, (r + 1) % 4, 0, 400, True) for r in range(4))])
+    assert ends(trace) == sorted(
+        [(1, 0, 0, 4, False), *((r, (r + 1) % 4, 0, 400, True) for r in range(4))]
+    )
 
 
 def test_a_rank_that_was_replaced(usable):
     """Messages between the new process and those that lived on are matched."""
-    raised(distlab.RankDied, usable.run, lambda rank, world_size: os._exit(1) if rank == 3 else dist.barrier())
+    raised(
+        distlab.RankDied,
+        usable.run,
+        lambda rank, world_size: os._exit(1) if rank == 3 else dist.barrier(),
+    )
     trace = traced(usable, lambda rank, world_size: ring(rank, world_size, steps=1))
     assert ends(trace) == [(rank, (rank + 1) % 4, 0, 400, True) for rank in range(4)]
 
 
 def test_some_ranks_only(usable):
-    """Ranks that are not traced record nothing; that a message goes to one of them is known, and not its other end.
+    """Ranks that are not traced record nothing; that a message goes to one of them is known, and
+    not its other end.
 
     A second trace is refused meanwhile.
     """
@@ -170,7 +197,9 @@ def test_some_ranks_only(usable):
 
 
 def test_a_profiler_of_the_programs_own(usable):
-    """A trace does not begin while one runs; one that the program starts ends the trace's, and the trace says so."""
+    """A trace does not begin while one runs; one that the program starts ends the trace's, and the
+    trace says so.
+    """
 
     def begin(rank, world_size):
         sys.modules["__main__"].mine = own = torch.autograd.profiler.profile(use_kineto=True)
@@ -187,5 +216,9 @@ def test_a_profiler_of_the_programs_own(usable):
     with usable.trace() as trace:
         usable.run(begin, ranks=[1])
         usable.run(end, ranks=[1])
-    assert trace.missing == {1: "the code there used a profiler of its own, which ended the trace's"}
-    assert usable.run(lambda rank, world_size: torch._C._autograd._profiler_enabled()) == [False] * 4
+    assert trace.missing == {
+        1: "the code there used a profiler of its own, which ended the trace's"
+    }
+    assert (
+        usable.run(lambda rank, world_size: torch._C._autograd._profiler_enabled()) == [False] * 4
+    )

@@ -16,24 +16,35 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
             cluster.run(ring, 1)
         assert trace.missing == {1: "its process ended, and another took its place"}
         assert {event.rank for event in trace.events} == {0, 2}
-        assert [(m.src, m.dst, m.matched, m.traced) for m in trace.messages if m.matched] == [(2, 0, True, True)]
+        assert [(m.src, m.dst, m.matched, m.traced) for m in trace.messages if m.matched] == [
+            (2, 0, True, True)
+        ]
         assert all(not m.traced for m in trace.messages if not m.matched)
         with cluster.trace() as trace:
             cluster.stop()
         reason = "the cluster was stopped before the end of the trace"
         assert trace.missing == {0: reason, 1: reason, 2: reason}
-        assert repr(trace).endswith(f"nothing recorded\nNothing was recorded on ranks 0-2: {reason}.")
-        with pytest.raises(distlab.ClusterError, match=r"^This cluster was stopped\. Make one"), cluster.trace():
+        assert repr(trace).endswith(
+            f"nothing recorded\nNothing was recorded on ranks 0-2: {reason}."
+        )
+        with (
+            pytest.raises(distlab.ClusterError, match=r"^This cluster was stopped\. Make one"),
+            cluster.trace(),
+        ):
             pass
 
 
 def test_px_trace(notebook):
-    """%%px --trace shows what the cell wrote, then the picture; of a cell without a call of torch's, words."""
+    """%%px --trace shows what the cell wrote, then the picture; of a cell without a call of
+    torch's, words.
+    """
     wrote, drew = notebook.run("%%px --trace\nprint('hello')\ndist.all_reduce(torch.ones(1))")
     assert wrote["data"]["text/plain"] == "ranks 0-1: hello"
     assert drew["data"]["image/png"].startswith("iVBOR")
     (message,) = notebook.run("%%px --trace --targets 1\nx = 1")
-    assert message["data"] == {"text/plain": "Trace: 1 rank, nothing recorded: torch was not called"}
+    assert message["data"] == {
+        "text/plain": "Trace: 1 rank, nothing recorded: torch was not called"
+    }
 
 
 def test_px_trace_of_a_cell_that_fails(notebook):

@@ -1,4 +1,6 @@
-"""What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a verdict on a value."""
+"""What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a
+verdict on a value.
+"""
 
 import errno
 import html
@@ -44,15 +46,22 @@ def test_an_unknown_name_is_refused():
     }
     for name, advice in {**said, "": lists, "something else": lists, 3: lists}.items():
         for function in (distlab.check, distlab.hint):
-            assert str(refused(function, name, 1)) == f"name must be that of an exercise, got {name!r}. {advice}"
+            assert (
+                str(refused(function, name, 1))
+                == f"name must be that of an exercise, got {name!r}. {advice}"
+            )
 
 
 def test_hints_come_in_stages():
     """Each says how to get the next one; one that is not there is refused."""
     first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
-    assert first.endswith('\n(Hint 1 of 3 for 3.1 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))')
+    assert first.endswith(
+        '\n(Hint 1 of 3 for 3.1 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))'
+    )
     assert last.endswith("\n(Hint 3 of 3 for 3.1 Ring all-reduce.)")
-    words = 'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
+    words = (
+        'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
+    )
     assert str(refused(distlab.hint, "ring_all_reduce", 4)) == words
 
 
@@ -84,11 +93,18 @@ def two_numbers(answer):
     ],
 )
 def test_a_question_is_judged_at_once(answer, words):
-    """Floats within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest; any type."""
+    """Floats within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest;
+    any type.
+    """
     assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
 
 
-NOT_PROGRESS = ["{", '{"passed": 3}', '{"passed": [1, "no_such_exercise"]}', '{"passed": [], "best": {"swap": "fast"}}']
+NOT_PROGRESS = [
+    "{",
+    '{"passed": 3}',
+    '{"passed": [1, "no_such_exercise"]}',
+    '{"passed": [], "best": {"swap": "fast"}}',
+]
 
 
 @pytest.mark.parametrize("content", [*NOT_PROGRESS, None])
@@ -135,18 +151,24 @@ def remember_forty(kernel, both_are_there):
 def test_two_notebooks_keep_each_others_exercises(progress_file):
     """Neither writes over what the other has just passed, and nothing else is left in the folder."""
     both_are_there = threading.Barrier(2)
-    kernels = [threading.Thread(target=remember_forty, args=(name, both_are_there)) for name in "ab"]
+    kernels = [
+        threading.Thread(target=remember_forty, args=(name, both_are_there)) for name in "ab"
+    ]
     for kernel in kernels:
         kernel.start()
     for kernel in kernels:
         kernel.join()
     passed = json.loads(progress_file.read_text())["passed"]
-    assert sorted(passed) == sorted(f"exercise {number} of {kernel}" for number in range(40) for kernel in "ab")
+    assert sorted(passed) == sorted(
+        f"exercise {number} of {kernel}" for number in range(40) for kernel in "ab"
+    )
     assert list(progress_file.parent.iterdir()) == [progress_file]
 
 
 def test_progress_names_the_labs_beside_it(monkeypatch):
-    """The title of a lab whose notebook is in the folder is a link in HTML; where there are no files, it is a text."""
+    """The title of a lab whose notebook is in the folder is a link in HTML; where there are no
+    files, it is a text.
+    """
     monkeypatch.chdir(ROOT / "notebooks")
     shown = distlab.progress()
     (row,) = [row for row in shown.rows if row[0] == "05"]
@@ -159,17 +181,23 @@ def test_progress_names_the_labs_beside_it(monkeypatch):
 
 
 VERDICTS = {
-    check.Verdict("my_square", True, words="4 cases."): "1.1 A number of its own|passed|4 cases.\nNext: 2.1 In place",
+    check.Verdict(
+        "my_square", True, words="4 cases."
+    ): "1.1 A number of its own|passed|4 cases.\nNext: 2.1 In place",
     check.Verdict("my_square", False, words="Wrong."): "1.1 A number of its own|not yet|"
     'Wrong.\nStuck? distlab.hint("my_square")',
-    check.Verdict("who_waits_for_whom", True, words="It does."): "6.1 Two polite senders|passed|It does.",
+    check.Verdict(
+        "who_waits_for_whom", True, words="It does."
+    ): "6.1 Two polite senders|passed|It does.",
     check.Verdict("my_own", False, words="Wrong."): "my_own|not yet|Wrong.",
 }
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_verdict_says_what_to_do_next(verdict):
-    """In a notebook: the exercise as the page calls it, and then the next exercise of the lab, or how to get a hint."""
+    """In a notebook: the exercise as the page calls it, and then the next exercise of the lab, or
+    how to get a hint.
+    """
     shown = html.unescape(re.sub("<[^>]+>", "", verdict._repr_html_()))
     title, state, words = re.fullmatch("(.*): \u00a0(.*)\u00a0 ((?s:.*))", shown).groups()
     assert f"{title}|{state}|{words}" == VERDICTS[verdict]

@@ -13,8 +13,27 @@ from distlab.checking.observed import Observed, Other, Record, from_bytes, to_by
 from distlab.simulated.events import Callback, Collective, PointToPoint, Wait
 
 VALUES = [
-    *(None, True, 3, 2**70, 1.5, "text", b"bytes", 1 + 2j, [1, [2.0]], (1, "a"), {"a": [1]}, {1, 2}, frozenset({3})),
-    *(torch.arange(6).reshape(2, 3), torch.tensor(1.5, dtype=torch.bfloat16), torch.empty(0, 2), torch.ones(4)[::2]),
+    *(
+        None,
+        True,
+        3,
+        2**70,
+        1.5,
+        "text",
+        b"bytes",
+        1 + 2j,
+        [1, [2.0]],
+        (1, "a"),
+        {"a": [1]},
+        {1, 2},
+        frozenset({3}),
+    ),
+    *(
+        torch.arange(6).reshape(2, 3),
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        torch.empty(0, 2),
+        torch.ones(4)[::2],
+    ),
     *(torch.arange(4.0).reshape(2, 2)[:, 0], torch.tensor([True]), numpy.arange(3.0)),
 ]
 EVENTS = [
@@ -92,7 +111,9 @@ def test_other_types_travel_as_words():
     "data",
     [b"", b"[]", b"{}", b"\xff", json.dumps({"value": ["tensor", "load", [1], ""]}).encode()]
     + [
-        json.dumps({"value": value, "given": ["tuple", []], "events": events, "printed": "", "changed": ""}).encode()
+        json.dumps(
+            {"value": value, "given": ["tuple", []], "events": events, "printed": "", "changed": ""}
+        ).encode()
         for value, events in [
             (["tensor", "load", [1], ""], []),
             (["tensor", "float32", [2], "AAAA"], []),
@@ -111,10 +132,21 @@ def test_other_bytes_are_refused(data):
 
 @pytest.mark.parametrize(
     ("expected", "actual"),
-    [(1, Any()), (1, True), (1, 2), (1.0, float("nan")), ("a", 1), ([1], [1, 2]), (None, 3), (torch.ones(1), [1.0])],
+    [
+        (1, Any()),
+        (1, True),
+        (1, 2),
+        (1.0, float("nan")),
+        ("a", 1),
+        ([1], [1, 2]),
+        (None, 3),
+        (torch.ones(1), [1.0]),
+    ],
 )
 def test_a_wrong_value_is_wrong(expected, actual):
-    """None, too, where another rank has something: the second rank of each case returns what it should."""
+    """None, too, where another rank has something: the second rank of each case returns what it
+    should.
+    """
     somewhere = 3 if expected is None else expected
     first, second = outcomes([expected, somewhere], [actual, somewhere])
     assert (first.right, second.right) == (False, True)
@@ -126,6 +158,9 @@ def test_what_is_none_on_every_rank_matches_anything():
 
 def test_the_words_say_what_to_change():
     tensor = torch.ones(2)
-    assert outcomes([tensor + 1], [tensor], (tensor,))[0].why == "What is returned is a tensor as it was given."
+    assert (
+        outcomes([tensor + 1], [tensor], (tensor,))[0].why
+        == "What is returned is a tensor as it was given."
+    )
     assert outcomes([1, None], [1, 1])[1].why == "Nothing should be returned here."
     assert outcomes([1], [Any()])[0].why == "Its type should be int, not Any."

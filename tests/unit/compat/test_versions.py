@@ -1,4 +1,6 @@
-"""Which Pythons and versions of torch are tried: written in one place each, and a newer torch is named in a warning."""
+"""Which Pythons and versions of torch are tried: written in one place each, and a newer torch is
+named in a warning.
+"""
 
 import re
 from importlib import metadata
@@ -14,7 +16,11 @@ from tests.tool import ROOT
 @pytest.fixture
 def pairs():
     """The pairs that `make matrix` tries by default."""
-    return re.search(r"^MATRIX \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE).group(1).split()
+    return (
+        re.search(r"^MATRIX \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        .group(1)
+        .split()
+    )
 
 
 @pytest.mark.parametrize("version", ["2.9.0", compat.NEWEST_TORCH + ".post1+cu130"])
@@ -26,7 +32,9 @@ def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
 
 
 def test_cluster_warns_without_importing_torch():
-    """It names both versions and what to do, once, at the learner's line, and costs the notebook's process no torch."""
+    """It names both versions and what to do, once, at the learner's line, and costs the notebook's
+    process no torch.
+    """
     program = (
         "import sys, distlab\nfrom importlib import metadata\n"
         "metadata.version = lambda name: '99.1.0+cpu'\n"
@@ -44,13 +52,17 @@ def test_cluster_warns_without_importing_torch():
 
 
 def test_the_matrix_has_all_that_is_supported(pairs):
-    """Every Python, and the oldest, pinned and newest torch are in it, as in docs/install.md and the workflow."""
+    """Every Python, and the oldest, pinned and newest torch are in it, as in docs/install.md and
+    the workflow.
+    """
     pythons, torches = zip(*(pair.split(":") for pair in pairs), strict=True)
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)
     pinned = re.search(r"(?m)^torch==([\d.]+)", (ROOT / "constraints.txt").read_text()).group(1)
     assert {f"{oldest}.0", pinned, compat.NEWEST_TORCH} <= set(torches)
-    rows = re.findall(r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "docs/install.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| (3\.\d+) \| ([\d.]+) \|", (ROOT / "docs/install.md").read_text(), flags=re.MULTILINE
+    )
     assert [":".join(row) for row in rows] == pairs
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]
     assert tuple(job["strategy"]["matrix"]["python"]) == pythons

@@ -24,7 +24,8 @@ NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_adds_each_rank_once_everywhere(name):
-    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1 in each chunk.
+    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1
+    in each chunk.
 
     So `holdings` grow from one's own tensor in every chunk to all.
     """
@@ -37,7 +38,9 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
             for m in step:
                 for chunk in m.chunks:
                     carried = before[m.src][chunk] if m.origin is None else own[m.origin]
-                    state[m.dst][chunk] = carried + (state[m.dst][chunk] if m.operation == "reduce" else 0)
+                    state[m.dst][chunk] = carried + (
+                        state[m.dst][chunk] if m.operation == "reduce" else 0
+                    )
         assert state == [[sum(own)] * plan.num_chunks] * n, (name, n)
         states = holdings(plan)
         assert len(states) == len(plan.steps) + 1
@@ -51,10 +54,14 @@ def test_every_schedule_adds_each_rank_once_everywhere(name):
 RING = ALL_REDUCE["ring"]
 REFUSED = {
     "name must be one of 'naive', 'whole ring', 'ring', ": lambda: schedule("best", 4),
-    "op must be dist.ReduceOp.SUM, PRODUCT, MIN or MAX, got 'sum'. ": lambda: RING(torch.ones(2), "sum"),
+    "op must be dist.ReduceOp.SUM, PRODUCT, MIN or MAX, got 'sum'. ": lambda: RING(
+        torch.ones(2), "sum"
+    ),
     "tensor must be a torch.Tensor, got [1.0]. ": lambda: RING([1.0]),
     "tensor must be dense, on the CPU and contiguous, ": lambda: RING(torch.ones(2, 3).t()),
-    "group must be a process group that this rank is in, got -100. ": lambda: RING(torch.ones(2), group=NOT_A_MEMBER),
+    "group must be a process group that this rank is in, got -100. ": lambda: RING(
+        torch.ones(2), group=NOT_A_MEMBER
+    ),
 }
 
 
@@ -70,7 +77,8 @@ def test_bad_arguments_are_refused_in_words(message, call):
 @pytest.fixture
 def short_slots(monkeypatch):
     """Slots of 4 kB and 512 B, so that small tensors fill them."""
-    module = importlib.import_module("distlab_course.algorithms.shared_memory")  # the package has a function so named
+    # the package has a function so named
+    module = importlib.import_module("distlab_course.algorithms.shared_memory")
     monkeypatch.setattr(module, "LARGE_BYTES", 1 << 12)
     monkeypatch.setattr(module, "SMALL_BYTES", 1 << 9)
 
@@ -89,13 +97,24 @@ def number_of(rank, size, dtype, seed):
 
 @pytest.mark.parametrize("slow", range(3))
 def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
-    """One rank looks at the memory only when the others have written all that they can for the next meeting.
+    """One rank looks at the memory only when the others have written all that they can for the next
+    meeting.
 
-    Calls of sizes around every boundary follow each other, so that a write into what a slow rank has yet to read shows.
+    Calls of sizes around every boundary follow each other, so that a write into what a slow rank
+    has yet to read shows.
     """
     n = 3
     large, small = slot_bytes(n)
-    numels = [1, n - 1, small // 4, small // 4 + 1, large // 8, large // 4, large // 4 + n + 1, 3 * large // 4]
+    numels = [
+        1,
+        n - 1,
+        small // 4,
+        small // 4 + 1,
+        large // 8,
+        large // 4,
+        large // 4 + n + 1,
+        3 * large // 4,
+    ]
     calls = [numel for pair in itertools.product(numels, repeat=2) for numel in pair]
     entered, change = [0] * n, threading.Condition()
 
@@ -110,14 +129,18 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
             if view.rank == slow:
                 others = [rank for rank in range(n) if rank != slow]
                 with change:
-                    change.wait_for(lambda: all(entered[rank] > entered[slow] for rank in others), 20)
+                    change.wait_for(
+                        lambda: all(entered[rank] > entered[slow] for rank in others), 20
+                    )
 
         view.meet = meet
         wrong = []
         for seed, numel in enumerate(calls):
             mine = number_of(view.rank, numel, torch.float32, seed)
             reduce_in(view, mine, torch.add)
-            if not torch.equal(mine, sum(number_of(rank, numel, torch.float32, seed) for rank in range(n))):
+            if not torch.equal(
+                mine, sum(number_of(rank, numel, torch.float32, seed) for rank in range(n))
+            ):
                 wrong.append((seed, numel))
         with change:
             entered[view.rank] += 1

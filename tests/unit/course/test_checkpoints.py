@@ -1,4 +1,6 @@
-"""Checkpoints of one process: what comes back, what is refused by name, and that a failed save loses nothing."""
+"""Checkpoints of one process: what comes back, what is refused by name, and that a failed save
+loses nothing.
+"""
 
 import os
 
@@ -36,8 +38,14 @@ def saved(tmp_path):
 @pytest.mark.parametrize(
     ("other", "found"),
     [
-        ({"layers": 2}, "model, got {} with '2.weight', which is float32[2, 4] there and missing in the model"),
-        ({"kind": torch.optim.Adam}, "optimizer, got {} with SGD of 6 parameters, and the optimizer is Adam"),
+        (
+            {"layers": 2},
+            "model, got {} with '2.weight', which is float32[2, 4] there and missing in the model",
+        ),
+        (
+            {"kind": torch.optim.Adam},
+            "optimizer, got {} with SGD of 6 parameters, and the optimizer is Adam",
+        ),
     ],
 )
 def test_another_architecture_is_refused(saved, other, found):
@@ -50,28 +58,38 @@ def test_another_architecture_is_refused(saved, other, found):
 
 
 def test_weights_alone(saved):
-    """A checkpoint of weights alone can be loaded without an optimizer, one of torch.save's with torch.load."""
+    """A checkpoint of weights alone can be loaded without an optimizer, one of torch.save's with
+    torch.load.
+    """
     model, optimizer = make()
     checkpoints.save(saved, model, losses=[0.5, 0.25])
-    assert "with no optimizer, and the optimizer is SGD" in refused(checkpoints.load, saved, model, optimizer)
+    assert "with no optimizer, and the optimizer is SGD" in refused(
+        checkpoints.load, saved, model, optimizer
+    )
     assert checkpoints.load(saved, model)["losses"] == [0.5, 0.25]
     torch.save(model.state_dict(), saved)
     assert "which is another. Load it with torch.load." in refused(checkpoints.load, saved, model)
 
 
-@pytest.mark.parametrize(("value", "name"), [(numpy.cos(0.1), "multiarray"), (nn.Linear(1, 1), "linear.Linear")])
+@pytest.mark.parametrize(
+    ("value", "name"), [(numpy.cos(0.1), "multiarray"), (nn.Linear(1, 1), "linear.Linear")]
+)
 def test_what_cannot_be_loaded_safely_is_not_saved(saved, value, name):
     """What `load` would not read is refused by its class, and the file that was there stays."""
     before = saved.read_bytes()
     message = refused(checkpoints.save, saved, *make(), epoch=value)
-    assert message.startswith("What is saved must be numbers, texts, tensors, and lists and dicts of them, got ")
+    assert message.startswith(
+        "What is saved must be numbers, texts, tensors, and lists and dicts of them, got "
+    )
     assert name in message
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == ["digits.pt"]
 
 
 def test_a_full_disk_loses_nothing(saved, monkeypatch):
-    """Where the new file cannot be written the old one is whole, nothing lies beside it, and the error says both."""
+    """Where the new file cannot be written the old one is whole, nothing lies beside it, and the
+    error says both.
+    """
     before = saved.read_bytes()
 
     def full(descriptor):

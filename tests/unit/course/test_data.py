@@ -23,11 +23,15 @@ def test_partitions_use_every_sample_once(parts):
     assert sorted(sample for part in found for sample in part) == list(range(101))
     assert {len(part) for part in found} <= {101 // parts, 101 // parts + 1}
     assert found == [list(part) for part in data.partition(range(101), parts, seed=7)]
-    assert parts == 101 or found != [list(part) for part in data.partition(range(101), parts, seed=8)]
+    assert parts == 101 or found != [
+        list(part) for part in data.partition(range(101), parts, seed=8)
+    ]
 
 
 REFUSED = {
-    "parts must be a whole number from 1 to 10, got 11. Use fewer": lambda: data.partition(range(10), 11),
+    "parts must be a whole number from 1 to 10, got 11. Use fewer": lambda: data.partition(
+        range(10), 11
+    ),
     "name must be one of 'digits', 'mnist', 'cifar10', got 'mnits'. ": lambda: data.load("mnits"),
 }
 
@@ -42,7 +46,9 @@ def test_bad_arguments_are_refused(message, call):
 
 
 def test_digits_are_scikit_learns():
-    """The two parts hold its 1797 digits, each once, in an order that no seed changes, with mean 0 and deviation 1."""
+    """The two parts hold its 1797 digits, each once, in an order that no seed changes, with mean 0
+    and deviation 1.
+    """
     images = data.load()
     assert repr(images) == "digits: 1437 images to train on, 360 to test with, each 1 x 8 x 8"
     pixels = torch.cat([images.train.images, images.test.images]).reshape(1797, 64).numpy()
@@ -60,12 +66,16 @@ def test_digits_are_scikit_learns():
 
 def trust(monkeypatch, name, folder):
     """Let the files in a folder be the published ones, which nobody serves."""
-    monkeypatch.setitem(data.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())})
+    monkeypatch.setitem(
+        data.FILES, name, {path.name: md5(path) for path in sorted(folder.iterdir())}
+    )
     monkeypatch.setitem(data.ADDRESSES, name, NOWHERE)
 
 
 def test_mnist_files_are_read(tmp_path, monkeypatch):
-    """Files that are there, in torchvision's folders or in the user's cache, are read without any download."""
+    """Files that are there, in torchvision's folders or in the user's cache, are read without any
+    download.
+    """
     written = write_mnist(tmp_path / "distlab")
     trust(monkeypatch, "mnist", tmp_path / "distlab" / "MNIST" / "raw")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -79,17 +89,23 @@ def test_mnist_files_are_read(tmp_path, monkeypatch):
 
 
 def test_cifar_files_are_read(tmp_path, monkeypatch):
-    """The pickles of Python 2 in the archive give red, green and blue planes, the batches one after the other."""
+    """The pickles of Python 2 in the archive give red, green and blue planes, the batches one after
+    the other.
+    """
     written = write_cifar(tmp_path)
     trust(monkeypatch, "cifar10", tmp_path)
     images = data.load("cifar10", root=tmp_path)
     assert repr(images) == "cifar10: 15 images to train on, 3 to test with, each 3 x 32 x 32"
     rows = np.concatenate([written[name][0] for name in CIFAR_BATCHES[:5]])
     assert np.array_equal(images.train.images.numpy(), rows.reshape(-1, 3, 32, 32))
-    assert images.train.labels.tolist() == [label for name in CIFAR_BATCHES[:5] for label in written[name][1]]
+    assert images.train.labels.tolist() == [
+        label for name in CIFAR_BATCHES[:5] for label in written[name][1]
+    ]
     assert images.test.labels.tolist() == written["test_batch"][1]
     image, _ = images.test[1]
-    green = (torch.from_numpy(written["test_batch"][0][1][1024:2048]).reshape(32, 32) / 255 - 0.4822) / 0.1994
+    green = (
+        torch.from_numpy(written["test_batch"][0][1][1024:2048]).reshape(32, 32) / 255 - 0.4822
+    ) / 0.1994
     assert torch.allclose(image[1], green)
 
 
@@ -106,7 +122,9 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypa
 
 
 def test_augmented_images_are_cut_out_of_a_wider_border():
-    """Each is one of the 81 places of its own image, as it was or mirrored, and in time most of them come."""
+    """Each is one of the 81 places of its own image, as it was or mirrored, and in time most of
+    them come.
+    """
     torch.manual_seed(0)
     images, seen = torch.rand(1, 2, 6, 5), set()
     wide = torch.nn.functional.pad(images, [4] * 4)

@@ -1,4 +1,6 @@
-"""distlab_course.data_parallel on one process: its buckets beside those of torch's DDP, and what goes wrong."""
+"""distlab_course.data_parallel on one process: its buckets beside those of torch's DDP, and what
+goes wrong.
+"""
 
 import sys
 
@@ -7,7 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab_course.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, OverlappedAverage, make_buckets
+from distlab_course.data_parallel import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    OverlappedAverage,
+    make_buckets,
+)
 from tests.refused import raised, refused
 
 
@@ -21,13 +28,21 @@ def places(buckets, of):
     return [[numbers[id(parameter)] for parameter in bucket] for bucket in buckets]
 
 
-@pytest.mark.parametrize("limit", [1, 4000, FIRST_BUCKET_BYTES, 3 * FIRST_BUCKET_BYTES, BUCKET_BYTES])
+@pytest.mark.parametrize(
+    "limit", [1, 4000, FIRST_BUCKET_BYTES, 3 * FIRST_BUCKET_BYTES, BUCKET_BYTES]
+)
 def test_buckets_are_those_of_ddp(limit):
     """The rule is that of DistributedDataParallel, on parameters of many sizes and two dtypes."""
     generator = torch.Generator().manual_seed(0)
     sizes = [*torch.randint(1, 600_000, (40,), generator=generator).tolist(), 1, 2, 3, 500]
-    given = [p for i, size in enumerate(sizes) for p in parameters(size, dtype=(torch.float32, torch.float64)[i % 2])]
-    theirs, _ = dist._compute_bucket_assignment_by_size(given[::-1], [min(FIRST_BUCKET_BYTES, limit), limit])
+    given = [
+        p
+        for i, size in enumerate(sizes)
+        for p in parameters(size, dtype=(torch.float32, torch.float64)[i % 2])
+    ]
+    theirs, _ = dist._compute_bucket_assignment_by_size(
+        given[::-1], [min(FIRST_BUCKET_BYTES, limit), limit]
+    )
     ours = places(make_buckets(given, limit), given)
     assert sorted(ours) == sorted([len(given) - 1 - i for i in bucket] for bucket in theirs)
 
@@ -45,7 +60,9 @@ def group(monkeypatch):
 
 
 def test_communication_begins_before_backward_ends(group):
-    """With hooks, the first bucket's all-reduce is under way when the first layer's gradient is computed."""
+    """With hooks, the first bucket's all-reduce is under way when the first layer's gradient is
+    computed.
+    """
     model = nn.Sequential(*(nn.Linear(50, 50) for _ in range(6)))
     average = OverlappedAverage(model, bucket_bytes=10_000)
     events = []

@@ -42,14 +42,18 @@ def test_an_update_replaces_what_is_unchanged_and_puts_the_rest_beside(source, w
     (written / OTHER).write_text("my answer")
     assert lessons.write(written) == lessons.Written(kept=[OTHER], older=[LESSON])
     beside = "notebooks/03_collectives.newer.ipynb"
-    assert lessons.write(written, update=True) == lessons.Written(replaced=[LESSON], kept=[OTHER], beside=[beside])
+    assert lessons.write(written, update=True) == lessons.Written(
+        replaced=[LESSON], kept=[OTHER], beside=[beside]
+    )
     texts = [(written / name).read_text() for name in (LESSON, OTHER, beside)]
     assert texts == [f"new {LESSON}", "my answer", f"new {OTHER}"]
     assert lessons.write(written, update=True) == lessons.Written(kept=[OTHER])
 
 
 def test_what_is_there_already_is_remembered(source, written):
-    """Lessons that came another way, unchanged: an update replaces them, as those that were written here."""
+    """Lessons that came another way, unchanged: an update replaces them, as those that were written
+    here.
+    """
     (written / lessons.NOTE).unlink()
     assert lessons.write(written) == lessons.Written()
     (source / LESSON).write_text("new")
@@ -92,7 +96,9 @@ def test_a_folder_that_cannot_be_written(source, tmp_path, command, capsys, monk
     assert "distlab: the lessons cannot be written into" in capsys.readouterr().err
 
 
-def test_without_jupyterlab_the_command_to_install_it_is_shown(source, tmp_path, capsys, monkeypatch):
+def test_without_jupyterlab_the_command_to_install_it_is_shown(
+    source, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(lessons, "find_spec", lambda name: None)
     assert lessons.lab([str(tmp_path / "mine")]) == 1
     assert 'pip install "distlab[lab,course]"' in capsys.readouterr().err
@@ -136,12 +142,16 @@ def test_lab_becomes_jupyterlab_in_the_folder_and_passes_its_options_on(tmp_path
     assert (folder / LESSON).exists()
 
 
-@pytest.mark.parametrize("given", [["mine", "yours"], ["--no-browser", "mine", "yours"], ["mine", "--help"]])
+@pytest.mark.parametrize(
+    "given", [["mine", "yours"], ["--no-browser", "mine", "yours"], ["mine", "--help"]]
+)
 def test_lab_writes_nothing_where_it_is_not_clear_what_is_meant(tmp_path, given, started, capsys):
     """Two folders, or a question."""
     with pytest.raises(SystemExit):
         lessons.lab(given)
     said = capsys.readouterr()
-    assert "usage: python -m distlab lab [-h] [folder] [options of JupyterLab]" in said.out + said.err
+    assert (
+        "usage: python -m distlab lab [-h] [folder] [options of JupyterLab]" in said.out + said.err
+    )
     assert started == []
     assert not (tmp_path / "mine").exists()

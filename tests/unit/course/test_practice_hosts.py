@@ -23,7 +23,10 @@ def hosts(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        (["nodeA"], f"hosts must be a mapping of host names to numbers of ranks, got ['nodeA']. {EXAMPLE}"),
+        (
+            ["nodeA"],
+            f"hosts must be a mapping of host names to numbers of ranks, got ['nodeA']. {EXAMPLE}",
+        ),
         ({"../x": 1}, f"name of a host must be letters, digits and hyphens, got '../x'. {EXAMPLE}"),
         ({"nodeA": 0}, f"hosts['nodeA'] must be a whole number of 1 or more, got 0. {EXAMPLE}"),
     ],
@@ -38,7 +41,11 @@ def test_loopback_addresses(hosts):
     several = sys.platform == "linux"
     addresses = ["127.0.0.2", "127.0.0.3"] if several else ["127.0.0.1", "127.0.0.1"]
     assert [hosts.address(name) for name in hosts] == addresses
-    assert (hosts.kind, hosts.here, hosts.command("nodeA")) == ("loopback addresses", "127.0.0.1", [])
+    assert (hosts.kind, hosts.here, hosts.command("nodeA")) == (
+        "loopback addresses",
+        "127.0.0.1",
+        [],
+    )
     socket.create_server((hosts.address("nodeB"), 0)).close()
 
 
@@ -46,6 +53,13 @@ def test_loopback_addresses(hosts):
 def test_loopback_has_no_cables(hosts, call):
     """The error says why, and what takes their place."""
     error = refused(getattr(hosts, call), "nodeA", kind=distlab.ClusterError)
-    assert str(error).startswith("Loopback addresses have no links to shape or cut, and network namespaces, ")
-    assert str(error).endswith("; distlab.Network describes slow links for Cluster(n, network=...).")
-    assert str(refused(getattr(hosts, call), "nodeC")) == "name must be one of 'nodeA', 'nodeB', got 'nodeC'."
+    assert str(error).startswith(
+        "Loopback addresses have no links to shape or cut, and network namespaces, "
+    )
+    assert str(error).endswith(
+        "; distlab.Network describes slow links for Cluster(n, network=...)."
+    )
+    assert (
+        str(refused(getattr(hosts, call), "nodeC"))
+        == "name must be one of 'nodeA', 'nodeB', got 'nodeC'."
+    )

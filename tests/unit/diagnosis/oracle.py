@@ -1,14 +1,16 @@
 """Random small programs of three ranks, and two judges of which of their ranks never end.
 
-The one judge is what a notebook says of ranks that have come to rest: `proof`, over the statuses that they report. The
-other one is the simulator, which knows nothing of statuses: it runs the same calls as events in virtual time. Before
-both, `run` brings a program to where no rank can go on, by the few rules of gloo that are written here, and notes each
-call in the log that a real rank has. test_oracle.py compares them, and tools/fuzz.py without an end.
+The one judge is what a notebook says of ranks that have come to rest: `proof`, over the statuses
+that they report. The other one is the simulator, which knows nothing of statuses: it runs the same
+calls as events in virtual time. Before both, `run` brings a program to where no rank can go on, by
+the few rules of gloo that are written here, and notes each call in the log that a real rank has.
+test_oracle.py compares them, and tools/fuzz.py without an end.
 
-The rules: a message ends at both ends when its send and its recv have found each other, because a send waits for its
-receiver. A send is taken by the oldest recv from its sender, or else by the oldest recv from any rank; a recv takes the
-oldest send that has arrived. Messages of one pair of ranks arrive in order. A collective ends when all members have
-called it, gather and scatter on the ranks that are not the root when the root has.
+The rules: a message ends at both ends when its send and its recv have found each other, because a
+send waits for its receiver. A send is taken by the oldest recv from its sender, or else by the
+oldest recv from any rank; a recv takes the oldest send that has arrived. Messages of one pair of
+ranks arrive in order. A collective ends when all members have called it, gather and scatter on the
+ranks that are not the root when the root has.
 
 Where the judges are allowed to differ, and why, is in `differences`.
 """
@@ -32,7 +34,12 @@ from distlab.wire.messages import COLLECTIVE, COMMUNICATING, IDLE, MESSAGE, Rank
 
 GROUPS = {"0": (0, 1, 2), "1": (0, 1), "2": (0, 2), "3": (1, 2)}
 RANKS = GROUPS["0"]
-METHODS = {"all_reduce": "allreduce", "barrier": "barrier", "gather": "gather", "scatter": "scatter"}
+METHODS = {
+    "all_reduce": "allreduce",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+}
 ROOTED = ("gather", "scatter")
 NETWORK = Network("1 us", "1 GB/s")
 
@@ -47,8 +54,8 @@ class Step:
         peer: rank at the other end of a message; None for any.
         tag: of a message.
         root: rank of a gather or scatter.
-        work: the variable that holds the Work of a call that returns at once; of "wait", which one is waited for; ""
-            for a call that blocks.
+        work: the variable that holds the Work of a call that returns at once; of "wait", which one
+            is waited for; "" for a call that blocks.
     """
 
     op: str
@@ -80,7 +87,9 @@ Program = tuple[tuple[Step, ...], ...]  # the steps of each rank
 
 def text(program: Program) -> str:
     """A program as a person reads it, a line for each rank."""
-    return "\n".join(f"  rank {rank}: {'; '.join(map(str, steps))}" for rank, steps in enumerate(program))
+    return "\n".join(
+        f"  rank {rank}: {'; '.join(map(str, steps))}" for rank, steps in enumerate(program)
+    )
 
 
 # --- programs at random ---
@@ -132,7 +141,11 @@ def _spoil(rng: Random, steps: list[list[Step]]) -> None:
     place = rng.randrange(len(steps[rank]))
     step = steps[rank][place]
     mistake = rng.choice(("forget", "earlier", "tag", "peer", "group", "root", "another", "block"))
-    groups = [name for name, members in GROUPS.items() if {rank, step.peer, step.root} - {None} <= set(members)]
+    groups = [
+        name
+        for name, members in GROUPS.items()
+        if {rank, step.peer, step.root} - {None} <= set(members)
+    ]
     if mistake == "forget":
         del steps[rank][place]
     elif mistake == "earlier":
@@ -145,7 +158,9 @@ def _spoil(rng: Random, steps: list[list[Step]]) -> None:
         steps[rank][place] = replace(step, group=rng.choice(groups))
     elif mistake == "another" and step.op in METHODS:
         op = rng.choice([*METHODS])
-        steps[rank][place] = replace(step, op=op, root=GROUPS[step.group][0] if op in ROOTED else None)
+        steps[rank][place] = replace(
+            step, op=op, root=GROUPS[step.group][0] if op in ROOTED else None
+        )
     elif mistake == "root" and step.op in ROOTED:
         steps[rank][place] = replace(step, root=rng.choice(GROUPS[step.group]))
     elif mistake == "tag" and step.op not in METHODS:
@@ -168,9 +183,16 @@ def _whole(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def shorter(program: Program) -> Iterator[Program]:
-    """The program without one collective, without one step, and with one that blocks instead of returning at once."""
-    for op, group in sorted({(step.op, step.group) for steps in program for step in steps if step.op in METHODS}):
-        yield tuple(_whole([step for step in steps if (step.op, step.group) != (op, group)]) for steps in program)
+    """The program without one collective, without one step, and with one that blocks instead of
+    returning at once.
+    """
+    for op, group in sorted(
+        {(step.op, step.group) for steps in program for step in steps if step.op in METHODS}
+    ):
+        yield tuple(
+            _whole([step for step in steps if (step.op, step.group) != (op, group)])
+            for steps in program
+        )
     for rank, steps in enumerate(program):
         for place, step in enumerate(steps):
             fewer = _whole(steps[:place] + steps[place + 1 :])
@@ -198,7 +220,9 @@ class Op:
 
 @dataclass
 class Rank:
-    """One rank: where it is in its program, what it has begun, and what a real one would remember of that."""
+    """One rank: where it is in its program, what it has begun, and what a real one would remember
+    of that.
+    """
 
     steps: Sequence[Step]
     log: Log
@@ -228,19 +252,27 @@ class Run:
         for number, rank in enumerate(self.ranks):
             rank.log.rank, rank.log.world_size = number, len(RANKS)
         self._numbers = itertools.count()
-        self._flying: defaultdict[tuple[str, int, int], deque[Op]] = defaultdict(deque)  # sends, by group and ends
-        self._arrived: list[Op] = []  # sends that no recv has taken, in the order in which they arrived
+        # sends, by group and ends
+        self._flying: defaultdict[tuple[str, int, int], deque[Op]] = defaultdict(deque)
+        # sends that no recv has taken, in the order in which they arrived
+        self._arrived: list[Op] = []
         self._posted: list[Op] = []  # recvs that have no message, the oldest first
         self._took: list[Op] = []  # recvs that have a message
-        self._called: defaultdict[tuple[str, int], list[Op]] = defaultdict(list)  # collectives, by group and rank
+        # collectives, by group and rank
+        self._called: defaultdict[tuple[str, int], list[Op]] = defaultdict(list)
         self.claims: list[list[int]] = []
-        while choices := [*self._movable(), *(pair for pair, sends in self._flying.items() if sends)]:
+        while choices := [
+            *self._movable(),
+            *(pair for pair, sends in self._flying.items() if sends),
+        ]:
             chosen = rng.choice(choices)
             if isinstance(chosen, tuple):
                 self._arrive(self._flying[chosen].popleft())
             else:
                 self._go_on(chosen)
-            if all(rank.has_finished or rank.waits_for for rank in self.ranks) and proof(self.states()):
+            if all(rank.has_finished or rank.waits_for for rank in self.ranks) and proof(
+                self.states()
+            ):
                 self.claims.append(self.places)
 
     @property
@@ -301,7 +333,9 @@ class Run:
     # --- messages ---
 
     def _arrive(self, send: Op) -> None:
-        """A send arrives at its receiver: a recv from its sender takes it, or else one from any rank."""
+        """A send arrives at its receiver: a recv from its sender takes it, or else one from any
+        rank.
+        """
         fits = [recv for recv in self._posted if _fit(send, recv)]
         from_sender = [recv for recv in fits if recv.step.peer is not None]
         if fits:
@@ -330,7 +364,9 @@ class Run:
     # --- what has ended ---
 
     def _has_ended(self, op: Op, in_turn: bool = True) -> bool:
-        """Whether a call has ended; `in_turn`: a collective begins when those of its group before it have ended."""
+        """Whether a call has ended; `in_turn`: a collective begins when those of its group before
+        it have ended.
+        """
         if op.step.op not in METHODS:
             return op.met
         needed = GROUPS[op.step.group]
@@ -357,13 +393,17 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        """Whether gloo leaves the end open: a collective would end if it did not wait for those of its group before."""
+        """Whether gloo leaves the end open: a collective would end if it did not wait for those of
+        its group before.
+        """
         begun = [op for called in [*self._called.values()] for op in called]
         return any(self._has_ended(op, in_turn=False) and not self._has_ended(op) for op in begun)
 
     @property
     def hides_a_source(self) -> bool:
-        """Whether a recv from any rank that nobody has waited for took a message: no status says whose it is."""
+        """Whether a recv from any rank that nobody has waited for took a message: no status says
+        whose it is.
+        """
         return any(recv.step.peer is None and not recv.note.done for recv in self._took)
 
     def states(self) -> dict[int, RankStatus]:
@@ -371,12 +411,17 @@ class Run:
         return {number: _status(rank) for number, rank in enumerate(self.ranks)}
 
     def events(self) -> Iterator[list[list[Event]]]:
-        """The events of each rank, for every rank from which a recv that has no message could get one.
+        """The events of each rank, for every rank from which a recv that has no message could get
+        one.
 
-        What a rank would do if it could go on is there, too. A rank that ends computes for a second.
+        What a rank would do if it could go on is there, too. A rank that ends computes for a
+        second.
         """
         open_recvs = [recv for recv in self._posted if recv.step.peer is None]
-        sources = [[other for other in GROUPS[recv.step.group] if other != recv.rank] for recv in open_recvs]
+        sources = [
+            [other for other in GROUPS[recv.step.group] if other != recv.rank]
+            for recv in open_recvs
+        ]
         for chosen in itertools.product(*sources):
             programs = [list(rank.events) for rank in self.ranks]
             for recv, source in zip(open_recvs, chosen, strict=True):
@@ -411,7 +456,11 @@ class Run:
 
 def _fit(send: Op, recv: Op) -> bool:
     """Whether a recv can take the message of a send."""
-    if (send.step.group, send.step.tag, send.step.peer) != (recv.step.group, recv.step.tag, recv.rank):
+    if (send.step.group, send.step.tag, send.step.peer) != (
+        recv.step.group,
+        recv.step.tag,
+        recv.rank,
+    ):
         return False
     return recv.step.peer in (None, send.rank)
 
@@ -467,7 +516,10 @@ def three_ranks() -> Iterator[None]:
     def members_of(name: str) -> tuple[tuple[int, ...], bool]:
         return GROUPS[name], False
 
-    with patch.object(log, "members_of", members_of), patch.object(status, "members_of", members_of):
+    with (
+        patch.object(log, "members_of", members_of),
+        patch.object(status, "members_of", members_of),
+    ):
         yield
 
 
@@ -493,11 +545,12 @@ def differences(program: Program, seed: int) -> list[str]:
     """What the judges disagree about, in words; the seed decides who is first.
 
     They may differ, and each for a reason:
-    - gloo runs two collectives of a group at a time, and the simulator one, as NCCL does: where it matters whether they
-      take turns, nothing is compared;
-    - the proof may say nothing where only the unknown source of a message decides, but never anything false;
-    - on the way to the end, where `unmoved` keeps it from being asked, it may count what a recv from any rank could
-      take as taken, and a gather or scatter as needing all members.
+    - gloo runs two collectives of a group at a time, and the simulator one, as NCCL does: where it
+      matters whether they take turns, nothing is compared;
+    - the proof may say nothing where only the unknown source of a message decides, but never
+      anything false;
+    - on the way to the end, where `unmoved` keeps it from being asked, it may count what a recv
+      from any rank could take as taken, and a gather or scatter as needing all members.
     """
     run = Run(program, Random(seed))
     if run.is_open:
@@ -510,7 +563,9 @@ def differences(program: Program, seed: int) -> list[str]:
     if proven != run.stuck and (proven or not run.hides_a_source):
         found.append(f"the proof: {proven or 'nothing'}; the run: {run.stuck or 'all end'}")
     if _is_simple(program) and any(claim != run.places for claim in run.claims):
-        found.append(f"the proof spoke too early: ranks were at {run.claims}, and came to {run.places}")
+        found.append(
+            f"the proof spoke too early: ranks were at {run.claims}, and came to {run.places}"
+        )
     return found
 
 
@@ -521,10 +576,17 @@ def _is_simple(program: Program) -> bool:
 
 
 def smallest(program: Program, seeds: Sequence[int] = range(30)) -> tuple[Program, int]:
-    """A program on which the judges still disagree and none shorter does, with a seed that shows it."""
+    """A program on which the judges still disagree and none shorter does, with a seed that shows
+    it.
+    """
     current = next((program, seed) for seed in seeds if differences(program, seed))
     while True:
-        fewer = ((less, seed) for less in shorter(current[0]) for seed in seeds if differences(less, seed))
+        fewer = (
+            (less, seed)
+            for less in shorter(current[0])
+            for seed in seeds
+            if differences(less, seed)
+        )
         found = next(fewer, None)
         if found is None:
             return current

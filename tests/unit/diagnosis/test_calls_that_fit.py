@@ -1,4 +1,6 @@
-"""Whether the ranks' calls of one collective, or the two ends of a message, fit together: the sentences in full."""
+"""Whether the ranks' calls of one collective, or the two ends of a message, fit together: the
+sentences in full.
+"""
 
 import pytest
 
@@ -7,11 +9,15 @@ from distlab.wire.messages import COLLECTIVE, CallRecord
 
 
 def call(op="all_reduce", tensors=(("float32", [4]),), members=(0, 1, 2), **more):
-    return CallRecord(op, COLLECTIVE, tuple(members), tensors=tuple(tensors), **{"collective": op, **more})
+    return CallRecord(
+        op, COLLECTIVE, tuple(members), tensors=tuple(tensors), **{"collective": op, **more}
+    )
 
 
 def all_to_all(sends, receives, dtype="float32", **more):
-    return call("all_to_all_single", [(dtype, [sum(sends)])], sends=sends, receives=receives, **more)
+    return call(
+        "all_to_all_single", [(dtype, [sum(sends)])], sends=sends, receives=receives, **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -20,7 +26,11 @@ def all_to_all(sends, receives, dtype="float32", **more):
         [],
         [call(reduce_op="SUM"), call(reduce_op="SUM")],
         [call("all_gather_into_tensor", collective="all_gather_single"), call("all_gather_single")],
-        [all_to_all([1, 2, 3], [1, 4, 7]), all_to_all([4, 5, 6], [2, 5, 8]), all_to_all([7, 8, 9], [3, 6, 9])],
+        [
+            all_to_all([1, 2, 3], [1, 4, 7]),
+            all_to_all([4, 5, 6], [2, 5, 8]),
+            all_to_all([7, 8, 9], [3, 6, 9]),
+        ],
         [all_to_all([2, 1, 9], [2, 2, 9]), all_to_all([2, 2, 9], [1, 2, 9])],
         [all_to_all([2], [2]), all_to_all([2], [2])],
         [call("broadcast", [("float32", [6])]), call("broadcast", [("float32", [2, 3])])],
@@ -41,17 +51,24 @@ def test_calls_that_fit_do_not_disagree(calls):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "words"), [([("float32", [])], "float32[]"), ((), "none")], ids=["scalar", "no tensor"]
+    ("tensors", "words"),
+    [([("float32", [])], "float32[]"), ((), "none")],
+    ids=["scalar", "no tensor"],
 )
 def test_tensors_that_differ(tensors, words):
     """Also a scalar, or none at all; the zoo has shapes, dtypes, roots, reduce ops and splits."""
-    words = f"The ranks' all_reduce calls do not match: rank 2 has {words}, ranks 0-1 have float32[4]."
+    words = (
+        f"The ranks' all_reduce calls do not match: rank 2 has {words}, ranks 0-1 have float32[4]."
+    )
     assert disagreement({0: call(), 1: call(), 2: call(tensors=tensors)}) == words
 
 
 def test_a_broadcast_of_as_many_elements_fits():
     """Torch asks for no more; where their number or type differs, the words have the shapes."""
-    calls = {0: call("broadcast", [("float32", [2, 3])]), 1: call("broadcast", [("float32", [2, 2])])}
+    calls = {
+        0: call("broadcast", [("float32", [2, 3])]),
+        1: call("broadcast", [("float32", [2, 2])]),
+    }
     words = "The ranks' broadcast calls do not match: rank 0 has float32[2, 3], rank 1 has float32[2, 2]."
     assert disagreement(calls) == words
 
@@ -62,7 +79,9 @@ def test_a_broadcast_of_as_many_elements_fits():
     ids=["the same", "flat", "a scalar"],
 )
 def test_a_message_is_a_row_of_numbers(sent, received):
-    """The shape need not be the same at both ends; the zoo has types and numbers of elements that differ."""
+    """The shape need not be the same at both ends; the zoo has types and numbers of elements that
+    differ.
+    """
     assert misfit(call("send", [("float32", sent)]), call("recv", [("float32", received)])) == ""
 
 

@@ -40,7 +40,9 @@ def test_a_recursion_is_shown_in_a_few_lines():
 
 
 def test_a_line_of_a_file_has_the_name_of_the_file():
-    """Those of cells, of the ranks or of the notebook, and what was typed have none that a person knows."""
+    """Those of cells, of the ranks or of the notebook, and what was typed have none that a person
+    knows.
+    """
     files = "", "/tmp/ipykernel_7/12.py", "<stdin>", "/home/me/my code/train.py"
     calls = tuple(Line(place, "step()", "main", file) for place, file in enumerate(files))
     assert where([2], calls).splitlines() == [
@@ -68,18 +70,29 @@ ABORTED = Fault(aborted=True)
     [
         (None, "", UNKNOWN, "died"),
         (3, GLOO, UNKNOWN, "ended with exit status 3"),
-        (-9, GLOO, UNKNOWN, "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"),
+        (
+            -9,
+            GLOO,
+            UNKNOWN,
+            "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)",
+        ),
         (-6, GLOO, UNKNOWN, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
         (-11, GLOO, ABORTED, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
         (-6, ALLOC, UNKNOWN, "was killed by SIGABRT (C++ raised std::runtime_error: no more room)"),
-        (-6, "", UNKNOWN, "was killed by SIGABRT (often gloo: a message was longer than its tensor)"),
+        (
+            -6,
+            "",
+            UNKNOWN,
+            "was killed by SIGABRT (often gloo: a message was longer than its tensor)",
+        ),
         (-6, "", IN_PYTHON, "was killed by SIGABRT"),
         (-11, "", IN_PYTHON, "was killed by SIGSEGV (a fault in compiled code)"),
         (-12, "", UNKNOWN, "was killed by SIGUSR2"),
     ],
 )
 def test_how_a_process_ended(status, log, fault, words):
-    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of Python's.
+    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of
+    Python's.
 
     An abort stays one where it ends otherwise while faulthandler looks at the threads.
     """
@@ -96,7 +109,9 @@ def test_the_lines_of_a_dead_rank_have_their_text():
     assert shown[:2] == (Line(3, "step(x)"), Line(2, "", "step"))
     assert shown[2].text == '"""Cache lines from Python source files.'
     assert [line.file for line in shown] == ["", "", file]
-    assert lines_of_dead((Line(1, "", file=cell),), 7, "%px dist.barrier()") == (Line(1, "dist.barrier()"),)
+    assert lines_of_dead((Line(1, "", file=cell),), 7, "%px dist.barrier()") == (
+        Line(1, "dist.barrier()"),
+    )
     assert lines_of_dead((Line(2, "", file=cell),), 7, "") == (Line(2, ""),)
 
 
@@ -105,11 +120,15 @@ def test_a_wait_that_timed_out_comes_before_those_that_it_ended():
     closed = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
     timed_out = Failure(1, "RuntimeError", TIMED_OUT, consequence=True)
     assert lines_of(closed, timed_out)[0] == f"rank 1 raised RuntimeError: {TIMED_OUT}"
-    assert lines_of(closed, replace(timed_out, message="Socket closed"))[0].startswith("rank 0 raised")
+    assert lines_of(closed, replace(timed_out, message="Socket closed"))[0].startswith(
+        "rank 0 raised"
+    )
 
 
 STORE = Failure(0, "DistStoreError", "wait timeout after 6000ms, keys: /group/0")
-MISSING = Failure(1, "ImportError", "libfabric is missing", (Line(4, "raise ImportError", file="/x/half.py"),))
+MISSING = Failure(
+    1, "ImportError", "libfabric is missing", (Line(4, "raise ImportError", file="/x/half.py"),)
+)
 CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
 WAITED = (
     "Ranks wait 60 s for each other, and then 6 s for their connections. On several hosts, interface= names the "
@@ -120,9 +139,24 @@ WAITED = (
 @pytest.mark.parametrize(
     ("failed", "missing", "lines"),
     [
-        ([MISSING], [0], ["rank 1 raised ImportError: libfabric is missing", "Correct what rank 1 raised, then "]),
-        ([CLOSED, MISSING, STORE], [], ["rank 1 raised ImportError: libfabric is missing", "Correct what rank 1 "]),
-        ([STORE], [1, 2], ["rank 0 raised DistStoreError: wait ", "Ranks 1-2 had not come.", WAITED]),
+        (
+            [MISSING],
+            [0],
+            [
+                "rank 1 raised ImportError: libfabric is missing",
+                "Correct what rank 1 raised, then ",
+            ],
+        ),
+        (
+            [CLOSED, MISSING, STORE],
+            [],
+            ["rank 1 raised ImportError: libfabric is missing", "Correct what rank 1 "],
+        ),
+        (
+            [STORE],
+            [1, 2],
+            ["rank 0 raised DistStoreError: wait ", "Ranks 1-2 had not come.", WAITED],
+        ),
         ([replace(STORE, rank=2), STORE], [], ["rank 2 raised DistStoreError: wait ", WAITED]),
         ([], [0, 1], ["Ranks 0-1 had not come.", WAITED]),
         (
@@ -134,12 +168,16 @@ WAITED = (
     ids=["raised", "raised later", "missing", "all waited", "silent", "died"],
 )
 def test_a_group_that_cannot_be_built_names_the_culprit(failed, missing, lines):
-    """The first by time that did not only wait; where all did, the first of them, and who had not come."""
+    """The first by time that did not only wait; where all did, the first of them, and who had not
+    come.
+    """
     first, *others = not_built(failed, missing, 60, 6, is_first=True).splitlines()
     others = [line for line in others if not line.startswith("  rank")]
     assert first.startswith(f"The process group could not be built: {lines[0]}")
     assert len(others) == len(lines) - 1
-    assert all(line.startswith(start) for line, start in zip(others, lines[1:], strict=True)), others
+    assert all(line.startswith(start) for line, start in zip(others, lines[1:], strict=True)), (
+        others
+    )
 
 
 def test_new_ranks_are_what_may_help_where_old_ones_are_there():
@@ -152,10 +190,19 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
     ("raw", "message"),
     [
         (f"[/__w/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] {TIMED_OUT}", TIMED_OUT),
-        ("[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706", "Connection closed by peer"),
-        ("[enforce fail at /gloo/pair.cc:801] state_ >= CONNECTED. 1 vs 4", "state_ >= CONNECTED. 1 vs 4"),
+        (
+            "[a/pair.cc:553] Connection closed by peer [127.0.0.1]:13706",
+            "Connection closed by peer",
+        ),
+        (
+            "[enforce fail at /gloo/pair.cc:801] state_ >= CONNECTED. 1 vs 4",
+            "state_ >= CONNECTED. 1 vs 4",
+        ),
         ("Pair is not connected (127.0.0.1:4711 <--> [none])", "Pair is not connected"),
-        ("[rank3]:[F1123 13:17:28.055 ProcessGroupGloo.cpp:1537] Check failed: a == b", "Check failed: a == b"),
+        (
+            "[rank3]:[F1123 13:17:28.055 ProcessGroupGloo.cpp:1537] Check failed: a == b",
+            "Check failed: a == b",
+        ),
         (
             "Got the following error when running the callback: ValueError: no\n\nAt:\n  /a/b.py(3): run\n",
             "ValueError: no",
@@ -177,15 +224,34 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
             '  File "/home/me/data.py", line 2, in collate\n    raise ValueError(\n    ^^^^^^^^\n'
             "ValueError: no\n  item",
         ),
-        ("part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>", "part of group <torch.ProcessGroup object>"),
+        (
+            "part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>",
+            "part of group <torch.ProcessGroup object>",
+        ),
     ],
 )
 def test_messages_are_made_readable(raw, message):
-    """Paths of gloo's sources, byte-swapped ports, addresses, C++ stacks and lines of libraries are left out."""
+    """Paths of gloo's sources, byte-swapped ports, addresses, C++ stacks and lines of libraries are
+    left out.
+    """
     assert readable(raw) == message
 
 
-PARTS = ("y", "[", " ", "a/", "\n", ", ", "(", '"/__w/pytorch/', "127.0.0.1:", "Group <", "/group-1", "[a.cc:", "File ")
+PARTS = (
+    "y",
+    "[",
+    " ",
+    "a/",
+    "\n",
+    ", ",
+    "(",
+    '"/__w/pytorch/',
+    "127.0.0.1:",
+    "Group <",
+    "/group-1",
+    "[a.cc:",
+    "File ",
+)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -199,7 +265,12 @@ def test_errors_that_were_being_handled_are_shown():
     """Those of ranks that handled the same one in one line, and below all that was raised."""
     own = Failure(0, "ValueError", "no data", (Line(3, "raise ValueError", file="/me/train.py"),))
     closed = Failure(
-        0, "RuntimeError", "Connection closed", (Line(5, "dist.barrier()"),), consequence=True, handled=own
+        0,
+        "RuntimeError",
+        "Connection closed",
+        (Line(5, "dist.barrier()"),),
+        consequence=True,
+        handled=own,
     )
     raised = [closed, replace(closed, rank=1), Failure(2, "KeyError", "x", (Line(7, "table[x]"),))]
     assert str(rank_error(raised, [0, 1, 2], False, "")).splitlines()[-2:] == [
@@ -214,22 +285,39 @@ def test_errors_that_were_being_handled_are_shown():
     [
         ("process 0 terminated with signal SIGKILL", ""),
         ("a and b must have same reduction dim, but got", ""),
-        ("expect_autograd_hooks_ INTERNAL ASSERT FAILED at reducer.cpp:1732", "outside of no_sync()"),
-        ("aten.add.Tensor got mixed torch.Tensor and DTensor, need to convert", "distribute_tensor"),
+        (
+            "expect_autograd_hooks_ INTERNAL ASSERT FAILED at reducer.cpp:1732",
+            "outside of no_sync()",
+        ),
+        (
+            "aten.add.Tensor got mixed torch.Tensor and DTensor, need to convert",
+            "distribute_tensor",
+        ),
         ("trying to initialize the default process group twice!", "leave init_process_group out"),
         ("asyncio.run() cannot be called from a running event loop", "write await main()"),
-        ("Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).", "world_size times"),
+        (
+            "Check failed: outputShape[0] * worldSize == inputShape[0] (8 vs. 5).",
+            "world_size times",
+        ),
         ("invalid output tensor list at index 0 (expected length 4, got 3)", "world_size times"),
     ],
 )
 def test_advice_fits_its_message(message, advice):
-    """It stands once below all that raised, and not below what only looks alike; the zoo has more of it."""
-    given = [line for line in lines_of(*(Failure(r, "Error", message) for r in (0, 1))) if line in ADVICE.values()]
+    """It stands once below all that raised, and not below what only looks alike; the zoo has more
+    of it.
+    """
+    given = [
+        line
+        for line in lines_of(*(Failure(r, "Error", message) for r in (0, 1)))
+        if line in ADVICE.values()
+    ]
     assert [advice in words for words in given] == [True] * bool(advice)
 
 
 def test_what_was_done_about_ranks():
-    """What is left of their variables, and what to do now; tests/cluster/notebook has ranks that were freed."""
+    """What is left of their variables, and what to do now; tests/cluster/notebook has ranks that
+    were freed.
+    """
     assert outcome(9.0, [1, 2], {}, "") == "Ranks 1-2 could not be freed: call cluster.restart()."
     assert outcome(2.0, [], {1: "and its variables are lost: x"}, "") == (
         "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, and its variables are lost: x. "
@@ -240,15 +328,25 @@ def test_what_was_done_about_ranks():
 REFUSED = {
     ("RuntimeError", "can't start new thread", ""): True,
     ("RuntimeError", "Resource temporarily unavailable", ""): True,
-    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "    pid = os.fork()\n"): True,
-    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "    os.read(pipe, 1)\n"): False,
+    (
+        "BlockingIOError",
+        "[Errno 11] Resource temporarily unavailable",
+        "    pid = os.fork()\n",
+    ): True,
+    (
+        "BlockingIOError",
+        "[Errno 11] Resource temporarily unavailable",
+        "    os.read(pipe, 1)\n",
+    ): False,
     ("OSError", "[Errno 28] No space left on device: '/dev/full'", ""): False,
 }
 
 
 @pytest.mark.parametrize(("raised", "is_limit"), REFUSED.items())
 def test_a_limit_on_processes_is_recognised(raised, is_limit):
-    """In what Python and C++ raise; a read that would have to wait has the same words as a fork that is refused."""
+    """In what Python and C++ raise; a read that would have to wait has the same words as a fork
+    that is refused.
+    """
     kind, message, traceback = raised
     words = lines_of(Failure(0, kind, message, traceback=traceback))
     assert (END_SOME_PROCESSES in words) == is_limit

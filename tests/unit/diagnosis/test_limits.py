@@ -1,4 +1,6 @@
-"""Where something fell out of what a rank remembers, nothing is claimed: for right programs and for wrong ones."""
+"""Where something fell out of what a rank remembers, nothing is claimed: for right programs and for
+wrong ones.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -51,10 +53,12 @@ def test_ranks_that_report_only_some_kinds(steps, is_deadlock):
     ("last", "is_deadlock"),
     [
         ("0 all_reduce", False),  # rank 1 has called it, long ago
-        ("0 broadcast root=0", False),  # rank 1 has called an all_reduce then, which it does not remember
+        # rank 1 has called an all_reduce then, which it does not remember
+        ("0 broadcast root=0", False),
         ("0 all_reduce; " * (REMEMBERED + 7) + "0 all_reduce", False),
         ("0 all_reduce; " * (REMEMBERED + 8) + "0 all_reduce", True),  # one more than rank 1
-        ("0 all_reduce; " * (REMEMBERED + 7) + "0 broadcast root=0", True),  # which it does remember
+        # which it does remember
+        ("0 all_reduce; " * (REMEMBERED + 7) + "0 broadcast root=0", True),
     ],
 )
 def test_a_rank_that_is_further_ahead_than_it_remembers(last, is_deadlock):

@@ -1,4 +1,6 @@
-"""Random small programs, right and wrong: proof and simulator agree on which ranks never end; see oracle.py."""
+"""Random small programs, right and wrong: proof and simulator agree on which ranks never end; see
+oracle.py.
+"""
 
 from random import Random
 
@@ -6,7 +8,15 @@ import pytest
 
 from distlab.diagnosis import proof as module
 from tests.unit.diagnosis import oracle
-from tests.unit.diagnosis.oracle import Run, Step, differences, random_program, smallest, text, three_ranks
+from tests.unit.diagnosis.oracle import (
+    Run,
+    Step,
+    differences,
+    random_program,
+    smallest,
+    text,
+    three_ranks,
+)
 
 PROGRAMS = 2000
 FROM_ANY = ((Step("send", peer=1),), (Step("recv"),), ())
@@ -33,7 +43,9 @@ def test_the_programs_are_of_all_kinds():
     runs = [Run(random_program(Random(seed)), Random(seed)) for seed in range(PROGRAMS // 4)]
     stuck = [run for run in runs if run.stuck]
     assert 0.3 < len(stuck) / len(runs) < 0.7
-    assert {frozenset(run.stuck) for run in stuck} >= {frozenset(two) for two in ({0}, {0, 1}, {0, 1, 2})}
+    assert {frozenset(run.stuck) for run in stuck} >= {
+        frozenset(two) for two in ({0}, {0, 1}, {0, 1, 2})
+    }
     assert sum(run.is_open for run in runs) < len(runs) / 20
     assert sum(run.hides_a_source for run in stuck) < len(stuck) / 10
     steps = [step for run in runs for rank in run.ranks for step in rank.steps]
@@ -58,16 +70,24 @@ def test_a_rule_that_is_missing_is_found(monkeypatch, fault, program, words):
 
 def test_a_false_alarm_is_found_and_made_small(monkeypatch):
     """A proof that counts no messages calls a right program stuck on its way."""
-    right = ((Step("barrier"), Step("send", peer=1)), (Step("barrier"), Step("recv", peer=0)), (Step("barrier"),))
+    right = (
+        (Step("barrier"), Step("send", peer=1)),
+        (Step("barrier"), Step("recv", peer=0)),
+        (Step("barrier"),),
+    )
     assert differences(right, 0) == []
-    monkeypatch.setattr(module, "_need_of_message", lambda state, states: module.Need((state.call.peer,)))
+    monkeypatch.setattr(
+        module, "_need_of_message", lambda state, states: module.Need((state.call.peer,))
+    )
     program, seed = smallest(right)
     assert text(program) == "  rank 0: send(dst=1, tag=0)\n  rank 1: recv(src=0, tag=0)\n  rank 2: "
     assert differences(program, seed)[0].startswith("the proof spoke too early")
 
 
 def test_a_recv_from_any_rank_takes_a_message_that_has_no_recv_of_its_own():
-    """As gloo does it: the older recv, from any rank, leaves the message to the younger one, from its sender."""
+    """As gloo does it: the older recv, from any rank, leaves the message to the younger one, from
+    its sender.
+    """
     any_first = Step("recv", work="w"), Step("recv", peer=0)
     for seed in range(10):
         run = Run(((Step("send", peer=1),), any_first, ()), Random(seed))

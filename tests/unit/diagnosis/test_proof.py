@@ -1,4 +1,6 @@
-"""Who waits for whom: correct programs for which nothing may be proven, and deadlocks, with what a learner reads."""
+"""Who waits for whom: correct programs for which nothing may be proven, and deadlocks, with what a
+learner reads.
+"""
 
 from dataclasses import replace
 
@@ -71,16 +73,21 @@ def test_what_can_go_on_is_no_deadlock(steps):
 
 # --- deadlocks ---
 
-DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that cannot be; the words are in the zoo
+# what ranks do, and which ranks each of them needs, ! where that cannot be; the words are in the
+# zoo
+DEADLOCKS = {
     "2 ranks; 0 isend 1 tag=1; 1 recv 0 tag=2": "1<0",  # another tag was sent
     "2 ranks; 0 isend 1 group=b:0,1; 1 recv 0": "1<0",  # the same tag, in another group
-    "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 recv 0": "1<0",  # a dropped isend is not blamed for another
-    # a dropped isend that a recv waits for blocks what comes after it: of its kind, with another tag, the other way
+    # a dropped isend is not blamed for another
+    "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 recv 0": "1<0",
+    # a dropped isend that a recv waits for blocks what comes after it: of its kind, with another
+    # tag, the other way
     "2 ranks; 0 isend 1 dropped; 0 isend 1; 1 recv 0": "1<!",
     "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 irecv 0; 1 recv 0 tag=1": "0<! 1<!",
     "2 ranks; 0 isend 1 dropped; 1 irecv 0; 1 send 0; 0 recv 1": "0<! 1<!",
     "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0-2 all_reduce": "0<! 1<! 2<!",
-    # so does a dropped irecv of which the message has come since, whether its isend was dropped, too
+    # so does a dropped irecv of which the message has come since, whether its isend was dropped,
+    # too
     "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0; 0 recv 1": "0<!",
     "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 dropped; 1 send 0 tag=1; 0 recv 1 tag=1": "0<! 1<!",
     "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 0 send 1; 1 recv 0": "0<! 1<!",
@@ -98,12 +105,15 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
     "2 ranks; "
     + "0 all_reduce async; " * 10
     + "0 waits; 1 broadcast root=1": "0<! 1<!",  # a rank that is ten collectives ahead
-    "3 ranks; 0 all_reduce group=b:0,1; 2 recv 0": "0<1 2<0",  # a rank outside of the group is not needed
-    # two groups under one number: the other rank waits in its own, has gone past it, or has finished
+    # a rank outside of the group is not needed
+    "3 ranks; 0 all_reduce group=b:0,1; 2 recv 0": "0<1 2<0",
+    # two groups under one number: the other rank waits in its own, has gone past it, or has
+    # finished
     "3 ranks; 0 new_group members=0,1; 1 new_group members=0-2": "0<! 1<2!",
     "3 ranks; 0 new_group members=0,1; 1 new_group members=1,2; 1 new_group members=0,1": "0<! 1<0",
     "3 ranks; 0 new_group members=0,1; 1 new_group members=1,2; 1 finishes": "0<!",
-    "3 ranks; 0-1 new_group members=0,1; 0 finishes; 1 new_group members=0-2": "1<0,2",  # a rank that makes one more
+    # a rank that makes one more
+    "3 ranks; 0-1 new_group members=0,1; 0 finishes; 1 new_group members=0-2": "1<0,2",
     # in a circle, of pairs that are made by their members alone
     "3 ranks; 0 new_group members=0,1 local; 1 new_group members=1,2 local; 2 new_group members=0,2 local": (
         "0<1 1<2 2<0"
@@ -122,7 +132,10 @@ DEADLOCKS = {  # what ranks do, and which ranks each of them needs, ! where that
 def test_a_deadlock_is_proven(steps, needs):
     """For every rank that has not finished, whom it needs."""
     found = proof(Paper(steps).states())
-    words = [f"{r}<{','.join(map(str, need.ranks))}{'!' * bool(need.clash)}" for r, need in sorted(found.items())]
+    words = [
+        f"{r}<{','.join(map(str, need.ranks))}{'!' * bool(need.clash)}"
+        for r, need in sorted(found.items())
+    ]
     assert " ".join(words) == needs
 
 
@@ -159,7 +172,9 @@ LOST = "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0 tag=1; 0 recv 1 
     [((), ""), ((1,), " (line 11)"), ((1, 2), " (line 11)")],  # the second message was not sent
 )
 def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
-    """Where the rank remembers it: older irecvs may have received before they were dropped, the newest has not."""
+    """Where the rank remembers it: older irecvs may have received before they were dropped, the
+    newest has not.
+    """
     states = Paper(LOST).states()
     irecv = replace(states[0].call, op="irecv", tag=0)
     lines = {number: (Line(10 + number, ""),) for number in dropped}
@@ -172,7 +187,9 @@ def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
 
 
 def test_ranks_that_do_not_run_the_cell_are_named_as_that():
-    """A cell on some ranks whose calls need all: the others have not finished, because they do not run it."""
+    """A cell on some ranks whose calls need all: the others have not finished, because they do not
+    run it.
+    """
     states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
     assert report.headline(proof(states), states, [0, 1, 2]) == (
         "Rank 0 waits in all_reduce for ranks 2-3, which have finished without calling it. "
@@ -201,7 +218,9 @@ STILL = {"mark": (1, 2, 3, 4), "quiet": True}
     ],
 )
 def test_one_sign_of_movement_is_enough(second, nothing_moved):
-    """Two looks at a stuck pair, the second one changed: gloo's threads have to have run in between."""
+    """Two looks at a stuck pair, the second one changed: gloo's threads have to have run in
+    between.
+    """
     paper = Paper("2 ranks; 0 recv 1")
     before = paper.states(**STILL, rounds=(5, 7))
     now = paper.states(**{**STILL, "rounds": (6, 8), **second})
@@ -209,7 +228,9 @@ def test_one_sign_of_movement_is_enough(second, nothing_moved):
 
 
 def test_the_first_look_proves_no_stillness():
-    """Nor a look at fewer ranks, or one that was not quiet: what was in hand then may have been delivered."""
+    """Nor a look at fewer ranks, or one that was not quiet: what was in hand then may have been
+    delivered.
+    """
     before, now = (Paper("2 ranks; 0 recv 1").states(**STILL, rounds=(looks,)) for looks in (1, 2))
     assert unmoved(before, now)
     for less in ({}, {0: before[0]}, {**before, 1: replace(before[1], quiet=False)}):
@@ -226,9 +247,14 @@ def test_the_first_look_proves_no_stillness():
         ("2 ranks; 0 irecv 1 dropped unread; 0 recv 1 tag=1", {}, {}, False),
     ],
 )
-def test_bytes_stay_in_the_sockets_behind_a_dropped_irecv_alone(steps, first, second, nothing_moved):
+def test_bytes_stay_in_the_sockets_behind_a_dropped_irecv_alone(
+    steps, first, second, nothing_moved
+):
     """gloo takes all others: a look at them proves nothing."""
-    before, now = (Paper(steps).states(**STILL, rounds=(looks,), **what) for looks, what in ((1, first), (2, second)))
+    before, now = (
+        Paper(steps).states(**STILL, rounds=(looks,), **what)
+        for looks, what in ((1, first), (2, second))
+    )
     assert unmoved(before, now) == nothing_moved
 
 
@@ -244,7 +270,9 @@ def test_no_answer_is_silence(answer):
 
 
 def test_an_idle_rank_with_work_is_between():
-    """An idle main thread that has not answered what it was sent has not finished; a busy one does what it reports."""
+    """An idle main thread that has not answered what it was sent has not finished; a busy one does
+    what it reports.
+    """
     for idle, doing in ((True, messages.BETWEEN), (False, messages.COMMUNICATING)):
         answer = Answer(1, replace(WAITS, idle=idle))
         assert status_of(1, answer, with_work=True).doing == doing

@@ -1,4 +1,6 @@
-"""What a learner reads of ranks that did not come back: tables and marked sources; headlines: test_proof.py."""
+"""What a learner reads of ranks that did not come back: tables and marked sources; headlines:
+test_proof.py.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +43,9 @@ WAITS = Line(9, "dist.recv(t, src=1)")
 
 
 def test_a_table_of_what_ranks_do():
-    """Ranks that do the same at the same line are one row; finished ranks have no line; empty columns are left out."""
+    """Ranks that do the same at the same line are one row; finished ranks have no line; empty
+    columns are left out.
+    """
     lines = [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")]
     assert report.table(at_lines("5 ranks; 0-1 recv 4; 2 computes", *lines)).splitlines() == [
         "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
@@ -60,7 +64,9 @@ def test_a_table_of_what_ranks_do():
 def test_a_brief_of_what_ranks_do():
     """One line while a cell runs, of at most four kinds of rows."""
     reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()", file="/home/me/train.py")
-    states = at_lines("6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step)
+    states = at_lines(
+        "6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step
+    )
     assert report.brief(states) == (
         "ranks 0-1: all_reduce() (line 6), rank 2: computing (train.py:4), rank 3: finished, rank 4: computing"
     )
@@ -70,7 +76,9 @@ def test_a_brief_of_what_ranks_do():
 
 
 def test_what_ranks_did_when_another_one_died():
-    """As they were seen then; by the call that failed with it where that tells more; finished ones have nothing."""
+    """As they were seen then; by the call that failed with it where that tells more; finished ones
+    have nothing.
+    """
     reduces, sleeps = Line(6, "dist.all_reduce(t)"), Line(4, "time.sleep(5)")
     seen = at_lines("6 ranks; 0 all_reduce; 1-2 computes; 3 is_silent", reduces, sleeps, reduces)
     call = seen[0].call
@@ -87,11 +95,15 @@ def test_what_ranks_did_when_another_one_died():
         6: RankStatus(6, IDLE),
     }
     in_cpp = RankStatus(1, COMMUNICATING, None, (Line(3, "loss.backward()"),))
-    assert report.table({1: in_cpp}) == "  rank 1  waiting in communication  line 3  loss.backward()"
+    assert (
+        report.table({1: in_cpp}) == "  rank 1  waiting in communication  line 3  loss.backward()"
+    )
 
 
 def test_passes_of_ddp_are_counted():
-    """Fewer of them explain a wait; as many, or different numbers of ranks that have finished, do not."""
+    """Fewer of them explain a wait; as many, or different numbers of ranks that have finished, do
+    not.
+    """
 
     def first(op, *passes):
         states = Paper(f"3 ranks; 0-1 {op}").states()
@@ -104,8 +116,12 @@ def test_passes_of_ddp_are_counted():
     )
     waits = "Ranks 0-1 wait in backward() for gradients of rank 2, which has finished"
     assert first("backward", 4, 4, 3) == f"{waits}. {fewer}"
-    assert first("backward", 4, 4, 4) == f"{waits}: does the loss of every rank use every parameter?"
-    assert first("backward", 4, 4, 1).startswith(f"{waits}. Rank 2 has made 1 forward pass, and this one is number 4:")
+    assert (
+        first("backward", 4, 4, 4) == f"{waits}: does the loss of every rank use every parameter?"
+    )
+    assert first("backward", 4, 4, 1).startswith(
+        f"{waits}. Rank 2 has made 1 forward pass, and this one is number 4:"
+    )
     assert first("backward", 4, 4, 5) == f"{waits}."
     waits = "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers and the order of buckets, for rank 2"
     assert first(DDP_FORWARD, 4, 4, 3) == f"{waits}, which has finished. {fewer}"
@@ -122,17 +138,23 @@ def test_backward_passes_and_those_that_average_are_compared():
     states[0] = replace(states[0], passes=4, averaging_passes=2, backward_passes=4)
 
     def first(forward, averaging, backward):
-        other = replace(states[1], passes=forward, averaging_passes=averaging, backward_passes=backward)
+        other = replace(
+            states[1], passes=forward, averaging_passes=averaging, backward_passes=backward
+        )
         words = report.headline({0: Need((1,))}, {0: states[0], 1: other})
         assert words.startswith(waits)
         return words.removeprefix(waits)
 
     agree = "all ranks must skip the same ones, so let them agree with an all_reduce."
-    assert first(4, 2, 3) == f". Rank 1 has made 3 backward passes, and this one is number 4: {agree}"
+    assert (
+        first(4, 2, 3) == f". Rank 1 has made 3 backward passes, and this one is number 4: {agree}"
+    )
     outside = "Rank 1 has made 1 forward pass outside of no_sync(), and this one is number 2"
     assert first(4, 1, 4) == f". {outside}: every rank must enter no_sync() in the same steps."
     assert first(4, 1, 3).startswith(". Rank 1 has made 3 backward passes")
-    assert first(3, 1, 3).startswith(". Rank 1 has made 3 forward passes, and this one is number 4: with fewer batches")
+    assert first(3, 1, 3).startswith(
+        ". Rank 1 has made 3 forward passes, and this one is number 4: with fewer batches"
+    )
     assert first(4, 2, 4) == ": does the loss of every rank use every parameter?"
 
 
@@ -142,18 +164,24 @@ def test_finished_ranks_that_made_different_numbers_of_passes():
     passes = {0: 6, 1: 5, 2: 4, 3: 6}
     states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
     words = report.headline({0: Need((1, 2, 3))}, states)
-    assert "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, and this one is number 6: with" in words
+    assert (
+        "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, and this one is number 6: with"
+        in words
+    )
 
 
 def test_two_threads_in_one_group_are_named():
-    """Only where both are in a collective of it; not where one waits for a Work, or has a group of its own."""
+    """Only where both are in a collective of it; not where one waits for a Work, or has a group of
+    its own.
+    """
     line, other = Line(3, "dist.barrier()"), Line(9, "dist.all_reduce(t)")
     states = at_lines("2 ranks; 0 barrier; 1 barrier", line, line)
     call = states[0].call
 
     def first(beside):
         both = {
-            rank: replace(state, call=replace(call, lines=(line,)), beside=beside) for rank, state in states.items()
+            rank: replace(state, call=replace(call, lines=(line,)), beside=beside)
+            for rank, state in states.items()
         }
         return report.headline({0: Need((1,))}, {0: both[0], 1: states[1]})
 
@@ -168,7 +196,9 @@ def test_two_threads_in_one_group_are_named():
 
 
 def test_who_was_late():
-    """Those that computed or slept when the first one failed; not those that waited, or had finished."""
+    """Those that computed or slept when the first one failed; not those that waited, or had
+    finished.
+    """
     states = at_lines("4 ranks; 0 computes; 1-2 all_reduce", Line(15, "time.sleep(5)"))
     states[0] = replace(states[0], sleeping=True)
     assert meanwhile.were_late(states) == "At that time rank 0 was sleeping, line 15."
@@ -176,11 +206,18 @@ def test_who_was_late():
 
 
 def test_calls_that_are_known_to_differ():
-    """Those of one collective are compared; a message, another collective and a rank without a call are not."""
+    """Those of one collective are compared; a message, another collective and a rank without a call
+    are not.
+    """
     clash = "The ranks' reduce calls do not match: rank 0 has op=MAX, rank 1 has op=SUM."
     reduces = "3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
     assert meanwhile.clash_of(at_lines(f"{reduces}; 2 computes")) == clash
-    assert meanwhile.clash_of(at_lines("3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=MAX; 2 recv 1")) == ""
+    assert (
+        meanwhile.clash_of(
+            at_lines("3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=MAX; 2 recv 1")
+        )
+        == ""
+    )
     another = "2 ranks; 0 barrier; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
     assert meanwhile.clash_of(at_lines(another)) == ""
 
@@ -190,7 +227,9 @@ def test_calls_that_are_known_to_differ():
 
 def test_the_cell_with_marks_at_its_ranks():
     """The lines where ranks are, with what they do there; a gap has dots, and no number."""
-    states = at_lines("3 ranks; 0 recv 1 tag=1; 1 recv 0; 2 computes", *[Line(2, "run()")] * 2, Line(23, "last()"))
+    states = at_lines(
+        "3 ranks; 0 recv 1 tag=1; 1 recv 0; 2 computes", *[Line(2, "run()")] * 2, Line(23, "last()")
+    )
     marked = marks.marked_source(states, "%%px\nrun()\n" + "pass\n" * 20 + "last()\n")
     assert marks.source_text(marked).splitlines() == [
         "    1  %%px",
@@ -205,7 +244,9 @@ def test_the_cell_with_marks_at_its_ranks():
 
 
 def test_a_function_of_a_file_is_marked_there(tmp_path):
-    """The source of a module comes from its file; dots part it from the cell, whatever its line numbers are."""
+    """The source of a module comes from its file; dots part it from the cell, whatever its line
+    numbers are.
+    """
     file = tmp_path / "exchange.py"
     file.write_text("\n\n\ndef swap(t):\n    dist.recv(t, src=0)\n")
     swap = Line(5, "dist.recv(t, src=0)", "swap", str(file))
@@ -224,7 +265,9 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
 
 
 def test_ranks_without_a_line_are_not_in_the_source():
-    """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not have."""
+    """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not
+    have.
+    """
     gone = RankStatus(0, COMPUTING, lines=(Line(3, "f()", file="/nowhere/gone.py"),))
     for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
         assert marks.marked_source(states, "%%px\nf()\n") == []
@@ -232,16 +275,24 @@ def test_ranks_without_a_line_are_not_in_the_source():
 
 @pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0), ("computes", 0)])
 def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
-    """A rank that does not answer, on a crowded machine, may have begun it; one that computes says nothing of it."""
+    """A rank that does not answer, on a crowded machine, may have begun it; one that computes says
+    nothing of it.
+    """
     states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
     states[0] = replace(states[0], left=states[0].history)
     assert len(report.left(states)) == lines
 
 
 def test_a_notebook_shows_an_error_in_eighty_columns():
-    """It breaks between words, and no word is lost; a row breaks before its last column, which is indented."""
-    words = "rank 1 raised ValueError: no row:  " + "the sizes do not match " * 6 + "x" * 90 + "\n\n"
-    error = RankError(words + "  ranks 1-2   line 5 in forward   dist.all_reduce(gradients, op=dist.ReduceOp.MAX)")
+    """It breaks between words, and no word is lost; a row breaks before its last column, which is
+    indented.
+    """
+    words = (
+        "rank 1 raised ValueError: no row:  " + "the sizes do not match " * 6 + "x" * 90 + "\n\n"
+    )
+    error = RankError(
+        words + "  ranks 1-2   line 5 in forward   dist.all_reduce(gradients, op=dist.ReduceOp.MAX)"
+    )
     shown = error._render_traceback_()
     assert [line for line in shown if len(line) > 80] == ["x" * 90]
     assert " ".join(shown).split() == f"RankError: {error}".split()

@@ -1,4 +1,6 @@
-"""Every function that makes words, on statuses and failures generated from their types: no exception, and sentences."""
+"""Every function that makes words, on statuses and failures generated from their types: no
+exception, and sentences.
+"""
 
 import functools
 import inspect
@@ -56,11 +58,17 @@ def made(kind, rng, name="", depth=0):
     if kind is type(None):
         return None
     if origin is tuple and inner[1:] == (...,):
-        return tuple(made(inner[0], rng, name, depth + 1) for _ in range(rng.choice((0, 0, 1, 2, 3))) if depth < 3)
+        return tuple(
+            made(inner[0], rng, name, depth + 1)
+            for _ in range(rng.choice((0, 0, 1, 2, 3)))
+            if depth < 3
+        )
     if origin is tuple:
         return tuple(made(one, rng, name, depth + 1) for one in inner)
     if is_dataclass(kind):
-        return kind(**{field: made(hint, rng, field, depth + 1) for field, hint in hints_of(kind).items()})
+        return kind(
+            **{field: made(hint, rng, field, depth + 1) for field, hint in hints_of(kind).items()}
+        )
     if kind is bool:
         return rng.random() < 0.5
     if kind is int:
@@ -80,7 +88,11 @@ def states_of(seed):
 def state(rank, rng):
     """A status of a rank, as one may be sent: a rank waits in a call, and in no call otherwise."""
     found = made(RankStatus, rng)
-    doing = COMMUNICATING if found.call else rng.choice([word for word in WORDS["doing"] if word != COMMUNICATING])
+    doing = (
+        COMMUNICATING
+        if found.call
+        else rng.choice([word for word in WORDS["doing"] if word != COMMUNICATING])
+    )
     inner = []
     for one in found.serving:
         doing_inside = COMMUNICATING if one.call else messages.COMPUTING
@@ -122,11 +134,16 @@ def _proof(rng, states):
 
 def _rank_error(rng, states):
     raised = made(tuple[Failure, ...], rng) or (made(Failure, rng),)
-    is_a_table(str(failures.rank_error(raised, [*RANKS], rng.random() < 0.5, rng.choice(("", "x.")))))
+    is_a_table(
+        str(failures.rank_error(raised, [*RANKS], rng.random() < 0.5, rng.choice(("", "x."))))
+    )
 
 
 def _rank_died(rng, states):
-    died = {rank: failures.exit_words(rng.choice((None, 0, 3, -9, -6, -64))) for rank in rng.sample(RANKS, 2)}
+    died = {
+        rank: failures.exit_words(rng.choice((None, 0, 3, -9, -6, -64)))
+        for rank in rng.sample(RANKS, 2)
+    }
     again = rng.choice(("", "call cluster.restart()"))
     others = [rank for rank in RANKS if rank not in died][: rng.randint(0, 2)]
     lines = {rank: made(tuple[Line, ...], rng) for rank in died}
@@ -156,7 +173,10 @@ def _disagreement(rng, states):
 
 
 def _misfit(rng, states):
-    ends = [replace(made(CallRecord, rng), kind=MESSAGE, tensors=(("float32", (rng.randint(0, 2),)),)) for _ in "ab"]
+    ends = [
+        replace(made(CallRecord, rng), kind=MESSAGE, tensors=(("float32", (rng.randint(0, 2),)),))
+        for _ in "ab"
+    ]
     is_a_sentence(matching.misfit(*ends), may_be_empty=True)
 
 
@@ -196,11 +216,17 @@ def _lines(rng, states):
 def _outcome(rng, states):
     some = rng.sample(RANKS, rng.randint(0, 2))
     replaced = {rank: failures.loss(("x",) * rng.randint(0, 2)) for rank in some}
-    is_a_sentence(failures.outcome(1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))))
+    is_a_sentence(
+        failures.outcome(
+            1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))
+        )
+    )
     is_a_sentence(failures.late(some or [0], rng.choice((None, 2.0))))
     for words in failures.not_freed(replaced):
         is_a_sentence(words)
-    is_a_sentence(failures.gone_with_group(rng.random() < 0.5, rng.random() < 0.5), may_be_empty=True)
+    is_a_sentence(
+        failures.gone_with_group(rng.random() < 0.5, rng.random() < 0.5), may_be_empty=True
+    )
 
 
 def _failure(rng, states):
@@ -224,7 +250,9 @@ def _groups_error(rng, states):
     made_by = {rank: replace(made(NewGroup, rng), rank=rank) for rank in RANKS}
     raised = made(tuple[Failure, ...], rng)
     is_a_table(str(failures.groups_error("The groups differ.", made_by, raised, [*RANKS], "")))
-    several = {rank: [replace(one, rank=rank) for one in made(tuple[NewGroup, ...], rng)] for rank in RANKS}
+    several = {
+        rank: [replace(one, rank=rank) for one in made(tuple[NewGroup, ...], rng)] for rank in RANKS
+    }
     if differing := proof.differing_groups(several):
         is_a_sentence(proof.words_of_groups(differing))
 
@@ -234,7 +262,9 @@ def _advice(rng, states):
     is_a_sentence(advice.advice_for(replace(refused, message="can't start new thread")))
     is_a_sentence(advice.advice_for(refused), may_be_empty=True)
     is_a_sentence(advice.on_limit_of_processes("RuntimeError: can't start new thread"))
-    is_a_sentence(matching.by_value({rank: rng.choice(("2 steps", "")) for rank in RANKS}, ("has", "have")))
+    is_a_sentence(
+        matching.by_value({rank: rng.choice(("2 steps", "")) for rank in RANKS}, ("has", "have"))
+    )
 
 
 CHECKS = {

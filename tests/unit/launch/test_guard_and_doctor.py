@@ -32,7 +32,9 @@ def sleeper(tag: str, before: str = "pass") -> Iterator[subprocess.Popen]:
 @contextlib.contextmanager
 def guard(tag: str) -> Iterator[None]:
     """The tag's guard. Popen may return before the system shows the words of the new program."""
-    with subprocess.Popen([sys.executable, reaper.__file__, str(os.getpid()), tag, "/no/folder"]) as process:
+    with subprocess.Popen(
+        [sys.executable, reaper.__file__, str(os.getpid()), tag, "/no/folder"]
+    ) as process:
         try:
             while tag not in psutil.Process(process.pid).cmdline():
                 time.sleep(0.01)
@@ -80,7 +82,11 @@ def test_the_doctor_cleans(capsys, monkeypatch):
     """--clean ends the leftovers, and only them: processes whose cluster has no guard."""
     monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean"])
     monkeypatch.setattr(doctor, "CHECKS", {})
-    with sleeper("tag-with-a-guard") as mine, sleeper("tag-without") as orphan, guard("tag-with-a-guard"):
+    with (
+        sleeper("tag-with-a-guard") as mine,
+        sleeper("tag-without") as orphan,
+        guard("tag-with-a-guard"),
+    ):
         assert doctor.main() == 0
         assert orphan.wait(timeout=5) == -15
         assert mine.poll() is None
@@ -95,7 +101,9 @@ def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
     doctor.check_machine()
     said = dict(line[6:].split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said["memory"] == "7.5 GB free; a rank takes about 60 MB, and what it loads"
-    assert re.fullmatch(r"[\d.]+ GB free in this folder, [\d.]+ GB for temporary files", said["disk"])
+    assert re.fullmatch(
+        r"[\d.]+ GB free in this folder, [\d.]+ GB for temporary files", said["disk"]
+    )
     assert said["limits"] == "1024 open files, 500 processes and threads, of which 380 are free"
 
 

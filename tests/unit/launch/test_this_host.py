@@ -1,4 +1,6 @@
-"""What a machine lets a cluster have: what is reported where it is too little, before anything is started."""
+"""What a machine lets a cluster have: what is reported where it is too little, before anything is
+started.
+"""
 
 import math
 import resource
@@ -22,14 +24,27 @@ MEMORY = "A rank takes about 190 MB: close other programs."
     ("files", "n", "engines", "words"),
     [
         (1024, 100, "fork", ""),
-        (1024, 10_000, "local", f"at most 42 on this machine, got 10000. It has 8 GB of free memory. {MEMORY}"),
-        (128, 40, "fork", f"at most 4 on this machine, got 40. A process may open 128 files here. {ULIMIT}"),
+        (
+            1024,
+            10_000,
+            "local",
+            f"at most 42 on this machine, got 10000. It has 8 GB of free memory. {MEMORY}",
+        ),
+        (
+            128,
+            40,
+            "fork",
+            f"at most 4 on this machine, got 40. A process may open 128 files here. {ULIMIT}",
+        ),
     ],
 )
 def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
     """The largest cluster that fits is named, and how to get more."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
-    limits = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2}
+    limits = {
+        resource.RLIMIT_NOFILE: (files, files),
+        resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2,
+    }
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     if words:
         assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
@@ -67,7 +82,9 @@ CONTAINER = "End some, or for more start the container with a higher limit, such
 def test_a_machine_that_allows_few_processes(monkeypatch, limit, n, engines, own, words):
     """What the cluster before has is not counted: it ends, or the new one takes it."""
     monkeypatch.setattr(machine, "tasks", lambda: limit)
-    monkeypatch.setattr(reaper, "of_notebook", lambda pid: [SimpleNamespace(num_threads=lambda: own)])
+    monkeypatch.setattr(
+        reaper, "of_notebook", lambda pid: [SimpleNamespace(num_threads=lambda: own)]
+    )
     if words:
         assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
     else:
@@ -83,14 +100,18 @@ def test_a_real_machine_that_lacks_something():
 
 @pytest.mark.parametrize(("calm_in", "failed"), [(60, []), (-1, [b"engine"])])
 def test_missed_heartbeats_count_only_while_the_heart_is_calm(calm_in, failed):
-    """So an engine may be silent for as many seconds as beats may be missed, however fast they come."""
+    """So an engine may be silent for as many seconds as beats may be missed, however fast they
+    come.
+    """
     monitor = SoonCalmMonitor(max_heartmonitor_misses=0)
     monitor._calm_at = time.monotonic() + calm_in
     assert monitor._check_missed({b"engine"}, {}, {b"engine"})[0] == failed
 
 
 def test_an_engine_is_registered_with_its_first_answer():
-    """And not at the beat after it; of one that is known, nobody hears again. When all have answered, it is calm."""
+    """And not at the beat after it; of one that is known, nobody hears again. When all have
+    answered, it is calm.
+    """
     monitor, told = SoonCalmMonitor(lifetime=1.5), []
     monitor.handle_new_hearts = lambda new: (told.append(new), monitor.hearts.update(new))
     monitor._coming, monitor._calm_at = 2, math.inf

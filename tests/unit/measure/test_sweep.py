@@ -19,7 +19,9 @@ COSTS = {"gloo": (2e-3, 1e-9), "ring": (5e-4, 4e-9)}  # alpha in s, beta in s/by
 
 
 def made(counts=(2, 4), sizes=SIZES, cores=2, noise=1.0):
-    """A sweep whose times are alpha + beta m, times the number of ranks; each repetition `noise` off the median."""
+    """A sweep whose times are alpha + beta m, times the number of ranks; each repetition `noise`
+    off the median.
+    """
     timings = {}
     for n, size, (name, (alpha, beta)) in itertools.product(counts, sizes, COSTS.items()):
         t = n * (alpha + beta * size)
@@ -37,7 +39,9 @@ def test_a_timing_is_found():
 
 
 def test_the_table_as_text():
-    """nccl-tests' columns, aligned, and a note below where ranks exceed cores; also of a sweep of nothing."""
+    """nccl-tests' columns, aligned, and a note below where ranks exceed cores; also of a sweep of
+    nothing.
+    """
     shown = repr(made(sizes=[256, 1 << 20], counts=[4], noise=2)).splitlines()
     assert shown == [
         "all_reduce: median time of the slowest rank; the spread is its quartiles",
@@ -69,23 +73,40 @@ def test_the_plot():
     assert titles == [f"all-reduce, {n} ranks" + (" on 2 cores" if n > 2 else "") for n in counts]
     for ax, n in zip(figure.axes, counts, strict=True):
         assert sorted(text.get_text() for text in ax.texts) == ["gloo", "memory copy", "ring"]
-        assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx([n * (2e-3 + 1e-9 * m) for m in SIZES])
-    assert plt.get_fignums() == []  # it is shown where it is the value of a cell, and not a second time
+        assert list(ax.containers[0].lines[0].get_ydata()) == pytest.approx(
+            [n * (2e-3 + 1e-9 * m) for m in SIZES]
+        )
+    # it is shown where it is the value of a cell, and not a second time
+    assert plt.get_fignums() == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"functions": [print]}, "functions must be a mapping of names to functions of a tensor, got"),
-        ({"sizes": [4, 1022]}, "sizes must be bytes above 0, multiples of the 4 of an element, got 1022. Call sweep("),
+        (
+            {"functions": [print]},
+            "functions must be a mapping of names to functions of a tensor, got",
+        ),
+        (
+            {"sizes": [4, 1022]},
+            "sizes must be bytes above 0, multiples of the 4 of an element, got 1022. Call sweep(",
+        ),
         ({"sizes": [0]}, "sizes must be bytes above 0, multiples of the 4 of an element, got 0."),
-        ({"ranks": [2, 8]}, "ranks must be a whole number from 1 to 4, got 8. Start a larger cluster for more."),
+        (
+            {"ranks": [2, 8]},
+            "ranks must be a whole number from 1 to 4, got 8. Start a larger cluster for more.",
+        ),
         ({"collective": "ring"}, "collective must be one of 'all_reduce', "),
-        ({"repeat": 0}, "repeat must be a whole number of 1 or more, got 0. For example: repeat=1."),
+        (
+            {"repeat": 0},
+            "repeat must be a whole number of 1 or more, got 0. For example: repeat=1.",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
-    """Every rule has its message; the cluster here is a number of ranks only, so nothing can have been sent."""
+    """Every rule has its message; the cluster here is a number of ranks only, so nothing can have
+    been sent.
+    """
     given = {"functions": {"gloo": print}, "sizes": [4], **arguments}
     with pytest.raises(distlab.ArgumentError, match=f"^{re.escape(message)}"):
         distlab.sweep(SimpleNamespace(n=4), **given)

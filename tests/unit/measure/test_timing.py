@@ -1,4 +1,6 @@
-"""Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by hand."""
+"""Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by
+hand.
+"""
 
 import pytest
 
@@ -16,7 +18,9 @@ from tests.refused import refused
     ],
 )
 def test_busbw_factors_are_those_of_nccl_tests(collective, world_size, factor):
-    """algbw is bytes over seconds in GB of 1e9, busbw is algbw times the factor of nccl-tests' PERFORMANCE.md."""
+    """algbw is bytes over seconds in GB of 1e9, busbw is algbw times the factor of nccl-tests'
+    PERFORMANCE.md.
+    """
     timing = Timing(4_000_000, (0.001,))
     assert timing.algbw == pytest.approx(4.0)
     assert timing.busbw(collective, world_size) == pytest.approx(4.0 * factor)
@@ -30,7 +34,9 @@ def test_a_timing_is_median_and_quartiles():
 
 
 def test_the_fit_finds_the_line_that_made_the_points():
-    """Times from alpha = 50 µs and 2 GB/s are fitted exactly, over six decades of size; noise stays physical."""
+    """Times from alpha = 50 µs and 2 GB/s are fitted exactly, over six decades of size; noise stays
+    physical.
+    """
     sizes = [4**k for k in range(1, 13)]
     fit = fit_alpha_beta(sizes, [50e-6 + size / 2e9 for size in sizes])
     assert (fit.alpha, fit.beta) == (pytest.approx(50e-6), pytest.approx(1 / 2e9))
@@ -42,10 +48,24 @@ def test_the_fit_finds_the_line_that_made_the_points():
 
 
 FORMATTED = {  # three digits and a unit; seconds always in nine characters; bytes in units of 1024
-    format_seconds: {1.234e-6: "  1.23 µs", 999.9e-6: "  1.00 ms", 0.1234: "   123 ms", 0.9999: "  1.00 s "},
+    format_seconds: {
+        1.234e-6: "  1.23 µs",
+        999.9e-6: "  1.00 ms",
+        0.1234: "   123 ms",
+        0.9999: "  1.00 s ",
+    },
     format_bytes: {
-        **{0: "0 B", 4: "4 B", 1000: "1000 B", 1024: "1 KiB", 65536: "64 KiB", 3 << 19: "1.5 MiB", 10**9: "954 MiB"},
-        **{4088: "4088 B", 12_345: "12.1 KiB", 999_999: "977 KiB", 26_234_881: "25 MiB"},  # none divides these
+        **{
+            0: "0 B",
+            4: "4 B",
+            1000: "1000 B",
+            1024: "1 KiB",
+            65536: "64 KiB",
+            3 << 19: "1.5 MiB",
+            10**9: "954 MiB",
+        },
+        # none divides these
+        **{4088: "4088 B", 12_345: "12.1 KiB", 999_999: "977 KiB", 26_234_881: "25 MiB"},
     },
     format_bandwidth: {1.5: "  1.50 GB/s"},
 }
@@ -69,7 +89,10 @@ def test_numbers_have_units(form):
             lambda: fit_alpha_beta([4, 8], [1.0]),
             "num_bytes must be two different sizes or more, one for each time, got",
         ),
-        (lambda: fit_alpha_beta([4, 8], [0, 1]), "seconds must be above 0, got [0, 1]. Measure again."),
+        (
+            lambda: fit_alpha_beta([4, 8], [0, 1]),
+            "seconds must be above 0, got [0, 1]. Measure again.",
+        ),
         (
             lambda: Timing(1, (1.0,)).busbw("barrier", 2),
             "collective must be one of 'all_reduce', 'all_gather', 'reduce",
@@ -77,5 +100,7 @@ def test_numbers_have_units(form):
     ],
 )
 def test_what_cannot_be_measured_is_refused(call, message):
-    """Bad arguments are refused before anything is measured, with the rule, the value and what to call instead."""
+    """Bad arguments are refused before anything is measured, with the rule, the value and what to
+    call instead.
+    """
     assert str(refused(call)).startswith(message)

@@ -13,9 +13,13 @@ def fails(error):
     raise error
 
 
-@pytest.mark.parametrize("error", [ClusterError("no port"), OSError("disk full"), ZeroDivisionError("of a test")])
+@pytest.mark.parametrize(
+    "error", [ClusterError("no port"), OSError("disk full"), ZeroDivisionError("of a test")]
+)
 def test_a_start_ahead_that_fails_says_nothing(threads_end_well, monkeypatch, error):
-    """Nobody has asked for it; the cluster that is asked for starts its own, and says what is wrong."""
+    """Nobody has asked for it; the cluster that is asked for starts its own, and says what is
+    wrong.
+    """
     monkeypatch.setattr(ahead, "started", lambda plan: fails(error))
     assert ahead.Ahead().take(PLAN) is None
 

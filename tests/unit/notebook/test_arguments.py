@@ -1,4 +1,6 @@
-"""Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in full."""
+"""Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in
+full.
+"""
 
 import pytest
 
@@ -11,7 +13,10 @@ WHOLE = "n must be a whole number of 1 or more, got"
 METHODS = "init_method must be one of 'tcp', 'env', 'file', got"
 TCP = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
 THREADS = "threads must be a whole number of 1 or more, got"
-PRELOAD, NUMPY = "preload must be a list of modules that are installed here, got", 'Call Cluster(4, preload=["numpy"]).'
+PRELOAD, NUMPY = (
+    "preload must be a list of modules that are installed here, got",
+    'Call Cluster(4, preload=["numpy"]).',
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +25,11 @@ PRELOAD, NUMPY = "preload must be a list of modules that are installed here, got
         ({"n": 0}, ValueError, f"{WHOLE} 0. Call Cluster(4)."),
         ({"n": "4"}, TypeError, f"{WHOLE} '4'. Call Cluster(4)."),
         ({"n": 2, "init_method": "multicast"}, ValueError, f"{METHODS} 'multicast'. {TCP}"),
-        ({"n": 2, "timeout": "soon"}, ValueError, "timeout must be above 0, got 'soon'. For example: timeout=5."),
+        (
+            {"n": 2, "timeout": "soon"},
+            ValueError,
+            "timeout must be above 0, got 'soon'. For example: timeout=5.",
+        ),
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
         ({"n": 2, "preload": "wave"}, ValueError, f"{PRELOAD} 'wave'. {NUMPY}"),
         ({"n": 2, "preload": ["no_such"]}, ValueError, f"{PRELOAD} ['no_such']. {NUMPY}"),
@@ -34,7 +43,9 @@ def test_bad_arguments_of_cluster(given, kind, message):
 
 
 def test_backends_and_init_methods_as_torch_writes_them():
-    """A backend's name may be in capitals, that of a module not; an init method may end like an address."""
+    """A backend's name may be in capitals, that of a module not; an init method may end like an
+    address.
+    """
     backends, methods = ["gloo", "GLOO", "tests.cluster"], ["env", "env://", "tcp://", "file://"]
     assert [plan.check_backend(name, 2) for name in backends] == ["gloo", "gloo", "tests.cluster"]
     where = {"hosts": None, "python": None, "interface": None}

@@ -29,7 +29,10 @@ def seconds_until_told(statuses, monkeypatch):
 
     def states(patient):
         asked.append(patient)
-        return {rank: replace(status, rounds=status.rounds or (len(asked),)) for rank, status in statuses.items()}
+        return {
+            rank: replace(status, rounds=status.rounds or (len(asked),))
+            for rank, status in statuses.items()
+        }
 
     watch = DeadlockWatch(states)
 
@@ -46,10 +49,16 @@ def seconds_until_told(statuses, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "rank_1", [STUCK[1], replace(STUCK[1], doing=IDLE, idle=True, call=None)], ids=["waits", "idle without work"]
+    "rank_1",
+    [STUCK[1], replace(STUCK[1], doing=IDLE, idle=True, call=None)],
+    ids=["waits", "idle without work"],
 )
-def test_a_proof_counts_when_nothing_has_moved_for_long_enough(statuses, seconds_until_told, rank_1):
-    """Not at the first look, which nothing is compared with, but within a tick after the time has passed."""
+def test_a_proof_counts_when_nothing_has_moved_for_long_enough(
+    statuses, seconds_until_told, rank_1
+):
+    """Not at the first look, which nothing is compared with, but within a tick after the time has
+    passed.
+    """
     statuses[1] = rank_1
     assert UNMOVED <= seconds_until_told(10) <= UNMOVED + TICK
 

@@ -1,4 +1,6 @@
-"""What a person sees of ranks: paragraphs that fit any pane, outputs with their ranks in front, the live picture."""
+"""What a person sees of ranks: paragraphs that fit any pane, outputs with their ranks in front, the
+live picture.
+"""
 
 import re
 
@@ -18,13 +20,21 @@ def words(html):
 
 
 def test_a_report_breaks_between_words_and_keeps_them_all():
-    """A row of its table is indented where it breaks, and its code moves to a line of its own first."""
+    """A row of its table is indented where it breaks, and its code moves to a line of its own
+    first.
+    """
     shown = display.as_paragraphs(REPORT, "RankError")
     assert "<b>RankError</b>: rank 1 raised ValueError: a &lt;b&gt;" in shown
     assert "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere" in shown
     assert '<span style="display:inline-block;text-indent:0">dist.all_reduce(x)</span>' in shown
-    assert words(shown).replace("&lt;", "<").replace("&gt;", ">").split() == f"RankError: {REPORT}".split()
-    assert '<div style="padding-left:6ch;text-indent:-6ch">  ranks 1-2   line 5 in forward   <span' in shown
+    assert (
+        words(shown).replace("&lt;", "<").replace("&gt;", ">").split()
+        == f"RankError: {REPORT}".split()
+    )
+    assert (
+        '<div style="padding-left:6ch;text-indent:-6ch">  ranks 1-2   line 5 in forward   <span'
+        in shown
+    )
     assert display.as_paragraphs("only words").count("<div") == 2
     assert ">  one column</div>" in display.as_paragraphs("  one column")
 
@@ -32,7 +42,10 @@ def test_a_report_breaks_between_words_and_keeps_them_all():
 def test_rows_of_a_verdict_are_indented_where_a_person_sees_them_break(monkeypatch):
     assert display.hanging(["rank 0   1", "rank 1   2"], 9) == "\nrank 0   1\nrank 1   2"
     monkeypatch.setattr(display, "somebody_watches", lambda: True)
-    assert display.hanging(["rank 0   1"], 9) == '<div style="padding-left:9ch;text-indent:-9ch">rank 0   1</div>'
+    assert (
+        display.hanging(["rank 0   1"], 9)
+        == '<div style="padding-left:9ch;text-indent:-9ch">rank 0   1</div>'
+    )
     assert display.wrapped() == "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 
 
@@ -41,9 +54,16 @@ def one(rank, kind, text, turn, **data):
 
 
 def test_what_ranks_share_keeps_its_turn():
-    """Each rank displays its own words and then a table that is the same on all: the table comes after all words."""
-    own = [one(rank, "display", f"words {rank}", 0, **{"text/markdown": f"words {rank}"}) for rank in range(3)]
-    shared = [one(rank, "display", "table", 1, **{"text/html": "<table></table>"}) for rank in range(3)]
+    """Each rank displays its own words and then a table that is the same on all: the table comes
+    after all words.
+    """
+    own = [
+        one(rank, "display", f"words {rank}", 0, **{"text/markdown": f"words {rank}"})
+        for rank in range(3)
+    ]
+    shared = [
+        one(rank, "display", "table", 1, **{"text/html": "<table></table>"}) for rank in range(3)
+    ]
     written = [item for pair in zip(own, shared, strict=True) for item in pair]
     assert [(item.text, item.ranks) for item in display._fold(written)] == [
         ("words 0", (0,)),
@@ -54,7 +74,9 @@ def test_what_ranks_share_keeps_its_turn():
 
 
 def test_what_ranks_show_by_themselves_stays_together():
-    written = [one(rank, "display", f"{rank}{turn}", turn) for rank in range(2) for turn in range(2)]
+    written = [
+        one(rank, "display", f"{rank}{turn}", turn) for rank in range(2) for turn in range(2)
+    ]
     assert [item.text for item in display._fold(written)] == ["00", "01", "10", "11"]
 
 
@@ -78,8 +100,12 @@ def test_markdown_has_its_rank_in_front():
 
 
 def test_the_live_picture_can_be_read_and_heard():
-    """It has a role and a title; bars have an outline, since no rank's colour is seen on every page."""
-    call = CallRecord("recv", "message", members=(0, 1), peer=0, lines=(Line(4, "dist.recv(x, src=0)"),))
+    """It has a role and a title; bars have an outline, since no rank's colour is seen on every
+    page.
+    """
+    call = CallRecord(
+        "recv", "message", members=(0, 1), peer=0, lines=(Line(4, "dist.recv(x, src=0)"),)
+    )
     states = {0: RankStatus(0, COMPUTING), 1: RankStatus(1, COMMUNICATING, call, call.lines)}
     live = Live()
     live.look(0.0, states)
@@ -92,6 +118,7 @@ def test_the_live_picture_can_be_read_and_heard():
     assert len(re.findall("<rect", picture)) == 2
     for page, ink in (("#FFFFFF", "#212121"), ("#111111", "#DEDEDE")):
         mixed = "#" + "".join(
-            f"{round(int(ink[i : i + 2], 16) * 0.65 + int(page[i : i + 2], 16) * 0.35):02X}" for i in (1, 3, 5)
+            f"{round(int(ink[i : i + 2], 16) * 0.65 + int(page[i : i + 2], 16) * 0.35):02X}"
+            for i in (1, 3, 5)
         )
         assert contrast(mixed, page) >= 3

@@ -35,7 +35,10 @@ def script(folder, steps, n=2, backend="gloo", threads=1, hosts=(), job=None):
     ("source", "why"),
     [
         ("await thing()\n\nx = 1", "'await' outside function"),
-        ("from __future__ import annotations", "from __future__ imports must occur at the beginning of the file"),
+        (
+            "from __future__ import annotations",
+            "from __future__ imports must occur at the beginning of the file",
+        ),
         ("%time y = 1", "invalid syntax"),
     ],
 )
@@ -48,7 +51,12 @@ def test_a_cell_that_no_script_can_hold_is_a_comment(tmp_path, source, why):
 
 def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
     """It is in an if, and a text of several lines in it stays as it is."""
-    steps = [cell("x = '''1\n2'''", (1,)), cell("# no", (1,)), cell("y = 1", (2, 0)), cell("z = 1", (0, 1, 2))]
+    steps = [
+        cell("x = '''1\n2'''", (1,)),
+        cell("# no", (1,)),
+        cell("y = 1", (2, 0)),
+        cell("z = 1", (0, 1, 2)),
+    ]
     text, _ = script(tmp_path, steps, 3)
     assert "# --- cell 1, on rank 1 only ---\nif rank in [1]:\n    x = '''1\n2'''\n" in text
     assert "if rank in [1]:\n    # no\n    pass\n" in text
@@ -58,16 +66,29 @@ def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
 
 def test_what_only_the_notebook_has_is_asked_for(tmp_path):
     """Pushed values, and functions that were run, are comments, and in the report."""
-    steps = [export.Step("pushed", (0, 1), "w, b"), export.Step("called", (0,), "double(rank, ...)")]
+    steps = [
+        export.Step("pushed", (0, 1), "w, b"),
+        export.Step("called", (0,), "double(rank, ...)"),
+    ]
     text, report = script(tmp_path, steps)
-    assert "# --- pushed from the notebook ---\n# define w, b here: only the notebook has it\n" in text
+    assert (
+        "# --- pushed from the notebook ---\n# define w, b here: only the notebook has it\n" in text
+    )
     by_hand = ("w, b", "double(rank, ...)")
-    assert report.notes == tuple(f"define by hand, where the script says so: {name}" for name in by_hand)
+    assert report.notes == tuple(
+        f"define by hand, where the script says so: {name}" for name in by_hand
+    )
 
 
 def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
-    """A script ends in .py, in a directory that is there, and replaces nothing by itself, no file for sbatch either."""
-    path, batch, plan = tmp_path / "there.py", tmp_path / "other.sbatch", SimpleNamespace(n=2, hosts=None)
+    """A script ends in .py, in a directory that is there, and replaces nothing by itself, no file
+    for sbatch either.
+    """
+    path, batch, plan = (
+        tmp_path / "there.py",
+        tmp_path / "other.sbatch",
+        SimpleNamespace(n=2, hosts=None),
+    )
     path.write_text("mine")
     batch.write_text("mine")
     paths = {path: path, tmp_path / "other.py": batch}
@@ -75,28 +96,47 @@ def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
     for given, there in paths.items():
         words = str(refused(export.write, [], given, False, plan, [], True))
         rule = f"path must be the name of a new .py file in a directory that exists, got {str(given)!r}. "
-        assert words.startswith(f"{rule}Choose another name, or replace {there.name if there else 'it'}: --force")
+        assert words.startswith(
+            f"{rule}Choose another name, or replace {there.name if there else 'it'}: --force"
+        )
     assert path.read_text() == batch.read_text() == "mine"
 
 
 def test_the_command(tmp_path):
-    """Ranks and their threads; where several hosts meet; and the backend is one that torchrun can start."""
-    assert script(tmp_path, [], 4)[1].command == f"torchrun --standalone --nproc-per-node 4 {tmp_path}/made.py"
+    """Ranks and their threads; where several hosts meet; and the backend is one that torchrun can
+    start.
+    """
+    assert (
+        script(tmp_path, [], 4)[1].command
+        == f"torchrun --standalone --nproc-per-node 4 {tmp_path}/made.py"
+    )
     assert script(tmp_path, [], threads=2)[1].command.startswith("OMP_NUM_THREADS=2 torchrun ")
     report = script(tmp_path, [], 4, hosts=["nodeA", "nodeA", "nodeB", "nodeB"])[1]
-    assert " --nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 --nproc-per-node 2 " in report.command
+    assert (
+        " --nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 --nproc-per-node 2 "
+        in report.command
+    )
     text, report = script(tmp_path, [], backend="distlab_course.mpi_backend")
     assert 'dist.init_process_group("gloo")' in text
-    assert report.notes == ("left out: the backend distlab_course.mpi_backend; the script uses gloo",)
-    assert f'\n{export.SET_GPU}\ndist.init_process_group("nccl")' in script(tmp_path, [], backend="nccl")[0]
+    assert report.notes == (
+        "left out: the backend distlab_course.mpi_backend; the script uses gloo",
+    )
+    assert (
+        f'\n{export.SET_GPU}\ndist.init_process_group("nccl")'
+        in script(tmp_path, [], backend="nccl")[0]
+    )
 
 
 def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
-    """Nodes, CPUs, and what was asked of Slurm before; bash reads it, and each path in it is one word."""
+    """Nodes, CPUs, and what was asked of Slurm before; bash reads it, and each path in it is one
+    word.
+    """
     folder = tmp_path / "my folder"
     folder.mkdir()
     job = Job(2, 2, "debug", "10:00", ("--account=me",))
-    report = script(folder, [cell("x = 1")], 4, threads=3, hosts=["nodeA", "nodeA", "nodeB", "nodeB"], job=job)[1]
+    report = script(
+        folder, [cell("x = 1")], 4, threads=3, hosts=["nodeA", "nodeA", "nodeB", "nodeB"], job=job
+    )[1]
     assert (report.command, report.notes) == (f"sbatch '{folder}/made.sbatch'", ())
     text = (folder / "made.sbatch").read_text()
     for line in ("--nodes=2", "--cpus-per-task=6", "--partition=debug", "--account=me"):
@@ -106,7 +146,9 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
 
 
 def in_bash(batch, commands):
-    """What a file for sbatch prints in a bash that has these functions, too; it must write nothing to stderr."""
+    """What a file for sbatch prints in a bash that has these functions, too; it must write nothing
+    to stderr.
+    """
     script = f"scontrol() {{ echo nodeA; }}; {commands}; source {shlex.quote(str(batch))}"
     environment = {**os.environ, "SLURM_CPUS_PER_TASK": "6"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
@@ -115,23 +157,38 @@ def in_bash(batch, commands):
 
 
 def test_the_agents_of_a_batch_job_have_its_cpus_and_an_empty_store(tmp_path):
-    """Slurm's own srun may forget the CPUs of the job, and torchrun's store keeps what an earlier attempt wrote."""
+    """Slurm's own srun may forget the CPUs of the job, and torchrun's store keeps what an earlier
+    attempt wrote.
+    """
     script(tmp_path, [cell("x = 1")], 4, threads=3, job=Job(2, 2))
     seen = 'srun() { echo "$1" "$2" "$TORCH_DISABLE_SHARE_RDZV_TCP_STORE" "$OMP_NUM_THREADS"; }'
     assert in_bash(tmp_path / "made.sbatch", seen) == "--cpus-per-task=6 --kill-on-bad-exit=1 1 3\n"
 
 
 def test_lab_60_shows_this_file_for_sbatch(tmp_path):
-    """Lab 60 adds lines for GPUs and time, and workers, and lets the job return to the queue; the rest is the same."""
+    """Lab 60 adds lines for GPUs and time, and workers, and lets the job return to the queue; the
+    rest is the same.
+    """
     script(tmp_path, [cell("x = 1")], 16, hosts=["nodeA", "nodeB"], job=Job(2, 8))
     text = (tmp_path / "made.sbatch").read_text()
-    text = text.replace(shlex.quote(sys.executable), "python").replace(f"{tmp_path}/made.py", "train.py --resume")
-    text = text.replace("--cpus-per-task=8\n", "--cpus-per-task=64\n").replace("##SBATCH", "#SBATCH")
+    text = text.replace(shlex.quote(sys.executable), "python").replace(
+        f"{tmp_path}/made.py", "train.py --resume"
+    )
+    text = text.replace("--cpus-per-task=8\n", "--cpus-per-task=64\n").replace(
+        "##SBATCH", "#SBATCH"
+    )
     lab = (ROOT / "notebooks" / "60_several_hosts.ipynb").read_text(encoding="utf-8")
     cells = ["".join(one["source"]) for one in json.loads(lab)["cells"]]
     (shown,) = [
-        block for source in cells for block in re.findall(r"```bash\n(.*?)```", source, re.DOTALL) if "SBATCH" in block
+        block
+        for source in cells
+        for block in re.findall(r"```bash\n(.*?)```", source, re.DOTALL)
+        if "SBATCH" in block
     ]
     added = [line for line in shown.splitlines() if line not in text.splitlines()]
     assert [line for line in text.splitlines() if line not in shown.splitlines()] == []
-    assert [re.split(r"[ =]", line)[1] for line in added] == ["--gpus-per-node", "--time", "NCCL_SOCKET_IFNAME"]
+    assert [re.split(r"[ =]", line)[1] for line in added] == [
+        "--gpus-per-node",
+        "--time",
+        "NCCL_SOCKET_IFNAME",
+    ]

@@ -15,7 +15,9 @@ def test_all_is_what_is_importable():
 
 def test_an_unknown_name_lists_the_known_ones():
     """A misspelled name is an AttributeError that lists what there is."""
-    with pytest.raises(AttributeError, match=r"module 'distlab' has no attribute 'Clutser'\. It has .*Cluster"):
+    with pytest.raises(
+        AttributeError, match=r"module 'distlab' has no attribute 'Clutser'\. It has .*Cluster"
+    ):
         distlab.Clutser  # noqa: B018
 
 
@@ -34,16 +36,24 @@ def test_import_is_light(light, heavy):
 
 
 def test_px_is_known_once_distlab_is_imported():
-    """In a restarted kernel, %%px after the import says how to make a cluster; the import alone stays light."""
+    """In a restarted kernel, %%px after the import says how to make a cluster; the import alone
+    stays light.
+    """
     code = (
         "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\nshell.run_cell('import distlab').raise_error()\n"
         "print('ipyparallel' in sys.modules)\n"
         "for cell in ('%%px\\n1', '%px 1'):\n    print(repr(shell.run_cell(cell).error_in_exec))\n"
     )
-    told = "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
+    told = (
+        "ClusterError('No cluster is running here. Make one first: cluster = distlab.Cluster(4).')"
+    )
     lines = python("-c", code).stdout.splitlines()
-    assert [line for line in lines if line.startswith(("ClusterError(", "False"))] == ["False", told, told]
+    assert [line for line in lines if line.startswith(("ClusterError(", "False"))] == [
+        "False",
+        told,
+        told,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,13 +63,19 @@ def test_px_is_known_once_distlab_is_imported():
 )
 def test_what_acts_on_the_current_cluster_says_how_to_make_one(call):
     """Without a cluster; `attach` makes one, and tests/cluster has them with ranks."""
-    with pytest.raises(distlab.ClusterError, match=r"^No cluster is running here\. Make one first: cluster = "):
+    with pytest.raises(
+        distlab.ClusterError, match=r"^No cluster is running here\. Make one first: cluster = "
+    ):
         call()
     assert distlab.attach == distlab.Cluster.attach
 
 
 def test_the_error_tree():
     """Each error is also the built-in error that a program would expect."""
-    kinds = {"ArgumentError": ValueError, "ArgumentTypeError": TypeError, "ClusterError": RuntimeError}
+    kinds = {
+        "ArgumentError": ValueError,
+        "ArgumentTypeError": TypeError,
+        "ClusterError": RuntimeError,
+    }
     for name, kind in {**kinds, "RankTimeout": TimeoutError, "DataError": OSError}.items():
         assert issubclass(getattr(distlab, name), kind)

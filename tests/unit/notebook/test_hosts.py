@@ -1,4 +1,6 @@
-"""Hosts that cannot be used, arguments of srun and mpiexec, and what a host reports of itself; without any host."""
+"""Hosts that cannot be used, arguments of srun and mpiexec, and what a host reports of itself;
+without any host.
+"""
 
 import subprocess
 from dataclasses import replace
@@ -21,7 +23,9 @@ HELLO = Hello(0, "nodeA", 4, OURS, "127.0.0.1", "127.0.0.2")
 def answers(folder, **differs):
     """What a host reports that differs from this machine in this way."""
     hello = replace(HELLO, **differs)
-    servers = SimpleNamespace(to=lambda number: SimpleNamespace(hellos={0: hello}, lost={}, trouble=""))
+    servers = SimpleNamespace(
+        to=lambda number: SimpleNamespace(hellos={0: hello}, lost={}, trouble="")
+    )
     return hosts.answers(servers, ONE, [0], folder)
 
 
@@ -34,7 +38,10 @@ def answers(folder, **differs):
             {"versions": OURS | {this_host.PROTOCOL: "0"}},
             f"it has distlab's messages 0; this machine has {this_host.PROTOCOL} ",
         ),
-        ({"notebook": "203.0.113.5"}, "it sees this machine as 203.0.113.5, which is not its address: the ranks"),
+        (
+            {"notebook": "203.0.113.5"},
+            "it sees this machine as 203.0.113.5, which is not its address: the ranks",
+        ),
     ],
 )
 def test_a_host_that_differs(tmp_path, differs, words):
@@ -45,7 +52,9 @@ def test_a_host_that_differs(tmp_path, differs, words):
 
 
 def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
-    """The notebook is where ssh or srun came from; its own address is the one that leads there, or an interface's."""
+    """The notebook is where ssh or srun came from; its own address is the one that leads there, or
+    an interface's.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "SLURM_LAUNCH_NODE_IPADDR"):
         monkeypatch.setenv(name, "")
@@ -54,11 +63,15 @@ def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
     hello = this_host.report_of_host([plan])
     assert (hello.host, hello.address, hello.notebook) == (3, "127.0.0.1", "127.0.0.1")
     monkeypatch.setenv("SLURM_NODEID", "1")
-    hello = this_host.report_of_host([plan, replace(plan, host=4, notebook="127.0.0.3", address="127.0.0.2")])
+    hello = this_host.report_of_host(
+        [plan, replace(plan, host=4, notebook="127.0.0.3", address="127.0.0.2")]
+    )
     assert (hello.host, hello.address, hello.notebook) == (4, "127.0.0.2", "127.0.0.3")
     with pytest.raises(OSError, match="it has no interface 'eth77' with an IPv4 address, but "):
         this_host.report_of_host([replace(plan, interface="eth77")])
-    assert str(refused(this_host.report_of_host, [replace(plan, ranks=10**6)])).startswith("n must be at most ")
+    assert str(refused(this_host.report_of_host, [replace(plan, ranks=10**6)])).startswith(
+        "n must be at most "
+    )
 
 
 def test_a_python_in_a_folder_with_a_space(tmp_path):
@@ -76,7 +89,13 @@ def test_the_arguments_of_srun(monkeypatch):
     """One task a node, with the CPUs that its ranks want; a learner's options come last."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     words = hosts.srun(hosts.Job(2, 8, "debug", "10:00", ("--account=me",), queue_timeout=2.5))
-    expected = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--immediate=3"]
+    expected = [
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=8",
+        "--immediate=3",
+    ]
     assert words[2:7] == expected
     assert words[-3:] == ["--partition=debug", "--time=10:00", "--account=me"]
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
@@ -95,9 +114,13 @@ def test_the_arguments_of_srun(monkeypatch):
     ],
 )
 def test_the_arguments_of_mpiexec(monkeypatch, version, words):
-    """Each MPI has its own; no host for this machine alone. Open MPI refuses more ranks than cores, and root."""
+    """Each MPI has its own; no host for this machine alone. Open MPI refuses more ranks than cores,
+    and root.
+    """
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr(mpiexec.subprocess, "run", lambda *_, **options: SimpleNamespace(stdout=version))
+    monkeypatch.setattr(
+        mpiexec.subprocess, "run", lambda *_, **options: SimpleNamespace(stdout=version)
+    )
     assert mpiexec.arguments({"nodeA": 2, "nodeB": 1}, "10.0.0.9", ["A"]) == words
     is_open_mpi = "--oversubscribe" in words
     assert mpiexec.arguments() == ["--oversubscribe"] * is_open_mpi

@@ -1,4 +1,6 @@
-"""Interrupts that are held, and how long ranks are waited for: by their own time, without the wait for a CPU."""
+"""Interrupts that are held, and how long ranks are waited for: by their own time, without the wait
+for a CPU.
+"""
 
 import os
 import signal
@@ -61,7 +63,9 @@ def test_an_error_is_not_hidden_by_an_interrupt_before_it():
 
 
 def test_an_interrupt_waits_until_the_block_is_over():
-    """What is held is finished first, in every call of a function; what another thread allows is no matter of it."""
+    """What is held is finished first, in every call of a function; what another thread allows is no
+    matter of it.
+    """
     done = []
 
     def other():
@@ -105,14 +109,17 @@ def machine(monkeypatch):
 
 def channel(answers):
     """To ranks that give these answers."""
-    return SimpleNamespace(ask=lambda ranks, limit, want: {rank: answers[rank] for rank in ranks if rank in answers})
+    return SimpleNamespace(
+        ask=lambda ranks, limit, want: {rank: answers[rank] for rank in ranks if rank in answers}
+    )
 
 
 def test_own_time_of_this_process_is_at_most_the_clocks():
     """The system's numbers are read; a process that has ended has waited for nothing."""
     patience = Patience(None, {0: os.getpid(), 1: 2**22 + 1})
     sum(range(100_000))
-    assert -1 < patience.own_time(0) <= patience.own_time(1)  # it may have waited since before the first look
+    # it may have waited since before the first look
+    assert -1 < patience.own_time(0) <= patience.own_time(1)
 
 
 def test_an_idle_rank_has_time_for_its_reply(machine):

@@ -1,4 +1,6 @@
-"""What all tests of figures need: drawing without a screen, measured curves, and what is written on a figure."""
+"""What all tests of figures need: drawing without a screen, measured curves, and what is written on
+a figure.
+"""
 
 from itertools import combinations
 from types import SimpleNamespace
@@ -33,11 +35,15 @@ def visible_texts(figure):
     figure.draw_without_rendering()
     yield from (text for text in figure.texts if text.get_text())
     for ax in figure.axes:
-        yield from (text for text in (*ax.texts, ax.title, ax._left_title) if text.get_text().strip())
+        yield from (
+            text for text in (*ax.texts, ax.title, ax._left_title) if text.get_text().strip()
+        )
         for axis in (ax.xaxis, ax.yaxis) if ax.axison else ():
             yield from [axis.label] if axis.label.get_text() else []
             low, high = sorted(axis.get_view_interval())
-            labels = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+            labels = (
+                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+            )
             yield from (label for label in labels if label.get_visible() and label.get_text())
     yield from (text for legend in figure.legends for text in legend.get_texts())
 
@@ -56,7 +62,12 @@ def assert_tidy(figure):
         assert 0 <= box.y0 < box.y1 <= figure.bbox.height, name
     for (one, box), (other, second) in combinations(boxes, 2):
         assert not box.overlaps(second), f"{one!r} overlaps {other!r}"
-    cells = [p.get_window_extent() for ax in figure.axes for p in ax.patches if isinstance(p, FancyBboxPatch)]
+    cells = [
+        p.get_window_extent()
+        for ax in figure.axes
+        for p in ax.patches
+        if isinstance(p, FancyBboxPatch)
+    ]
     for name, box in boxes:
         for cell in cells:
             if cell.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2):

@@ -1,4 +1,6 @@
-"""Every figure of distlab.plotting and distlab_course.figures, each with arguments as a lesson gives them."""
+"""Every figure of distlab.plotting and distlab_course.figures, each with arguments as a lesson
+gives them.
+"""
 
 import numpy as np
 import torch
@@ -16,51 +18,103 @@ from tests.unit.plotting.scenes import collective, halves, message
 DIAGRAMS = load("diagrams")
 SIMULATED = "simulated: 4 ranks, 5 µs, 12.5 GB/s"
 CURVES = {"gloo": curve(6e-5), "ring": curve(2e-4), "copy": curve(1e-6, 1e-10)}
-BY_RANKS = ({"ring": ([2, 4], *[[1e-3, 2e-3]] * 3)}, "1 MiB", {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])})
+BY_RANKS = (
+    {"ring": ([2, 4], *[[1e-3, 2e-3]] * 3)},
+    "1 MiB",
+    {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])},
+)
 RATES = {
     "small": ([1, 2, 4], [100, 120, 80], [90, 100, 70], [110, 130, 90]),
     "large": ([1, 2, 4], [10, 19, 20], [9, 18, 17], [11, 20, 21]),
 }
 EPOCHS = range(1, 21)
-LOSSES = {f"rank {rank}": (EPOCHS, [2.3 / epoch + 0.01 * rank for epoch in EPOCHS]) for rank in range(8)}
-HITS = {f"rank {rank}": (EPOCHS, [100 - 80 / epoch - rank for epoch in EPOCHS]) for rank in range(4)}
+LOSSES = {
+    f"rank {rank}": (EPOCHS, [2.3 / epoch + 0.01 * rank for epoch in EPOCHS]) for rank in range(8)
+}
+HITS = {
+    f"rank {rank}": (EPOCHS, [100 - 80 / epoch - rank for epoch in EPOCHS]) for rank in range(4)
+}
 WAIT, MOVE = "waiting for a partner", "communicating"
 STEP = {
     "forward": [(0.0, 0.01, "", "forward")],
     "backward": [(0.012, 0.03, "", "backward")],
-    "all-gather": [(0.0, 0.002, "", "wait"), (0.002, 0.008, "", "move"), (0.003, 0.009, "", "move")],
+    "all-gather": [
+        (0.0, 0.002, "", "wait"),
+        (0.002, 0.008, "", "move"),
+        (0.003, 0.009, "", "move"),
+    ],
 }
-SERVED = {"rank 0": [(10.02, 10.05, "2")], "rank 1": [(10.0, 10.06, ""), (10.01, 10.06, "")], "rank 2": []}
+SERVED = {
+    "rank 0": [(10.02, 10.05, "2")],
+    "rank 1": [(10.0, 10.06, ""), (10.01, 10.06, "")],
+    "rank 2": [],
+}
 SHARES = {f"rank {rank}": Shares(0.02, 0.01, 0.0056, 0.0037, 0.0007) for rank in range(4)}
-PARTS = {"parameters": 8 * 2**20, "gathered parameters": 2**22, "gradients": 2**20, "optimizer states": 16 * 2**20}
+PARTS = {
+    "parameters": 8 * 2**20,
+    "gathered parameters": 2**22,
+    "gradients": 2**20,
+    "optimizer states": 16 * 2**20,
+}
 REPLICA = {part: size for part, size in PARTS.items() if part != "gathered parameters"}
-MOMENTS = {"at rest": {"parameters": 2**21}, "forward 0": PARTS, "forward 1": PARTS, "after forward": {}}
+MOMENTS = {
+    "at rest": {"parameters": 2**21},
+    "forward 0": PARTS,
+    "forward 1": PARTS,
+    "after forward": {},
+}
 # rank 1 comes first and waits for rank 0; the set of rank 0 returns after rank 1 has read it
 CALLS = [
-    [("set", "k0", 5.0, 5.4), ("wait", "k0", 5.4, 5.41), ("get", "k0", 5.41, 5.5), ("get", "k1", 5.5, 5.6)],
-    [("set", "k1", 1.0, 1.1), ("wait", "k0", 1.1, 5.2), ("get", "k0", 5.2, 5.3), ("get", "k1", 5.3, 5.35)],
+    [
+        ("set", "k0", 5.0, 5.4),
+        ("wait", "k0", 5.4, 5.41),
+        ("get", "k0", 5.41, 5.5),
+        ("get", "k1", 5.5, 5.6),
+    ],
+    [
+        ("set", "k1", 1.0, 1.1),
+        ("wait", "k0", 1.1, 5.2),
+        ("get", "k0", 5.2, 5.3),
+        ("get", "k1", 5.3, 5.35),
+    ],
 ]
 HELD_BY = {"rref": 0, "rref\n2": 2, "object": 1, "alone": 1}
 EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
-PROCESSES = {"here": ["notebook", "controller"], "nodeA": ["store", "rank 0", "rank 1"], "nodeB": ["rank 2"]}
-LINES = {"commands": [("controller", "rank 2")], "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")]}
+PROCESSES = {
+    "here": ["notebook", "controller"],
+    "nodeA": ["store", "rank 0", "rank 1"],
+    "nodeB": ["rank 2"],
+}
+LINES = {
+    "commands": [("controller", "rank 2")],
+    "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")],
+}
 HELD = ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None])
 MEASURED = {"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}
 FEW = {"a": Shares(0.001, 0, 0.001, 0, 0), "b": Shares(3, 0, 1, 0, 0)}
 TRAINED = {"loss": LOSSES, "accuracy, %": HITS, "c": HITS}
 SAMPLES = (torch.eye(8).expand(2, 6, 1, 8, 8), [range(6), [*"abcdef"]])
-LATE = {"a firewall": [(5.0, "timed out"), (5.0, "timed out")], "no such name": [(0.0, "unknown"), (1.0, "timed out")]}
+LATE = {
+    "a firewall": [(5.0, "timed out"), (5.0, "timed out")],
+    "no such name": [(0.0, "unknown"), (1.0, "timed out")],
+}
 PEERS = {0: "recv(src=1)", 3: "recv(src=1)", 1: "send(dst=2)"}
-STUCK = DeadlockError("stuck", tuple(Failure(rank, "Waiting", call) for rank, call in PEERS.items()), (2,))
+STUCK = DeadlockError(
+    "stuck", tuple(Failure(rank, "Waiting", call) for rank, call in PEERS.items()), (2,)
+)
 EXCHANGES = [(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)]
 REPLICAS = {"replica": REPLICA, "shard": {"parameters": 2**21}}
 TALKS = [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")]
-# by rank: kind, stage, micro-batch, begin, end; two ranks, two micro-batches, a second later than zero
+# by rank: kind, stage, micro-batch, begin, end; two ranks, two micro-batches, a second later than
+# zero
 GPIPE = [
     [("F", 0, 0, 1.0, 1.1), ("F", 0, 1, 1.1, 1.2), ("B", 0, 0, 1.4, 1.6), ("B", 0, 1, 1.6, 1.8)],
     [("F", 1, 0, 1.1, 1.2), ("F", 1, 1, 1.2, 1.3), ("B", 1, 0, 1.3, 1.5), ("B", 1, 1, 1.5, 1.7)],
 ]
-V = [[("F", 0, 0, 0.0, 0.1), ("F", 3, 0, 0.3, 0.4), ("I", 3, 0, 0.4, 0.5), ("W", 3, 0, 0.5, 0.6)], []]
+V = [
+    [("F", 0, 0, 0.0, 0.1), ("F", 3, 0, 0.3, 0.4), ("I", 3, 0, 0.4, 0.5), ("W", 3, 0, 0.5, 0.6)],
+    [],
+]
 M = (1, 2, 4, 8, 16)
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
 BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
@@ -87,36 +141,90 @@ def one_step():
     spans = {"forward": (6, 10), "backward": (10, 18), "optimizer": (18, 20)}
     events = [Event(r, k, k, a / 1e3, b / 1e3) for r in range(3) for k, (a, b) in spans.items()]
     flying = message(0, 1, 11, 13, 17, 4000, blocking=False)
-    what = {"ready": float("inf"), "peer": 1, "group": (0, 1, 2), "tag": 0, "num_bytes": 4, "failed": True}
+    what = {
+        "ready": float("inf"),
+        "peer": 1,
+        "group": (0, 1, 2),
+        "tag": 0,
+        "num_bytes": 4,
+        "failed": True,
+    }
     lost = Event(2, "send", "send", 0.020, 0.023, **what)
     events += [*whole.events, *halves([flying]), lost]
-    return plotting.space_time(range(3), events, [flying, Message(2, 1, 0, (0, 1, 2), 4, lost, None)], [whole])
+    return plotting.space_time(
+        range(3), events, [flying, Message(2, 1, 0, (0, 1, 2), 4, lost, None)], [whole]
+    )
 
 
 # name: function, arguments, and texts that must be on the figure
 FIGURES = {
-    **{name: (DIAGRAMS.diagram, (name,), {"rank 0"}) for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)},
+    **{
+        name: (DIAGRAMS.diagram, (name,), {"rank 0"})
+        for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)
+    },
     "before_after": (
         plotting.before_after,
         (*HELD, "call", ["a", "b", "c"]),
         {"call", "before", "after", "c", "14", "?"},
     ),
-    "time_against_size": (plotting.time_against_size, (CURVES, "t"), {*CURVES, "1 µs", "t", "tensor size"}),
-    "training_curves": (plotting.training_curves, (TRAINED, "digits"), {"digits", "accuracy, %", "epoch", "rank 7"}),
-    "spans": (plotting.spans, (SERVED, "t"), {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"}),
+    "time_against_size": (
+        plotting.time_against_size,
+        (CURVES, "t"),
+        {*CURVES, "1 µs", "t", "tensor size"},
+    ),
+    "training_curves": (
+        plotting.training_curves,
+        (TRAINED, "digits"),
+        {"digits", "accuracy, %", "epoch", "rank 7"},
+    ),
+    "spans": (
+        plotting.spans,
+        (SERVED, "t"),
+        {"rank 0", "rank 1", "rank 2", "2", "time", "t", "0 s"},
+    ),
     "spans of kinds": (plotting.spans, (STEP, "one step"), {*STEP, WAIT, MOVE, "0 s"}),
-    "step_times": (plotting.step_times, (MEASURED, "one step"), {"buckets", "100 ms", "time of one step"}),
-    "time_shares": (plotting.time_shares, (SHARES, "t"), {*SHARES, "50%", "25%", "14%", "9%", "computing", "0 s"}),
-    "relative time_shares": (plotting.time_shares, (FEW, "t", True), {"a", "50%", "75%", "share of the time"}),
-    "steps": (plotting.steps, (*played("ring", 3), "t"), {"t", "step 0", "step 3", "end", "rank 2", "chunk"}),
+    "step_times": (
+        plotting.step_times,
+        (MEASURED, "one step"),
+        {"buckets", "100 ms", "time of one step"},
+    ),
+    "time_shares": (
+        plotting.time_shares,
+        (SHARES, "t"),
+        {*SHARES, "50%", "25%", "14%", "9%", "computing", "0 s"},
+    ),
+    "relative time_shares": (
+        plotting.time_shares,
+        (FEW, "t", True),
+        {"a", "50%", "75%", "share of the time"},
+    ),
+    "steps": (
+        plotting.steps,
+        (*played("ring", 3), "t"),
+        {"t", "step 0", "step 3", "end", "rank 2", "chunk"},
+    ),
     "space_time": (
         one_step,
         (),
-        {"isend → 1", "Each message is 4000 B.", "the last rank has arrived", WAIT, "without a partner"},
+        {
+            "isend → 1",
+            "Each message is 4000 B.",
+            "the last rank has arrived",
+            WAIT,
+            "without a partner",
+        },
     ),
     # --- the course's ---
-    "latency_bandwidth": (figures.latency_bandwidth, (*curve(FIT.alpha), FIT, "ping-pong"), {"fit: α + βm\nα = 40 µs"}),
-    "time_against_ranks": (figures.time_against_ranks, BY_RANKS, {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"}),
+    "latency_bandwidth": (
+        figures.latency_bandwidth,
+        (*curve(FIT.alpha), FIT, "ping-pong"),
+        {"fit: α + βm\nα = 40 µs"},
+    ),
+    "time_against_ranks": (
+        figures.time_against_ranks,
+        BY_RANKS,
+        {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"},
+    ),
     "speedup": (
         figures.speedup,
         (RATES, "digits", 2),
@@ -128,19 +236,63 @@ FIGURES = {
         ([[("2.bias", 40), ("2.weight", 2**20)], [("0.bias", 64)]], "t"),
         {"t", "0.bias", "1 MiB"},
     ),
-    "handshake": (figures.handshake, (CALLS, "two ranks"), {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "}),
-    "graph": (figures.graph, (HELD_BY, EDGES, "who holds what", {"rref"}), {"who holds what", "rank 2", "alone"}),
-    "machines": (figures.machines, (PROCESSES, LINES, "t"), {"t", *PROCESSES, *LINES, "rank 2", "controller"}),
-    "first_errors": (figures.first_errors, (LATE, 1.0), {*LATE, "rank 1: timed out", " the timeout"}),
+    "handshake": (
+        figures.handshake,
+        (CALLS, "two ranks"),
+        {"two ranks", "store", "rank 0", "k0", "k1", "  4.00 s "},
+    ),
+    "graph": (
+        figures.graph,
+        (HELD_BY, EDGES, "who holds what", {"rref"}),
+        {"who holds what", "rank 2", "alone"},
+    ),
+    "machines": (
+        figures.machines,
+        (PROCESSES, LINES, "t"),
+        {"t", *PROCESSES, *LINES, "rank 2", "controller"},
+    ),
+    "first_errors": (
+        figures.first_errors,
+        (LATE, 1.0),
+        {*LATE, "rank 1: timed out", " the timeout"},
+    ),
     "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
-    "clocks": (figures.clocks, (EXCHANGES, 5.05), {"the shortest exchange", "the\ntruth", "rank 2"}),
-    "memory": (figures.memory, (REPLICAS, "t", "MiB", 32 * 2**20), {"replica", "25", "device: 32 MiB", "memory, MiB"}),
-    "memory_at": (figures.memory_at, (MOMENTS, "t"), {"forward 0", "parameters", "gathered parameters", "t"}),
-    "shards": (figures.shards, (STATES, ["gather", "add"], "t"), {"t", "rank 0", "rows", "all", "sum", "gather"}),
-    "cuts": (figures.cuts, (LAYERS, 2, {"down": "all-\nsum"}, "t"), {"8 x 2", "all-\nsum", "every rank", "rank 1"}),
+    "clocks": (
+        figures.clocks,
+        (EXCHANGES, 5.05),
+        {"the shortest exchange", "the\ntruth", "rank 2"},
+    ),
+    "memory": (
+        figures.memory,
+        (REPLICAS, "t", "MiB", 32 * 2**20),
+        {"replica", "25", "device: 32 MiB", "memory, MiB"},
+    ),
+    "memory_at": (
+        figures.memory_at,
+        (MOMENTS, "t"),
+        {"forward 0", "parameters", "gathered parameters", "t"},
+    ),
+    "shards": (
+        figures.shards,
+        (STATES, ["gather", "add"], "t"),
+        {"t", "rank 0", "rows", "all", "sum", "gather"},
+    ),
+    "cuts": (
+        figures.cuts,
+        (LAYERS, 2, {"down": "all-\nsum"}, "t"),
+        {"8 x 2", "all-\nsum", "every rank", "rank 1"},
+    ),
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
-    "pipeline": (figures.pipeline, ({"GPipe": GPIPE, "V": V}, SIMULATED), {"GPipe: idle 25%", f"time ({SIMULATED})"}),
-    "bubbles": (figures.bubbles, (BUBBLES, 4, (1, 2), "there"), {*BUBBLES, "there; dashed: 3 / (v m + 3)"}),
+    "pipeline": (
+        figures.pipeline,
+        ({"GPipe": GPIPE, "V": V}, SIMULATED),
+        {"GPipe: idle 25%", f"time ({SIMULATED})"},
+    ),
+    "bubbles": (
+        figures.bubbles,
+        (BUBBLES, 4, (1, 2), "there"),
+        {*BUBBLES, "there; dashed: 3 / (v m + 3)"},
+    ),
     "quickest": (
         figures.quickest,
         (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", NETWORKS),

@@ -9,9 +9,19 @@ GROUP = (0, 1)
 
 def message(src, dst, sent, posted, end, num_bytes=4, group=GROUP, blocking=True):
     """A send at `sent` and its recv at `posted`, both over at `end`."""
-    what = {"ready": max(sent, posted) / 1e3, "group": group, "num_bytes": num_bytes, "tag": 0, "blocking": blocking}
-    send = Event(src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what)
-    recv = Event(dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what)
+    what = {
+        "ready": max(sent, posted) / 1e3,
+        "group": group,
+        "num_bytes": num_bytes,
+        "tag": 0,
+        "blocking": blocking,
+    }
+    send = Event(
+        src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what
+    )
+    recv = Event(
+        dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what
+    )
     return Message(src, dst, 0, group, num_bytes, send, recv)
 
 
@@ -22,7 +32,10 @@ def halves(messages):
 def collective(starts, end, op="all_reduce"):
     """All ranks enter at their own time and leave together."""
     group, last = tuple(range(len(starts))), max(starts) / 1e3
-    events = [Event(r, "collective", op, at / 1e3, end / 1e3, ready=last, group=group) for r, at in enumerate(starts)]
+    events = [
+        Event(r, "collective", op, at / 1e3, end / 1e3, ready=last, group=group)
+        for r, at in enumerate(starts)
+    ]
     return Collective(op, group, tuple(events), True)
 
 
@@ -32,9 +45,13 @@ def many(ranks, steps, seed=1):
     messages, events, now = [], [], [0.0] * ranks
     for _ in range(steps):
         at = [time + chance.random() * 0.4 for time in now]
-        events += [Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3) for rank in range(ranks)]
+        events += [
+            Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3) for rank in range(ranks)
+        ]
         for rank in range(ranks):
             after = (rank + 1) % ranks
             now[after] = max(at[rank], at[after]) + chance.random() * 0.5
-            messages.append(message(rank, after, at[rank], at[after], now[after], 400, tuple(range(ranks))))
+            messages.append(
+                message(rank, after, at[rank], at[after], now[after], 400, tuple(range(ranks)))
+            )
     return events + halves(messages), messages

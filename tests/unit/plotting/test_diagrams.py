@@ -28,29 +28,58 @@ def test_figs_are_committed(tmp_path):
     tested = re.search(r"^matplotlib==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.M)
     if tested and tested[1] != matplotlib.__version__:
         pytest.skip(f"figs/ is drawn by matplotlib {tested[1]}, this is {matplotlib.__version__}")
-    with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}):
+    with matplotlib.rc_context(
+        {"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}
+    ):
         paths = TOOL.write_figs(tmp_path)
     assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, "ring", *TOOL.maps.MAPS])
     for path in paths:
-        assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), f"{path.name} is stale: run `make figs`"
+        assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), (
+            f"{path.name} is stale: run `make figs`"
+        )
 
 
 def test_grid_traces_origins():
-    """A value has the colour of the one rank that had it, light grey if several had it, dark grey if none had it."""
+    """A value has the colour of the one rank that had it, light grey if several had it, dark grey
+    if none had it.
+    """
     figure = before_after([1, torch.tensor([2.0, 7.0]), (3, 7)], [torch.tensor(3), 7, None], "call")
     own = [rank_color(0), rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
-    assert cell_colors(figure) == [*own, rank_color(2), FAINT, "#000000"]  # which to_hex makes of no colour
+    # which to_hex makes of no colour
+    assert cell_colors(figure) == [*own, rank_color(2), FAINT, "#000000"]
     assert cell_colors(before_after([1, 2], [3, 3]))[2:] == [MIXED, MIXED]
 
 
 def test_values_as_text():
     """Integral values are written as integers, others with three digits, long texts are cut."""
-    shown = {3: "3", -2.0: "-2", 0.125: "0.125", 1 / 3: "0.333", 2.5e7: "2.5e+07", float("inf"): "inf", None: ""}
+    shown = {
+        3: "3",
+        -2.0: "-2",
+        0.125: "0.125",
+        1 / 3: "0.333",
+        2.5e7: "2.5e+07",
+        float("inf"): "inf",
+        None: "",
+    }
     assert {value: format_value(value) for value in shown} == shown
     assert format_value("a\nlong object") == "a long obje…"
 
 
 def test_grid_takes_nested_values():
-    """Matrices and nested lists are laid end to end, None in a list is an empty slot, texts are drawn as they are."""
-    figure = before_after([torch.ones(2, 2, requires_grad=True), [[1], [None, 2]]], ["$cat", ["a", "b"]])
-    assert texts(figure) == ["rank 0", "rank 1", "before", *"111112", "after", "$cat", "a", "b", "→"]
+    """Matrices and nested lists are laid end to end, None in a list is an empty slot, texts are
+    drawn as they are.
+    """
+    figure = before_after(
+        [torch.ones(2, 2, requires_grad=True), [[1], [None, 2]]], ["$cat", ["a", "b"]]
+    )
+    assert texts(figure) == [
+        "rank 0",
+        "rank 1",
+        "before",
+        *"111112",
+        "after",
+        "$cat",
+        "a",
+        "b",
+        "→",
+    ]

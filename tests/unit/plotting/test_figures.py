@@ -36,7 +36,9 @@ def on_page(color):
 
 
 def fill_below(figure, text):
-    """The opaque colour on which a text stands, None where that is the page: its own box, or the last shape drawn."""
+    """The opaque colour on which a text stands, None where that is the page: its own box, or the
+    last shape drawn.
+    """
     box = text.get_bbox_patch()
     if box is not None:
         return to_hex(box.get_facecolor())
@@ -49,12 +51,16 @@ def fill_below(figure, text):
         for c in ax.collections:
             shapes += [(c, face, path) for face in c.get_facecolors()[:1] for path in c.get_paths()]
     shapes.sort(key=lambda shape: shape[0].get_zorder())
-    below = [face for shape, face, path in shapes if path.contains_point(middle, shape.get_transform())]
+    below = [
+        face for shape, face, path in shapes if path.contains_point(middle, shape.get_transform())
+    ]
     return next((to_hex(face) for face in reversed(below) if to_rgba(face)[3] == 1), None)
 
 
 def test_a_figure_is_there_for_those_who_do_not_see_it():
-    """A deadlock says who waits; a figure without words of its own says what is written on it. Its repr is as usual."""
+    """A deadlock says who waits; a figure without words of its own says what is written on it. Its
+    repr is as usual.
+    """
     stuck = figures.who_waits(gallery.STUCK)
     words = "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 3 waits for rank 1, rank 2 has finished"
     assert stuck.in_words() == f"who waits for whom: {words}"
@@ -71,7 +77,8 @@ def test_a_figure(name):
     """Its words are there, none overlaps another or is cut off, and it is narrow enough.
 
     It has a white page of its own, so that a dark theme changes nothing.
-    A word has a contrast of 4.5 on the shape on which it stands, or 7 on the page; a line has 3 or more.
+    A word has a contrast of 4.5 on the shape on which it stands, or 7 on the page; a line has 3 or
+    more.
     """
     draw, arguments, words = gallery.FIGURES[name]
     made = draw(*arguments)
@@ -83,14 +90,26 @@ def test_a_figure(name):
     assert figure.get_figwidth() <= WIDER.get(name, WIDEST)
     for text in visible_texts(figure):
         fill, color = fill_below(figure, text), to_hex(text.get_color())
-        reads = on_page(color) >= WORD if fill in (None, PAGE.lower()) else contrast(color, fill) >= 4.5
-        assert reads or not text.get_text().strip(), f"{text.get_text()!r} in {color} on {fill or 'the page'}"
+        reads = (
+            on_page(color) >= WORD if fill in (None, PAGE.lower()) else contrast(color, fill) >= 4.5
+        )
+        assert reads or not text.get_text().strip(), (
+            f"{text.get_text()!r} in {color} on {fill or 'the page'}"
+        )
     for ax in figure.axes:
-        lines = [*ax.lines, *(text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None))]
+        lines = [
+            *ax.lines,
+            *(text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None)),
+        ]
         lines += [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-        colors = {to_hex(line.get_color() if line in ax.lines else line.get_edgecolor()) for line in lines}
-        for c in ax.collections:  # an edge in the colour of the fill is none, and a white one parts two bars
-            colors |= {to_hex(color) for color in c.get_edgecolors()} - {to_hex(color) for color in c.get_facecolors()}
+        colors = {
+            to_hex(line.get_color() if line in ax.lines else line.get_edgecolor()) for line in lines
+        }
+        # an edge in the colour of the fill is none, and a white one parts two bars
+        for c in ax.collections:
+            colors |= {to_hex(color) for color in c.get_edgecolors()} - {
+                to_hex(color) for color in c.get_facecolors()
+            }
         assert min(map(on_page, colors - {"#ffffff"}), default=3) >= 3
 
 
@@ -106,10 +125,14 @@ def test_style_is_restored():
 
 
 def test_the_colours_can_be_read():
-    """Words have 7 on the page, lines 4, and words on fills 4.5; no curve has the colour of a rank."""
+    """Words have 7 on the page, lines 4, and words on fills 4.5; no curve has the colour of a
+    rank.
+    """
     ranks = [*map(rank_color, range(24))]
     assert len({*ranks, *CURVES}) == 24 + len(CURVES)
-    assert min(map(on_page, (INK, *CURVES, *(line_color(rank, WORD) for rank in range(24))))) >= WORD
+    assert (
+        min(map(on_page, (INK, *CURVES, *(line_color(rank, WORD) for rank in range(24))))) >= WORD
+    )
     assert min(on_page(line_color(rank)) for rank in range(24)) >= 4
     fills = [*ranks, FAINT, MIXED, *(look.fill for look in (*LOOKS.values(), *SHARES))]
     assert min(contrast(fill, text_color(fill)) for fill in fills) >= 4.5
@@ -119,8 +142,13 @@ def test_the_colours_can_be_read():
 
 
 def test_bars_that_overlap_are_one_below_the_other():
-    """A lane has a row for each; the time begins with the first bar; a text that does not fit is left out."""
-    bars = [(10.0, 10.5, "forward"), (10.1, 10.6, "much too long for its bar, and so it is left out altogether")]
+    """A lane has a row for each; the time begins with the first bar; a text that does not fit is
+    left out.
+    """
+    bars = [
+        (10.0, 10.5, "forward"),
+        (10.1, 10.6, "much too long for its bar, and so it is left out altogether"),
+    ]
     ax = plotting.spans({"rank 0": bars, "rank 1": [(10.7, 11.0, "")]})
     assert [text.get_text() for text in ax.texts] == ["forward"]
     boxes = [path.get_extents() for collection in ax.collections for path in collection.get_paths()]
@@ -139,7 +167,9 @@ def test_a_theory_has_the_colour_of_its_curve():
 
 
 def test_a_training_that_begins():
-    """One point, a line without one and values below zero are drawn; a line's colour does not wait for its points."""
+    """One point, a line without one and values below zero are drawn; a line's colour does not wait
+    for its points.
+    """
     (ax,) = plotting.training_curves({"loss": {"rank 0": ([], []), "rank 1": ([1], [-2.0])}}).axes
     assert [text.get_text() for text in ax.texts] == ["rank 1"]
     assert ax.lines[0].get_color() == line_color(1, WORD)

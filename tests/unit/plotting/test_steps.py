@@ -1,4 +1,6 @@
-"""Pictures of an algorithm's steps: they show the states and messages that were given, in the figure and the player."""
+"""Pictures of an algorithm's steps: they show the states and messages that were given, in the
+figure and the player.
+"""
 
 import base64
 import html
@@ -28,7 +30,12 @@ def patches_of(figure, kind):
 
 def cells_of(figure, states):
     """The figure's cells by picture, rank and chunk."""
-    places = [(k, r, c) for k, state in enumerate(states) for r, row in enumerate(state) for c in range(len(row))]
+    places = [
+        (k, r, c)
+        for k, state in enumerate(states)
+        for r, row in enumerate(state)
+        for c in range(len(row))
+    ]
     return dict(zip(places, patches_of(figure, FancyBboxPatch), strict=True))
 
 
@@ -41,13 +48,18 @@ def test_the_pictures_show_the_states():
         inside = [part for part in parts if cell.get_bbox().contains(*part.get_xy())]
         colors = [to_hex(part.get_facecolor()).upper() for part in inside]
         assert sorted(colors) == sorted(map(rank_color, states[k][rank][chunk]))
-        places |= {(color, round(part.get_x() - cell.get_x(), 6)) for color, part in zip(colors, inside, strict=True)}
+        places |= {
+            (color, round(part.get_x() - cell.get_x(), 6))
+            for color, part in zip(colors, inside, strict=True)
+        }
     assert len(places) == 3
 
 
 @pytest.mark.parametrize(("states", "messages"), [played("ring", 3), played("whole ring", 3)])
 def test_the_pictures_and_the_player_show_the_messages(states, messages):
-    """A message is an arrow from cell to cell in the colour of the rank whose numbers it carries, and flies there."""
+    """A message is an arrow from cell to cell in the colour of the rank whose numbers it carries,
+    and flies there.
+    """
     player = plotting.play(states, messages, "ring")
     data, cells = json.loads(attribute(player, "data-steps")), cells_of(player.figure, states)
     arrows = iter(patches_of(player.figure, FancyArrowPatch))
@@ -55,21 +67,31 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
     for k, (picture, step) in enumerate(zip(data["pictures"], [*messages, []], strict=True)):
         left, top = picture["corner"]
         right, bottom = left + data["size"][0] - data["names"], top + data["size"][1]
-        assert all(left < x < right and top < y < bottom for place, (x, y) in corners.items() if place[0] == k)
+        assert all(
+            left < x < right and top < y < bottom
+            for place, (x, y) in corners.items()
+            if place[0] == k
+        )
         for message, flight in zip(step, picture["moves"], strict=True):
             origin, (chunk,) = message.origin, message.chunks
             start, end = corners[k, message.src, chunk], corners[k, message.dst, chunk]
             looks = start if origin is None else corners[0, origin, chunk]
             assert flight == {"looks": looks, "start": start, "end": end}
             arrow = next(arrows)
-            (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]  # of its curve; a head is behind it
+            # of its curve; a head is behind it
+            (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]
             assert start[1] < tail < start[1] + CELL
             assert end[1] < tip < end[1] + CELL
-            assert to_hex(arrow.get_edgecolor()).upper() == line_color(message.src if origin is None else origin)
+            assert to_hex(arrow.get_edgecolor()).upper() == line_color(
+                message.src if origin is None else origin
+            )
     assert list(arrows) == []
     adding = [message for step in messages for message in step if message.operation == "reduce"]
     assert len(patches_of(player.figure, Circle)) == len(adding)
-    assert [picture["heading"] for picture in data["pictures"]][-2:] == [f"step {len(messages) - 1}", "end"]
+    assert [picture["heading"] for picture in data["pictures"]][-2:] == [
+        f"step {len(messages) - 1}",
+        "end",
+    ]
     assert data["cell"] == [cells[0, 0, 0].get_width(), CELL]
 
 
@@ -83,12 +105,16 @@ def test_pictures_that_do_not_fit_side_by_side_go_on_below():
 
 
 def test_the_player_needs_nothing_from_elsewhere():
-    """No script, style or image is loaded from anywhere, and no title can break the page or the script."""
+    """No script, style or image is loaded from anywhere, and no title can break the page or the
+    script.
+    """
     title = """</div><script>alert("1")</script>'&"""
     player = plotting.play(*played("ring", 3), title=title)
     assert json.loads(attribute(player, "data-steps"))["title"] == title
     assert attribute(player, "alt").startswith(title)
-    assert not re.search(r"<script|https?:|@import|url\(", player.html.replace("http://www.w3.org/2000/svg", ""))
+    assert not re.search(
+        r"<script|https?:|@import|url\(", player.html.replace("http://www.w3.org/2000/svg", "")
+    )
     assert player.html.isascii()
     bundle = player._repr_mimebundle_()
     assert bundle["text/plain"].endswith(": 4 steps to play>")

@@ -28,7 +28,9 @@ def bars(*events, window=(0.0, 0.1)):
 
 
 def test_a_call_is_cut_where_it_stops_to_wait():
-    """Waiting is hatched, what follows is full; a call whose partner never came is hatched as a whole."""
+    """Waiting is hatched, what follows is full; a call whose partner never came is hatched as a
+    whole.
+    """
     m = message(0, 1, 0, 20, 30)
     assert bars(m.send) == [("wait", 0, 20), ("move", 20, 30)]
     assert bars(m.send, window=(0.025, 0.1)) == [("move", 25, 30)]
@@ -45,26 +47,33 @@ def test_calls_in_flight_are_below():
 
 
 def test_an_arrow_leaves_when_data_can_move():
-    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the sender's colour.
+    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the
+    sender's colour.
 
-    A bar has its call's name and partner, a collective its bytes, a message where they differ; the legend explains what
-    is there and nothing else.
+    A bar has its call's name and partner, a collective its bytes, a message where they differ; the
+    legend explains what is there and nothing else.
     """
     m, other = message(1, 0, 0, 20, 40, num_bytes=4000), message(1, 0, 40, 40, 90, num_bytes=8000)
-    reduced = Event(0, "collective", "all_reduce", 0.04, 0.1, ready=0.04, group=GROUP, num_bytes=1_000_000)
+    reduced = Event(
+        0, "collective", "all_reduce", 0.04, 0.1, ready=0.04, group=GROUP, num_bytes=1_000_000
+    )
     figure = space_time([0, 1], [*halves([m]), reduced], [m])
     (arrow,) = artists(figure, FancyArrowPatch)
     middle = figure.axes[0].get_yticks()[1]  # of the sender's lane
     assert [*arrow._posA_posB[0], *arrow._posA_posB[1]] == pytest.approx([0.02, middle, 0.04, 1])
     assert to_hex(arrow.get_facecolor()).upper() == line_color(1)
-    assert {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"} <= {*texts(figure)}
+    assert {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"} <= {
+        *texts(figure)
+    }
     legend = ["communicating", "waiting for a partner", "message, coloured by sender"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
     assert "send → 0, 8000 B" in texts(space_time([0, 1], halves([m, other]), [m, other]))
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
-    """Its bar is red where nobody received it or nothing came; not where the partner was not traced: it is unknown."""
+    """Its bar is red where nobody received it or nothing came; not where the partner was not
+    traced: it is unknown.
+    """
     what = {"ready": float("inf"), "group": GROUP, "tag": 0, "num_bytes": 4}
     send = Event(0, "send", "send", 0.0, 0.01, peer=1, **what)
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
@@ -83,14 +92,22 @@ def test_the_last_rank_of_a_collective_is_marked():
     assert [x for x, _ in line.get_segments()[0]] == pytest.approx([0.004] * 2)
     assert "the last rank has arrived" in texts(figure)
     open_ended = Collective("all_reduce", GROUP, whole.events[:2], False)
-    assert "the last rank has arrived" not in texts(space_time([0, 1], open_ended.events, (), [open_ended]))
+    assert "the last rank has arrived" not in texts(
+        space_time([0, 1], open_ended.events, (), [open_ended])
+    )
 
 
-@pytest.mark.parametrize(("ranks", "steps", "window"), [(4, 12, None), (16, 320, None), (4, 50, (0.010, 0.012))])
+@pytest.mark.parametrize(
+    ("ranks", "steps", "window"), [(4, 12, None), (16, 320, None), (4, 50, (0.010, 0.012))]
+)
 def test_it_stays_readable(ranks, steps, window):
-    """From a few events to thousands: words that keep apart, a small file; and it says where there are no arrows."""
+    """From a few events to thousands: words that keep apart, a small file; and it says where there
+    are no arrows.
+    """
     events, messages = many(ranks, steps)
-    figure = space_time(range(ranks), events, messages, window=window, title=f"{ranks} ranks", notes=["A note."])
+    figure = space_time(
+        range(ranks), events, messages, window=window, title=f"{ranks} ranks", notes=["A note."]
+    )
     assert_tidy(figure)
     shown = " ".join(texts(figure))
     crowded = window is None and len(messages) > MOST_ARROWS

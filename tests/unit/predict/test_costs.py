@@ -25,7 +25,9 @@ def sizes(name, n, num_bytes):
 
 
 def simulated(name, n, sent, network):
-    programs = [[Collective(1, name, "world", 1, tuple(range(n)), 0, sent), Wait(1)] for _ in range(n)]
+    programs = [
+        [Collective(1, name, "world", 1, tuple(range(n)), 0, sent), Wait(1)] for _ in range(n)
+    ]
     return max(simulate(programs, network).clocks)
 
 
@@ -37,10 +39,14 @@ def predicted(name, n, sent, network):
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 16, 64])
 @pytest.mark.parametrize("each", [4, 1 << 20])
 def test_on_equal_links_they_take_what_the_simulation_finds(name, n, each):
-    """Buffers that divide evenly; a small one, for which all_reduce takes the tree, and a large one."""
+    """Buffers that divide evenly; a small one, for which all_reduce takes the tree, and a large
+    one.
+    """
     network = Network("5 us", "25 GB/s")
     sent = sizes(name, n, n * each)
-    assert predicted(name, n, sent, network) == pytest.approx(simulated(name, n, sent, network), rel=1e-9)
+    assert predicted(name, n, sent, network) == pytest.approx(
+        simulated(name, n, sent, network), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
@@ -50,7 +56,9 @@ def test_on_hosts_they_are_within_a_tenth(name, hosts):
     network = Network(hosts=hosts, inside=Link("3 us", "450 GB/s"), between=Link("5 us", "50 GB/s"))
     n = sum(hosts)
     sent = sizes(name, n, n << 20)
-    assert predicted(name, n, sent, network) == pytest.approx(simulated(name, n, sent, network), rel=0.1)
+    assert predicted(name, n, sent, network) == pytest.approx(
+        simulated(name, n, sent, network), rel=0.1
+    )
 
 
 def test_groups_that_share_a_port_get_a_part_of_it():
@@ -76,8 +84,12 @@ def test_a_message_takes_its_latency_and_its_bytes():
 
 
 def test_the_slowest_of_many_devices_sets_the_pace():
-    """Of one rank, the usual device; of 127, one 2.42 standard deviations slower, by a table of the normal."""
+    """Of one rank, the usual device; of 127, one 2.42 standard deviations slower, by a table of the
+    normal.
+    """
     device = Device("1 FLOP/s", spread=0.01)
     kernel = Kernel((), "mm", 100, 0)
     assert Costs(Network(0, "1 B/s"), device).of(kernel, 0)[0] == 100
-    assert Costs(Network(0, "1 B/s"), device, 127).of(kernel, 0)[0] == pytest.approx(102.42, abs=0.01)
+    assert Costs(Network(0, "1 B/s"), device, 127).of(kernel, 0)[0] == pytest.approx(
+        102.42, abs=0.01
+    )

@@ -16,7 +16,10 @@ def ran(monkeypatch):
 
     def record(runs):
         headers.extend(run.header for run in runs)
-        return [[Failure(0, "ValueError", "x")] if run.header == b"wrong" else [run.header] for run in runs]
+        return [
+            [Failure(0, "ValueError", "x")] if run.header == b"wrong" else [run.header]
+            for run in runs
+        ]
 
     monkeypatch.setattr(module, "RECORDER", SimpleNamespace(record=record))
     monkeypatch.setattr(module, "KEPT", {})

@@ -9,7 +9,9 @@ from distlab_predict.streams import Timeline
 
 
 def prediction(**options):
-    """Two steps, each of 1 s of computing beside 3 s of a message, and 4 s of computing that waits for it."""
+    """Two steps, each of 1 s of computing beside 3 s of a message, and 4 s of computing that waits
+    for it.
+    """
     timeline = Timeline()
     ends = []
     for _ in range(2):
@@ -54,7 +56,10 @@ def test_its_table_says_that_nothing_was_measured():
 def test_its_picture_has_a_lane_for_computing_and_one_for_messages():
     axes = prediction().plot()
     assert axes.get_title(loc="left") == "predicted, not measured: a step on 2 ranks"
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 computes", "rank 0's messages"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "rank 0 computes",
+        "rank 0's messages",
+    ]
 
 
 def test_a_device_checks_its_numbers():

@@ -10,7 +10,9 @@ from distlab_predict import torch_fake as fake
 
 
 class Seen(TorchDispatchMode):
-    """The operators, and the tensors that they return, with the place of the argument whose storage they have."""
+    """The operators, and the tensors that they return, with the place of the argument whose storage
+    they have.
+    """
 
     def __init__(self):
         super().__init__()
@@ -24,7 +26,9 @@ class Seen(TorchDispatchMode):
                 storage = one.untyped_storage()
                 source = storages.index(storage._cdata) if storage._cdata in storages else None
                 kind = one.dtype, fake.device_of(one), one.requires_grad, storage.nbytes()
-                self.calls.append((str(operator), one.shape, one.stride(), one.storage_offset(), *kind, source))
+                self.calls.append(
+                    (str(operator), one.shape, one.stride(), one.storage_offset(), *kind, source)
+                )
         return value
 
 
@@ -44,7 +48,12 @@ def learn(model, *inputs, optimizer=torch.optim.AdamW):
 
 
 def convolutions():
-    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+    layers = (
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+    )
     learn(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 64, 10)), torch.randn(4, 3, 16, 16))
 
 

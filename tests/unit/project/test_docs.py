@@ -14,7 +14,13 @@ def test_every_error_has_its_page():
 
 
 def test_the_first_page_says_where_each_part_runs():
-    """Every folder and file of distlab/ stands in the table of its docstring, so that the table cannot grow old."""
-    parts = {path.stem for path in (ROOT / "distlab").iterdir() if path.stem not in ("__init__", "__pycache__")}
+    """Every folder and file of distlab/ stands in the table of its docstring, so that the table
+    cannot grow old.
+    """
+    parts = {
+        path.stem
+        for path in (ROOT / "distlab").iterdir()
+        if path.stem not in ("__init__", "__pycache__")
+    }
     table = distlab.__doc__[distlab.__doc__.index("Which process") :]
     assert {part for part in parts if not re.search(rf"\b{part}\b", table)} == set()

@@ -1,4 +1,6 @@
-"""pyproject.toml, constraints.txt and environment.yml name the same packages, and agree on their versions."""
+"""pyproject.toml, constraints.txt and environment.yml name the same packages, and agree on their
+versions.
+"""
 
 from importlib.metadata import version as installed_version
 
@@ -16,7 +18,8 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli
 
 # PyPI's name -> conda-forge's, where they differ.
 CONDA_NAMES = {
-    "torch": "pytorch-cpu",  # pytorch would bring CUDA where a GPU is found; the course runs on gloo and CPU
+    # pytorch would bring CUDA where a GPU is found; the course runs on gloo and CPU
+    "torch": "pytorch-cpu",
     "matplotlib": "matplotlib-base",
     "playwright": "playwright-python",
     "build": "python-build",
@@ -36,12 +39,18 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 SECTIONS = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
 WANTED = {name: requirement for lines in SECTIONS for name, requirement in named(lines).items()}
-PINS = named(line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
-BROUGHT = {"jsonschema", "alembic", "mako", "rapidfuzz"}  # pinned though another brings it: constraints.txt says why
-APART = {"nbgrader", "alembic", "mako", "rapidfuzz"}  # beside the environment: JupyterLab would load its extensions
+PINS = named(
+    line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()
+)
+# pinned though another brings it: constraints.txt says why
+BROUGHT = {"jsonschema", "alembic", "mako", "rapidfuzz"}
+# beside the environment: JupyterLab would load its extensions
+APART = {"nbgrader", "alembic", "mako", "rapidfuzz"}
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
 CONDA_LINES = [line for line in CONDA["dependencies"] if isinstance(line, str)]
-SPECS = {spec.name.normalized: spec for spec in (MatchSpec(line, strict=True) for line in CONDA_LINES)}
+SPECS = {
+    spec.name.normalized: spec for spec in (MatchSpec(line, strict=True) for line in CONDA_LINES)
+}
 
 
 def pinned_version(requirement):
@@ -51,8 +60,14 @@ def pinned_version(requirement):
 
 
 def test_the_three_files_name_the_same_packages():
-    """A package that one file names is in the other two; environment.yml has conda-forge alone, and ends with pip's."""
-    assert {"name": "distlab", "channels": ["conda-forge"], "dependencies": [*CONDA_LINES, {"pip": ["-e ."]}]} == CONDA
+    """A package that one file names is in the other two; environment.yml has conda-forge alone, and
+    ends with pip's.
+    """
+    assert {
+        "name": "distlab",
+        "channels": ["conda-forge"],
+        "dependencies": [*CONDA_LINES, {"pip": ["-e ."]}],
+    } == CONDA
     assert set(PINS) == {*WANTED, *BROUGHT}
     assert set(SPECS) - CONDA_ONLY == {CONDA_NAMES.get(name, name) for name in {*WANTED} - APART}
     assert len(SPECS) == len(CONDA_LINES)
@@ -60,7 +75,9 @@ def test_the_three_files_name_the_same_packages():
 
 
 def test_the_pins_lie_in_the_range_that_both_files_give():
-    """pyproject.toml and environment.yml give a package the same range, and the tested version lies in it."""
+    """pyproject.toml and environment.yml give a package the same range, and the tested version lies
+    in it.
+    """
     for name, requirement in WANTED.items():
         assert requirement.specifier.contains(pinned_version(PINS[name])), name
         if name in APART:
@@ -70,19 +87,24 @@ def test_the_pins_lie_in_the_range_that_both_files_give():
 
 
 def test_an_editable_install_puts_the_clone_on_the_path():
-    """Else Python takes a clone called distlab for the package, an empty one, when it runs in the folder above."""
+    """Else Python takes a clone called distlab for the package, an empty one, when it runs in the
+    folder above.
+    """
     assert PYPROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"] == ["."]
 
 
 def test_packages_whose_private_parts_are_used_have_a_bound():
-    """A next major version may change what is not public; torch has no bound, because the newest one is to work."""
+    """A next major version may change what is not public; torch has no bound, because the newest
+    one is to work.
+    """
     for name in ("ipyparallel", "ipykernel", "nbval"):
         assert "<" in {specifier.operator for specifier in WANTED[name].specifier}
     assert {specifier.operator for specifier in WANTED["torch"].specifier} == {">="}
 
 
 def test_the_pins_are_what_is_installed():
-    """The tests run with the versions of constraints.txt, but for torch, of which make matrix tries several.
+    """The tests run with the versions of constraints.txt, but for torch, of which make matrix tries
+    several.
 
     make bench installs the peers that it adds.
     """

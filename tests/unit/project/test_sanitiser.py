@@ -13,10 +13,18 @@ CONFIG = Path(__file__).parents[2] / "nbval.cfg"
 SECONDS = tuple(f"took {format_seconds(seconds)} median" for seconds in (3e-7, 12.3))
 RATES = format_bandwidth(0.004), format_bandwidth(87.0)
 EXAMPLES = {
-    "<duration>": [SECONDS, ("latency 4.5 µs", "latency 9 µs"), ("  1.02 s  median", "   912 ms median")],
+    "<duration>": [
+        SECONDS,
+        ("latency 4.5 µs", "latency 9 µs"),
+        ("  1.02 s  median", "   912 ms median"),
+    ],
     "<rate>": [RATES, ("  12.3 GB/s", " 9 GB/s"), ("940 MB/s", "87.1 kB/s")],
     "<memory>": [("65 MB", "180.2 MB"), ("1.2 GB", "640 MB")],
-    "<pid>": [("pid=1", "pid=99999"), ("(PID: 12)", "(PID: 345)"), ("pid 4711     -", "pid 52       -")],
+    "<pid>": [
+        ("pid=1", "pid=99999"),
+        ("(PID: 12)", "(PID: 345)"),
+        ("pid 4711     -", "pid 52       -"),
+    ],
     "<address>": [("<function ring at 0x7f3a5c0d1e20>", "<function ring at 0x7f0011223344>")],
     "<port>": [("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"), ("localhost:8888", "localhost:1")],
     "<size>": [("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>")],
@@ -45,14 +53,21 @@ def sanitise(text):
 
 
 def test_the_patterns_of_the_file():
-    """There are at most eight, nbval reads every one, each leaves a visible placeholder and has an example here."""
+    """There are at most eight, nbval reads every one, each leaves a visible placeholder and has an
+    example here.
+    """
     assert 1 <= len(PATTERNS) <= 8
-    assert len(PATTERNS) == len(re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert {re.search(r"<[a-z ]+>", replacement).group() for _, replacement in PATTERNS} == set(EXAMPLES)
+    assert len(PATTERNS) == len(
+        re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    assert {re.search(r"<[a-z ]+>", replacement).group() for _, replacement in PATTERNS} == set(
+        EXAMPLES
+    )
 
 
 @pytest.mark.parametrize(
-    ("placeholder", "one", "other"), [(name, *pair) for name, pairs in EXAMPLES.items() for pair in pairs]
+    ("placeholder", "one", "other"),
+    [(name, *pair) for name, pairs in EXAMPLES.items() for pair in pairs],
 )
 def test_two_runs_compare_equal(placeholder, one, other):
     """Two runs that differ in a measured or drawn value only compare equal."""

@@ -1,4 +1,6 @@
-"""Checked mode with a store and without a group: what waits for what, in which order it is posted, and what is told."""
+"""Checked mode with a store and without a group: what waits for what, in which order it is posted,
+and what is told.
+"""
 
 import contextlib
 import re
@@ -20,7 +22,8 @@ from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord
 from tests.processes import until
 
 FLOATS = (("float32", (2,)),)
-TAKES_A_WORK = re.compile(r"(?<!self): (c10d::|torch\._C\._distributed_c10d\.)Work\b")  # as pybind11 writes types
+# as pybind11 writes types
+TAKES_A_WORK = re.compile(r"(?<!self): (c10d::|torch\._C\._distributed_c10d\.)Work\b")
 
 
 class PostedWork:
@@ -69,7 +72,16 @@ def rank_of(monkeypatch, store):
             self.checker = Checker("cell", "127.0.0.1", 1, 10.0)
             made.append(self)
 
-        def call(self, op="all_reduce", method="allreduce", peer=-1, tag=0, group="0", limit=10.0, **record):
+        def call(
+            self,
+            op="all_reduce",
+            method="allreduce",
+            peer=-1,
+            tag=0,
+            group="0",
+            limit=10.0,
+            **record,
+        ):
             def original():
                 self.posted.append(op)
                 return PostedWork(op)
@@ -98,7 +110,9 @@ def rank_of(monkeypatch, store):
 
 
 def test_collectives_are_posted_in_their_order_when_all_have_come(rank_of, store):
-    """However many were begun before the others came: gloo counts them. Nothing stays in the store."""
+    """However many were begun before the others came: gloo counts them. Nothing stays in the
+    store.
+    """
     keys = store.num_keys()
     one, other = rank_of(0), rank_of(1)
     names = [f"call {k}" for k in range(50)]
@@ -111,7 +125,9 @@ def test_collectives_are_posted_in_their_order_when_all_have_come(rank_of, store
 
 
 def test_two_threads_of_a_rank_number_their_calls_one_after_another(rank_of, store):
-    """Each call is told by its own number, whatever thread comes between: the other rank finds both."""
+    """Each call is told by its own number, whatever thread comes between: the other rank finds
+    both.
+    """
     one, other = rank_of(0), rank_of(1)
     together = threading.Barrier(2)
 
@@ -149,7 +165,9 @@ ROUTES = {
 
 @pytest.mark.parametrize(("recvs", "sends", "served"), ROUTES.values(), ids=ROUTES)
 def test_a_message_goes_to_the_recv_that_takes_it(rank_of, store, recvs, sends, served):
-    """By the (source, tag) of recvs and sends: each message serves one recv, and only recvs of its lane wait for it."""
+    """By the (source, tag) of recvs and sends: each message serves one recv, and only recvs of its
+    lane wait for it.
+    """
     keys = store.num_keys()
     ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
     works = [ranks[0].recv(*given) for given in recvs]
@@ -230,26 +248,36 @@ def test_a_call_that_is_posted_later_returns_a_work(rank_of):
 
 
 def test_few_functions_of_cpp_take_a_work():
-    """DDP's is given torch's own; the other one keeps the object of Python, as its own groups in Python need it."""
+    """DDP's is given torch's own; the other one keeps the object of Python, as its own groups in
+    Python need it.
+    """
     found = set()
-    for owner in (c10d_in_cpp, *filter(lambda one: isinstance(one, type), vars(c10d_in_cpp).values())):
+    for owner in (
+        c10d_in_cpp,
+        *filter(lambda one: isinstance(one, type), vars(c10d_in_cpp).values()),
+    ):
         for name, function in vars(owner).items():
             signatures = [line for line in (function.__doc__ or "").splitlines() if "->" in line]
             if any(TAKES_A_WORK.search(line.split("->")[0]) for line in signatures):
                 found.add(name)
-    of_nccl = {"_verify_work_timeout"}  # where torch is built with CUDA; never called on ranks of gloo
+    # where torch is built with CUDA; never called on ranks of gloo
+    of_nccl = {"_verify_work_timeout"}
     assert found - of_nccl == {"_set_forward_pass_work_handle", "_register_work"}
 
 
 @pytest.mark.parametrize("begin", ["recv", "call"])
 @pytest.mark.parametrize(
-    ("limit", "own"), [(0.02, ()), (10.0, (timedelta(milliseconds=20),))], ids=["the call's limit", "the wait's own"]
+    ("limit", "own"),
+    [(0.02, ()), (10.0, (timedelta(milliseconds=20),))],
+    ids=["the call's limit", "the wait's own"],
 )
 def test_a_wait_is_no_longer_than_that_of_a_call(rank_of, begin, limit, own):
     """The limit ends it, in gloo's own words."""
     one = rank_of(0)
     work = one.recv(1, limit=limit) if begin == "recv" else one.call(limit=limit)
-    with pytest.raises(RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"):
+    with pytest.raises(
+        RuntimeError, match=r"^Timed out waiting 20ms for recv operation to complete$"
+    ):
         work.wait(*own)
 
 
@@ -275,13 +303,19 @@ def test_a_future_is_there_before_the_other_ranks(rank_of):
     assert following.wait() == [["first"], "followed"]
 
 
-@pytest.mark.parametrize("follow", [lambda f: f, lambda f: f.then(lambda done: done.value())], ids=["itself", "then"])
+@pytest.mark.parametrize(
+    "follow", [lambda f: f, lambda f: f.then(lambda done: done.value())], ids=["itself", "then"]
+)
 def test_a_future_of_calls_that_do_not_match(rank_of, follow):
-    """Whoever waits for it gets the MismatchError; C++, which keeps an error's words only, gets those."""
+    """Whoever waits for it gets the MismatchError; C++, which keeps an error's words only, gets
+    those.
+    """
     one, other = rank_of(0), rank_of(1)
     future = follow(one.call().get_future())
     other.call(tensors=(("int32", (2,)),))
-    with pytest.raises((MismatchError, RuntimeError), match=r"rank 0 has float32\[2\], rank 1 has int32\[2\]"):
+    with pytest.raises(
+        (MismatchError, RuntimeError), match=r"rank 0 has float32\[2\], rank 1 has int32\[2\]"
+    ):
         future.wait()
 
 
@@ -306,12 +340,16 @@ def test_one_memory_in_several_places_is_refused(rank_of):
 
 
 def test_what_cpp_begins_comes_after_what_was_begun_before(rank_of):
-    """In the same group; messages, which gloo does not count with the collectives, and other groups wait on."""
+    """In the same group; messages, which gloo does not count with the collectives, and other groups
+    wait on.
+    """
     one, other = rank_of(0), rank_of(1)
     kept = [one.recv(1), one.call("elsewhere", group="1")]
     one.call("first")
     one.call("second")
-    begun = threading.Thread(target=one.checker.in_turn, args=("0", lambda: one.posted.append("in C++")))
+    begun = threading.Thread(
+        target=one.checker.in_turn, args=("0", lambda: one.posted.append("in C++"))
+    )
     begun.start()
     assert one.posted == []
     other.call("first")
@@ -327,7 +365,9 @@ def test_the_functions_that_begin_collectives_in_cpp_exist():
     assert [name for owner, name in private.BEGINNING_IN_CPP if not hasattr(owner, name)] == []
 
 
-@pytest.mark.parametrize(("own", "limit"), [(None, 60.0), (timedelta(seconds=2), 2.0), (timedelta(-1), 60.0)])
+@pytest.mark.parametrize(
+    ("own", "limit"), [(None, 60.0), (timedelta(seconds=2), 2.0), (timedelta(-1), 60.0)]
+)
 def test_the_limit_of_a_call(alone, own, limit):
     """Its own, or else that of its group."""
     options = SimpleNamespace(timeout=own)

@@ -1,4 +1,6 @@
-"""The debugger of a rank counts lines as the notebook shows the cell, in all that it says and takes."""
+"""The debugger of a rank counts lines as the notebook shows the cell, in all that it says and
+takes.
+"""
 
 import subprocess
 import sys

@@ -18,7 +18,14 @@ CUT = [  # what torch says of a store's connection that is shut while it writes,
 def described(error):
     """The failure of a call inside of torch.distributed that raises this."""
     names = {}
-    exec(compile("def call(error):\n    raise error", os.path.join("torch", "distributed", "calls.py"), "exec"), names)
+    exec(
+        compile(
+            "def call(error):\n    raise error",
+            os.path.join("torch", "distributed", "calls.py"),
+            "exec",
+        ),
+        names,
+    )
     try:
         names["call"](error)
     except Exception as raised:
@@ -46,7 +53,9 @@ def test_a_closed_connection_of_the_learners_own_is_none():
 
 
 def test_an_error_that_was_being_handled_is_described():
-    """The first of the learner's own; not what `from None` hides, and nothing beside an error that is the learner's."""
+    """The first of the learner's own; not what `from None` hides, and nothing beside an error that
+    is the learner's.
+    """
     closed = "Connection closed by peer"
     try:
         raise ValueError("no data")
@@ -59,5 +68,7 @@ def test_an_error_that_was_being_handled_is_described():
         own.__context__ = ValueError("no data")
         assert describe_failure(own).handled is None
     assert (handled.kind, handled.message, handled.traceback) == ("ValueError", "no data", "")
-    assert [line.place for line in handled.lines] == ["test_an_error_that_was_being_handled_is_described"]
+    assert [line.place for line in handled.lines] == [
+        "test_an_error_that_was_being_handled_is_described"
+    ]
     assert described(RuntimeError(closed)).handled is None

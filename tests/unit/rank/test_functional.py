@@ -1,4 +1,6 @@
-"""What a rank notes of functional collectives, which C++ makes and waits for; zoo_of_sharding.py has DTensor's."""
+"""What a rank notes of functional collectives, which C++ makes and waits for; zoo_of_sharding.py
+has DTensor's.
+"""
 
 import pytest
 import torch
@@ -18,8 +20,16 @@ def ones(*shape):
     ("call", "op", "fields"),
     [
         (lambda g: functional.all_reduce(ones(2), "max", g), "all_reduce", {"reduce_op": "MAX"}),
-        (lambda g: functional.all_gather_tensor(ones(2, 3), 0, g), "all_gather_", {"tensors": (("float32", (2, 3)),)}),
-        (lambda g: functional.all_to_all_single(ones(4, 2), [4], [4], g), "all_to_all_single", {"sends": (8,)}),
+        (
+            lambda g: functional.all_gather_tensor(ones(2, 3), 0, g),
+            "all_gather_",
+            {"tensors": (("float32", (2, 3)),)},
+        ),
+        (
+            lambda g: functional.all_to_all_single(ones(4, 2), [4], [4], g),
+            "all_to_all_single",
+            {"sends": (8,)},
+        ),
         (lambda g: functional.broadcast(ones(2), 0, g), "broadcast", {"root": 0}),
     ],
 )
@@ -54,7 +64,9 @@ def exchange(tensor, sizes, group):
 
 
 def test_a_compiled_program_keeps_its_sizes_open(alone, monkeypatch):
-    """A note makes a number of no size: the program is compiled once, also where its sizes are data."""
+    """A note makes a number of no size: the program is compiled once, also where its sizes are
+    data.
+    """
     monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
     compiled = torch.compile(exchange, backend="aot_eager", fullgraph=True, dynamic=True)
     for size in (2, 3):

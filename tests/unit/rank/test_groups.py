@@ -1,4 +1,6 @@
-"""The groups that a rank makes: noted, and compared with what another rank has written before one is built."""
+"""The groups that a rank makes: noted, and compared with what another rank has written before one
+is built.
+"""
 
 from datetime import timedelta
 
@@ -29,7 +31,9 @@ def has_made(rank, number, *members):
 
 
 def test_groups_are_noted_by_torchs_name(four):
-    """Numbered from 1 where every rank makes them, also one without this rank; the world begins again."""
+    """Numbered from 1 where every rank makes them, also one without this rank; the world begins
+    again.
+    """
     dist.new_group(np.array([3, 1]))
     dist.new_group([0, 2])
     dist.new_subgroups(2)
@@ -74,7 +78,8 @@ def test_the_same_group_is_built(four):
     has_made(3, 2, 3)
     has_made(3, 3, 3)
     assert dist.get_process_group_ranks(dist.new_group([2, 1])) == [1, 2]
-    assert dist.get_process_group_ranks(dist.new_group([1])) == [1]  # each rank has a group of its own: no harm
+    # each rank has a group of its own: no harm
+    assert dist.get_process_group_ranks(dist.new_group([1])) == [1]
     with pytest.raises(MismatchError):
         dist.new_group([1, 2])
 
@@ -99,13 +104,17 @@ def test_a_wait_for_members_ends_at_its_limit(alone, monkeypatch):
     """And the rank is no longer among those that have come."""
     store = dist.distributed_c10d._get_default_store()
     store.add(f"{KEYS}/1/members", -1)
-    with pytest.raises(RuntimeError, match="Timed out waiting 50ms for the other members of a new group"):
+    with pytest.raises(
+        RuntimeError, match="Timed out waiting 50ms for the other members of a new group"
+    ):
         dist.new_group([0], timeout=timedelta(milliseconds=50))
     assert store.add(f"{KEYS}/1/members", 0) == -1
     assert noted() == []
 
 
-def test_a_forked_process_is_refused_before_it_writes_into_the_store_of_the_ranks(alone, monkeypatch):
+def test_a_forked_process_is_refused_before_it_writes_into_the_store_of_the_ranks(
+    alone, monkeypatch
+):
     monkeypatch.setattr(LOG, "of_parent", (dist.group.WORLD,))
     with pytest.raises(RuntimeError, match="forked from rank 0"):
         dist.new_group([0])
@@ -121,7 +130,10 @@ def test_no_group_is_begun_after_the_rank_was_freed(alone, monkeypatch):
 
 def test_many_different_groups_are_named_shortly():
     """The fewest ranks first, four of them; under the first number that differs."""
-    made = {rank: [NewGroup(rank, "1", (0, 1)), NewGroup(rank, "2", (rank, rank + 1))] for rank in range(6)}
+    made = {
+        rank: [NewGroup(rank, "1", (0, 1)), NewGroup(rank, "2", (rank, rank + 1))]
+        for rank in range(6)
+    }
     assert words_of_groups(differing_groups(made)) == (
         "The ranks do not make the same group in their new_group call number 2: rank 0 makes one of ranks 0-1, rank 1 "
         "makes one of ranks 1-2, rank 2 makes one of ranks 2-3, rank 3 makes one of ranks 3-4, and 2 more, but every "

@@ -1,4 +1,6 @@
-"""Which imports a KeyboardInterrupt must not tear: looked at from inside of real ones, as in a cell."""
+"""Which imports a KeyboardInterrupt must not tear: looked at from inside of real ones, as in a
+cell.
+"""
 
 import importlib
 import sys
@@ -14,7 +16,9 @@ OF_LIBRARY, OF_LEARNER = "from library_module import found\n", "from learners_mo
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Imports the last of the modules, in a folder of the learner's and one of packages: whether it may be torn."""
+    """Imports the last of the modules, in a folder of the learner's and one of packages: whether it
+    may be torn.
+    """
     installed = tmp_path / "site-packages"
     installed.mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])
@@ -41,7 +45,13 @@ def imported(tmp_path, monkeypatch):
         ({"library_module": LOOK, "learners_module": OF_LIBRARY}, True),
         ({"learners_module": LOOK, "library_module": OF_LEARNER}, True),
     ],
-    ids=["a library", "what it compiles from text", "a learner's module", "a library in it", "it in a library"],
+    ids=[
+        "a library",
+        "what it compiles from text",
+        "a learner's module",
+        "a library in it",
+        "it in a library",
+    ],
 )
 def test_only_a_learners_own_import_may_be_torn(imported, modules, protected):
     """A library that is half imported stays broken."""

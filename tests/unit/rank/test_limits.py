@@ -1,4 +1,5 @@
-"""What a rank remembers of its calls has limits: what fell out is marked, so that nothing false is said about it.
+"""What a rank remembers of its calls has limits: what fell out is marked, so that nothing false is
+said about it.
 
 tests/unit/diagnosis/test_limits.py has what is said then.
 """
@@ -66,7 +67,9 @@ def test_a_group_that_was_destroyed(four):
 
 
 def test_results_that_nobody_waits_for(alone, monkeypatch):
-    """Of functional collectives: the wait for one that is forgotten gives the same result, and is not noted."""
+    """Of functional collectives: the wait for one that is forgotten gives the same result, and is
+    not noted.
+    """
     monkeypatch.setattr(log, "MOST_UNWAITED", 3)
     results = [functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD) for _ in range(4)]
     assert len(LOG.results) == 3

@@ -21,7 +21,9 @@ def newest():
 def traffic():
     """The numbers of messages, as tuples of (is a send, group, peer, tag, count, dropped)."""
     newest = status._traffic()
-    return [(one.is_send, one.group, one.peer, one.tag, one.sequence, one.dropped) for one in newest]
+    return [
+        (one.is_send, one.group, one.peer, one.tag, one.sequence, one.dropped) for one in newest
+    ]
 
 
 def ones(*shape, dtype=torch.float32):
@@ -40,7 +42,11 @@ FLOATS = (("float32", (2,)),)
 @pytest.mark.parametrize(
     ("call", "op", "fields"),
     [
-        (lambda: dist.broadcast(ones(2, 3), src=3), "broadcast", {"tensors": (("float32", (2, 3)),), "root": 3}),
+        (
+            lambda: dist.broadcast(ones(2, 3), src=3),
+            "broadcast",
+            {"tensors": (("float32", (2, 3)),), "root": 3},
+        ),
         (lambda: dist.reduce(ones(2), dst=2), "reduce", {"root": 2, "reduce_op": "SUM"}),
         (lambda: dist.scatter(ones(2), four_of(2), src=1), "scatter", {"root": 1}),
         (lambda: dist.reduce_scatter(ones(2), four_of(2)), "reduce_scatter", {"reduce_op": "SUM"}),
@@ -51,7 +57,9 @@ FLOATS = (("float32", (2,)),)
 )
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
-    """What every rank must agree on, by the name that the learner used and the one that the ranks have in common."""
+    """What every rank must agree on, by the name that the learner used and the one that the ranks
+    have in common.
+    """
     call()
     plain = {"members": (0, 1, 2, 3), "group": "0", "sequence": 1, "tensors": FLOATS}
     said = replace(newest(), collective="", place=None, lines=())
@@ -81,7 +89,9 @@ def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
 
 
 def test_a_send_whose_work_is_dropped_is_told(four):
-    """One that was waited for has arrived, and is not dropped; an old group's do not count in a new one."""
+    """One that was waited for has arrived, and is not dropped; an old group's do not count in a new
+    one.
+    """
     dist.isend(ones(1), 2)
     dist.isend(ones(1), 2).wait()
     dist.send(ones(1), 2)
@@ -112,11 +122,16 @@ def test_an_irecv_whose_work_is_dropped_is_told(four):
 
 
 def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
-    """Two tasks of one event loop may be in a wait at once: the first one leaves first, and no wait is left."""
+    """Two tasks of one event loop may be in a wait at once: the first one leaves first, and no wait
+    is left.
+    """
     thread = threading.get_ident()
     call = log.Note("barrier", COLLECTIVE)
     with log.waits(call):
-        first, second = log.waits(log.Note("first", WAITING)), log.waits(log.Note("second", WAITING))
+        first, second = (
+            log.waits(log.Note("first", WAITING)),
+            log.waits(log.Note("second", WAITING)),
+        )
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -154,8 +169,14 @@ LIMITS = {
     "of a wait": (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=5)), True),
     "of a group": (lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=5))), True),
     # shorter than the cluster's minute, and yet too long for anybody to wait for it
-    "long, of a wait": (lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=30)), False),
-    "long, of a group": (lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=30))), False),
+    "long, of a wait": (
+        lambda: dist.all_reduce(ones(1), async_op=True).wait(timedelta(seconds=30)),
+        False,
+    ),
+    "long, of a group": (
+        lambda: dist.barrier(dist.new_group([0], timeout=timedelta(seconds=30))),
+        False,
+    ),
 }
 
 
@@ -167,16 +188,28 @@ def test_a_call_with_a_short_limit_ends_by_itself(alone, call, own_limit):
 
 @pytest.mark.parametrize(
     ("cluster", "limit", "short"),
-    [(600, 0, False), (600, 2, True), (600, 10, False), (600, 180, False), (2, 2, False), (2, 1, True), (7, 8, False)],
+    [
+        (600, 0, False),
+        (600, 2, True),
+        (600, 10, False),
+        (600, 180, False),
+        (2, 2, False),
+        (2, 1, True),
+        (7, 8, False),
+    ],
 )
 def test_which_timeouts_are_short(monkeypatch, cluster, limit, short):
-    """Those below ten seconds, unless it is the cluster's own: a cell of such a cluster is judged as any other."""
+    """Those below ten seconds, unless it is the cluster's own: a cell of such a cluster is judged
+    as any other.
+    """
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", timedelta(seconds=cluster))
     assert log.is_short(timedelta(seconds=limit)) is short
 
 
 def test_an_interrupted_wait_does_not_outlive_its_group(four):
-    """An interrupt may hit the note of a wait itself, which would say for ever that its thread waits."""
+    """An interrupt may hit the note of a wait itself, which would say for ever that its thread
+    waits.
+    """
     dist.all_reduce(ones(2))
     (note,) = LOG.collectives["0"]
     log.waits(note).__enter__()
@@ -220,7 +253,9 @@ def test_passes_are_counted_in_each_cell(four):
 
 
 def test_only_the_end_of_the_world_is_remembered(alone):
-    """A smaller group that was destroyed explains no later failure; nor does a world that has a successor."""
+    """A smaller group that was destroyed explains no later failure; nor does a world that has a
+    successor.
+    """
     dist.destroy_process_group(dist.new_group([0]))
     assert LOG.destroyed is None
     dist.destroy_process_group()
@@ -233,7 +268,9 @@ def test_only_the_end_of_the_world_is_remembered(alone):
 
 
 class Name(str):
-    """A group's name; a Work of another group is dropped while it is compared, as by another thread."""
+    """A group's name; a Work of another group is dropped while it is compared, as by another
+    thread.
+    """
 
     def __eq__(self, other):
         LOG.dropped.setdefault((True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)

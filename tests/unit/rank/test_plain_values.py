@@ -1,4 +1,6 @@
-"""Numbers of other libraries in calls, as torch takes them: what is noted of them is plain, and travels."""
+"""Numbers of other libraries in calls, as torch takes them: what is noted of them is plain, and
+travels.
+"""
 
 import enum
 import sys
@@ -21,7 +23,15 @@ class Two(enum.IntEnum):
     TWO = 2
 
 
-TAKEN = [np.int64(2), np.uint8(2), np.float32(2), np.array(2), Two.TWO, torch.tensor(2), torch.tensor(2.0)]
+TAKEN = [
+    np.int64(2),
+    np.uint8(2),
+    np.float32(2),
+    np.array(2),
+    Two.TWO,
+    torch.tensor(2),
+    torch.tensor(2.0),
+]
 REFUSED = [2.0, np.float64(2), "2", np.array([2])]
 
 
@@ -42,7 +52,9 @@ def travels(*calls):
     """The calls, and the newest messages, as JSON; every number in them must be Python's own."""
     records = tuple(call.record() for call in calls)
     assert all(type(one.tag) is int and type(one.peer) in (int, type(None)) for one in records)
-    return to_json(Answer(1, RankStatus(0, COMPUTING, history=records, traffic=tuple(status._traffic()))))
+    return to_json(
+        Answer(1, RankStatus(0, COMPUTING, history=records, traffic=tuple(status._traffic())))
+    )
 
 
 def ones(*shape):
@@ -55,19 +67,32 @@ CALLS = {
     "peer": lambda two: (dist.send(ones(), two), dist.recv(ones(), two), dist.isend(ones(), two)),
     "tag, any source": lambda two: dist.group.WORLD.recv_anysource([ones()], two),
     "batch": lambda two: dist.batch_isend_irecv([dist.P2POp(dist.isend, ones(), two, tag=two)]),
-    "root": lambda two: (dist.broadcast(ones(), two), dist.reduce(ones(), two), dist.scatter(ones(), None, two)),
-    "of the group": lambda two: (dist.group.WORLD.send([ones()], two, two), dist.group.WORLD.recv([ones()], two, two)),
+    "root": lambda two: (
+        dist.broadcast(ones(), two),
+        dist.reduce(ones(), two),
+        dist.scatter(ones(), None, two),
+    ),
+    "of the group": lambda two: (
+        dist.group.WORLD.send([ones()], two, two),
+        dist.group.WORLD.recv([ones()], two, two),
+    ),
 }
 
 
 @pytest.mark.parametrize("two", TAKEN, ids=lambda two: type(two).__name__)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_number_of_another_library_is_noted_as_pythons_own(four, monkeypatch, call, two):
-    """As a tag, a peer, a root: for torch it is 2, and so for what the ranks compare and the notebook reads."""
+    """As a tag, a peer, a root: for torch it is 2, and so for what the ranks compare and the
+    notebook reads.
+    """
     notes = noted(monkeypatch)
     call(two)
     assert notes
-    assert '"tag": 2' in travels(*notes) or '"root": 2' in travels(*notes) or '"peer": 2' in travels(*notes)
+    assert (
+        '"tag": 2' in travels(*notes)
+        or '"root": 2' in travels(*notes)
+        or '"peer": 2' in travels(*notes)
+    )
 
 
 @pytest.mark.parametrize("no_number", REFUSED, ids=lambda two: type(two).__name__)
@@ -92,7 +117,9 @@ SPLITS = {
 @pytest.mark.parametrize("method", ["alltoall_base", "all_to_all_single"])
 def test_splits_of_another_library(four, method, sizes):
     """One side of an all_to_all_single; an array has no truth of its own."""
-    note = hooks.note_of(method, "0", (ones(4, 3), ones(3, 3), [], sizes, dist.AllToAllOptions()), {})
+    note = hooks.note_of(
+        method, "0", (ones(4, 3), ones(3, 3), [], sizes, dist.AllToAllOptions()), {}
+    )
     assert travels(note)
     assert (note.record().sends, note.record().receives) == ((3, 6), (3,) * 4)
 
@@ -112,7 +139,9 @@ def test_a_wait_of_ones_own_for_numpys_ranks(four):
         (note,) = [note for note in LOG.now.values() if note]
         assert (note.record().members, note.record().function) == ((1, 2), "for a file")
         assert travels(note)
-    with pytest.raises(distlab.ArgumentError, match=r"^ranks must be whole numbers, got \[1\.5\]\. For example: "):
+    with pytest.raises(
+        distlab.ArgumentError, match=r"^ranks must be whole numbers, got \[1\.5\]\. For example: "
+    ):
         distlab.waiting("for a file", [1.5])
 
 

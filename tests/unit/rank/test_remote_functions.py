@@ -1,4 +1,6 @@
-"""How functions travel in a remote call: by name, or by value with the variables of the rank where they run."""
+"""How functions travel in a remote call: by name, or by value with the variables of the rank where
+they run.
+"""
 
 import io
 import pickle
@@ -31,7 +33,9 @@ def cell(monkeypatch):
 
 
 def test_a_function_of_a_cell_finds_the_callees_variables(cell):
-    """Its code is the caller's; `rank` and what else it reads are the callee's, and it may set them."""
+    """Its code is the caller's; `rank` and what else it reads are the callee's, and it may set
+    them.
+    """
     source = """
         rank, count = 0, 10
         def add(n):
@@ -46,7 +50,9 @@ def test_a_function_of_a_cell_finds_the_callees_variables(cell):
 
 
 def test_functions_that_it_uses_come_along_and_values_do_not(cell):
-    """A helper is there where the callee has none of that name; a value that it lacks is a NameError."""
+    """A helper is there where the callee has none of that name; a value that it lacks is a
+    NameError.
+    """
     source = """
         import math
         secret = 3
@@ -64,7 +70,9 @@ def test_functions_that_it_uses_come_along_and_values_do_not(cell):
 
 
 def test_a_class_of_a_cell_is_the_callees(cell):
-    """It goes by its name, so that all ranks mean one class; where it is not there, the name is in the error."""
+    """It goes by its name, so that all ranks mean one class; where it is not there, the name is in
+    the error.
+    """
     data = sent(cell("class Model: pass")["Model"])
     there = cell("class Model: pass")
     assert pickle.loads(data) is there["Model"]

@@ -1,4 +1,6 @@
-"""What a rank reports of a wait that no note explains: by where it is, for whom, and whether it may end by itself."""
+"""What a rank reports of a wait that no note explains: by where it is, for whom, and whether it may
+end by itself.
+"""
 
 import asyncio
 import functools
@@ -31,13 +33,20 @@ def as_a_cell(function):
 
 @pytest.fixture
 def summary():
-    """What a rank reports whose main thread waits in a function of a library; a cell has called it, or the engine."""
+    """What a rank reports whose main thread waits in a function of a library; a cell has called it,
+    or the engine.
+    """
     threads, end = [], SimpleQueue()
 
     def of(module, function, run=as_a_cell, **given):
         ready, library = SimpleQueue(), {"__name__": module}
-        exec(compile(WAITS.format(function), f"{sysconfig.get_path('purelib')}/{module}.py", "exec"), library)
-        threads.append(threading.Thread(target=run, args=(lambda: library[function](ready, end, **given),)))
+        exec(
+            compile(WAITS.format(function), f"{sysconfig.get_path('purelib')}/{module}.py", "exec"),
+            library,
+        )
+        threads.append(
+            threading.Thread(target=run, args=(lambda: library[function](ready, end, **given),))
+        )
         threads[-1].start()
         ready.get(timeout=10)
         return status.summary(threads[-1].ident, set(), status.Traffic)
@@ -49,10 +58,22 @@ def summary():
 
 
 C10D, ALL = "torch.distributed.distributed_c10d", (0, 1, 2, 3)
-CALLS = [  # of backward() and of a model in training it is known that they wait for the others; the rest may end
+# of backward() and of a model in training it is known that they wait for the others; the rest may
+# end
+CALLS = [
     ("torch.autograd.graph", "_engine_run_backward", {}, CallRecord("backward", OTHER, ALL)),
-    ("torch.nn.parallel.distributed", "_sync_module_states", {}, CallRecord("DistributedDataParallel", OTHER, ALL)),
-    ("torch.distributed.checkpoint", "save", {}, CallRecord("checkpoint", OTHER, ALL, own_limit=True)),
+    (
+        "torch.nn.parallel.distributed",
+        "_sync_module_states",
+        {},
+        CallRecord("DistributedDataParallel", OTHER, ALL),
+    ),
+    (
+        "torch.distributed.checkpoint",
+        "save",
+        {},
+        CallRecord("checkpoint", OTHER, ALL, own_limit=True),
+    ),
 ]
 
 
@@ -62,7 +83,9 @@ def test_a_wait_without_a_note_is_told_by_where_it_is(four, summary, module, fun
     assert (found.doing, found.call) == ("communicating", call)
 
 
-@pytest.mark.parametrize(("run", "doing"), [(as_a_cell, "computing"), (lambda function: function(), "idle")])
+@pytest.mark.parametrize(
+    ("run", "doing"), [(as_a_cell, "computing"), (lambda function: function(), "idle")]
+)
 def test_what_the_engine_does_by_itself_is_not_the_learners(four, summary, run, doing):
     """A cell's collectives are left out, to answer at once."""
     dist.all_reduce(torch.ones(1))
@@ -102,7 +125,9 @@ async def awaits_below(future):
 
 
 def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
-    """No frame shows it: the lines are those of its coroutines, and it is not quiet, since its loop may continue it."""
+    """No frame shows it: the lines are those of its coroutines, and it is not quiet, since its loop
+    may continue it.
+    """
     loop = asyncio.new_event_loop()
     task = loop.create_task(awaits_below(loop.create_future()))
     loop.call_soon(loop.stop)
@@ -112,7 +137,12 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
-    assert (found.doing, found.awaiting, found.idle, found.quiet) == ("computing", True, False, False)
+    assert (found.doing, found.awaiting, found.idle, found.quiet) == (
+        "computing",
+        True,
+        False,
+        False,
+    )
     assert [line.place for line in found.lines] == ["awaits_below", "awaits"]
 
 
@@ -136,7 +166,9 @@ def test_what_a_loop_will_call_is_a_plan():
 
 
 def test_variables_are_the_learners(monkeypatch):
-    """Names that a cell has defined: no modules, nothing private, nothing that distlab or IPython has put there."""
+    """Names that a cell has defined: no modules, nothing private, nothing that distlab or IPython
+    has put there.
+    """
     defined = {"x": 1, "model": 2, "_private": 3, "torch": torch}
     given = {"rank": 0, "world_size": 2, "In": [], "get_ipython": len}
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**defined, **given))
@@ -144,7 +176,9 @@ def test_variables_are_the_learners(monkeypatch):
 
 
 def test_a_look_keeps_no_variable_alive():
-    """What a function has held is freed when it returns, although the rank's threads were looked at meanwhile."""
+    """What a function has held is freed when it returns, although the rank's threads were looked at
+    meanwhile.
+    """
 
     def looked_at():
         held = torch.zeros(1)

@@ -55,17 +55,22 @@ def noted(monkeypatch):
     """The words of every call that was noted."""
     words = []
     enter = stores.waits.__enter__
-    monkeypatch.setattr(stores.waits, "__enter__", lambda self: words.append(self._note.op) or enter(self))
+    monkeypatch.setattr(
+        stores.waits, "__enter__", lambda self: words.append(self._note.op) or enter(self)
+    )
     return words
 
 
 @pytest.mark.parametrize(
     ("make", "name", "args"),
     [(make, *wait) for make in (in_memory, with_prefix) for wait in WAITS]
-    + [(in_file, "get", ("key",)), (without_file, "wait", (["key"],))],  # a file is looked at for a second at least
+    # a file is looked at for a second at least
+    + [(in_file, "get", ("key",)), (without_file, "wait", (["key"],))],
 )
 def test_a_wait_ends_as_in_torch(make, name, args, tmp_path, noted):
-    """The type of the error, its words and the time in them; and the store's own timeout is as it was."""
+    """The type of the error, its words and the time in them; and the store's own timeout is as it
+    was.
+    """
     store = make(tmp_path)
     if make is not without_file:
         store.set("written", "there")
@@ -79,7 +84,11 @@ def test_a_wait_ends_as_in_torch(make, name, args, tmp_path, noted):
 def test_what_is_there_is_returned(tmp_path):
     store = in_file(tmp_path)
     store.set("key", "value")
-    assert (store.get("key"), store.multi_get(["key"]), store.wait(["key"])) == (b"value", [b"value"], None)
+    assert (store.get("key"), store.multi_get(["key"]), store.wait(["key"])) == (
+        b"value",
+        [b"value"],
+        None,
+    )
 
 
 @pytest.mark.parametrize("milliseconds", [30, 300])
@@ -87,7 +96,9 @@ def test_a_client_without_a_server_fails_as_in_torch(milliseconds, monkeypatch, 
     """Also where most of the time was spent in steps."""
     monkeypatch.setattr(stores, "LAST_TRY", timedelta(milliseconds=100))
     (port,) = free_ports(1)  # below those that a client may get, or torch's could meet itself
-    kind, words = outcome(dist.TCPStore, "127.0.0.1", port, 2, timeout=timedelta(milliseconds=milliseconds))
+    kind, words = outcome(
+        dist.TCPStore, "127.0.0.1", port, 2, timeout=timedelta(milliseconds=milliseconds)
+    )
     where = f"(127.0.0.1, {port})"
     assert (kind, words) == (
         dist.DistNetworkError,
@@ -96,7 +107,9 @@ def test_a_client_without_a_server_fails_as_in_torch(milliseconds, monkeypatch, 
     assert noted == ["TCPStore"]
 
 
-@pytest.mark.parametrize("args", [(), (5, 29500), ("127.0.0.1", "x"), ("127.0.0.1", 99999999), ("a", 1, 1, False, "x")])
+@pytest.mark.parametrize(
+    "args", [(), (5, 29500), ("127.0.0.1", "x"), ("127.0.0.1", 99999999), ("a", 1, 1, False, "x")]
+)
 def test_wrong_arguments_are_torchs_to_refuse(args):
     kind, words = outcome(dist.TCPStore, *args)
     assert kind is TypeError

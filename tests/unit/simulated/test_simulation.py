@@ -72,7 +72,8 @@ def test_chunks_are_cut_between_elements_and_empty_ones_are_not_sent():
     # 10 bytes on 4 ranks: chunks of 3, 3, 2 and 2 bytes, and each of the 6 steps moves one of each
     ring = {"all_reduce": "ring"}
     assert seconds("all_reduce", 4, 10, algorithms=ring) == close(6 * (ALPHA + 3 * BETA))
-    # 2 elements of 4 bytes: two chunks, each handed on by 3 ranks to be added up and by 3 to be known
+    # 2 elements of 4 bytes: two chunks, each handed on by 3 ranks to be added up and by 3 to be
+    # known
     result = simulate([[collective("all_reduce", 4, 8, element=4)]] * 4, network(algorithms=ring))
     assert [transfer.num_bytes for transfer in result.transfers] == [4] * 12
 
@@ -91,7 +92,8 @@ def test_messages_of_one_sender_leave_its_port_one_after_the_other():
 def test_messages_to_one_receiver_come_in_the_order_of_their_arrival():
     late = [Compute(0.5e-3), send(1, 0), Wait(1)]
     found = clocks([recv(1, 1), recv(2, 2), Wait(1), Wait(2)], late, [send(1, 0), Wait(1)])
-    # rank 2's message holds the port from ALPHA on, and rank 1's, which came half way through, waits for its end
+    # rank 2's message holds the port from ALPHA on, and rank 1's, which came half way through,
+    # waits for its end
     assert found == close([ALPHA + 2e-3, ALPHA + 2e-3, ONE])
 
 
@@ -100,7 +102,8 @@ def test_with_a_handshake_the_sender_hears_of_its_receiver_a_latency_later():
     assert clocks(sends, receives, handshake=True) == close([ONE, ALPHA + ONE])
     late = [Compute(1e-3)]
     assert clocks(late + sends, receives, handshake=True) == close([2e-3, 1e-3 + ONE])
-    assert clocks(sends, late + receives) == close([1e-3 + ONE] * 2)  # and without, it waits for its receiver
+    # and without, it waits for its receiver
+    assert clocks(sends, late + receives) == close([1e-3 + ONE] * 2)
 
 
 def test_both_directions_of_a_port_are_its_own():
@@ -123,7 +126,9 @@ def test_ranks_of_one_host_share_its_way_out_and_not_their_links_inside(calls, e
 
 @pytest.mark.parametrize(("groups", "expected"), [("000", 3 * ONE), ("012", ALPHA + 3e-3)])
 def test_collectives_of_a_group_take_turns_and_those_of_several_share_the_port(groups, expected):
-    program = [collective("all_gather", 2, M, op=k, count=k, group=group) for k, group in enumerate(groups)]
+    program = [
+        collective("all_gather", 2, M, op=k, count=k, group=group) for k, group in enumerate(groups)
+    ]
     assert clocks(*[[*program, Wait(0), Wait(1), Wait(2)]] * 2) == close([expected] * 2)
 
 
@@ -143,13 +148,16 @@ def test_a_callback_goes_on_from_the_end_of_its_operation_beside_the_program():
     program = [first, chained, Callback(2, 1, [Compute(1e-3)]), Compute(0.2e-3), Wait(0), Wait(2)]
     result = simulate([program] * 2, network())
     assert result.clocks == close([2 * ONE + 1.6e-3] * 2)
-    # the program computes, then waits, at last for the callbacks: the second one has begun no operation
+    # the program computes, then waits, at last for the callbacks: the second one has begun no
+    # operation
     spans = [(span.begin, span.op) for span in result.spans if span.rank == 0]
     assert spans == [(0, None), (close(0.2e-3), 0), (close(ONE), 1)]
 
 
 def test_collectives_of_a_group_go_in_the_order_in_which_they_were_really_called():
-    """The program calls the second one; in virtual time its rank comes there long before the callback's."""
+    """The program calls the second one; in virtual time its rank comes there long before the
+    callback's.
+    """
     first, of_callback, of_program = all_gathers(0, 2, 3)
     program = [first, Callback(1, 0, [Compute(1e-3), of_callback]), of_program, Wait(3)]
     other = [first, of_callback, of_program, Wait(3)]
@@ -160,7 +168,10 @@ def test_a_callback_that_has_not_ended_goes_on_in_the_next_simulation():
     first, second = all_gathers(0, 2)
     callback = Callback(1, 0, [Compute(0.5e-3), second, Wait(2), Compute(0.1e-3)])
     begun = simulate([[first, callback], [first]], network())
-    assert [event for event, _ in begun.unfinished[0]] == [second, Callback(1, 0, [Wait(2), Compute(0.1e-3)])]
+    assert [event for event, _ in begun.unfinished[0]] == [
+        second,
+        Callback(1, 0, [Wait(2), Compute(0.1e-3)]),
+    ]
     result = simulate([[Wait(1)], [second]], network(), begun.clocks, begun.unfinished)
     # the other rank calls the second one at 0, for which its clock has not moved
     assert result.clocks[0] == close(2 * ONE + 0.5e-3 + 0.1e-3)
@@ -190,5 +201,10 @@ print(NOTES.here.flops, "torch._dynamo" in sys.modules)
 
 
 def test_counting_operations_does_not_import_the_compiler():
-    """torch would import it for a mode that does not ask it to leave that be: a second and 70 MB for each rank."""
-    assert subprocess.check_output([sys.executable, "-c", COUNTED], text=True).split() == ["60", "False"]
+    """torch would import it for a mode that does not ask it to leave that be: a second and 70 MB
+    for each rank.
+    """
+    assert subprocess.check_output([sys.executable, "-c", COUNTED], text=True).split() == [
+        "60",
+        "False",
+    ]

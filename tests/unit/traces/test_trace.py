@@ -1,4 +1,6 @@
-"""distlab.Trace: from what ranks recorded to events, messages and collectives; recordings are written by hand."""
+"""distlab.Trace: from what ranks recorded to events, messages and collectives; recordings are
+written by hand.
+"""
 
 import itertools
 import json
@@ -34,26 +36,42 @@ def test_a_remote_call_is_two_messages():
     """One to the start of the function, one from its end back; the caller waits until that end."""
     caller = Rank(2).remote("add", 7, 0, 4).remote("add", 8, 5, 9, waited=6)
     trace = traced(caller, Rank(2).served("add", 0, 7, 1, 3).served("add", 0, 8, 6, 7))
-    found = [(m.src, m.dst, round(1e3 * m.left, 3), round(1e3 * m.arrived, 3)) for m in trace.messages]
+    found = [
+        (m.src, m.dst, round(1e3 * m.left, 3), round(1e3 * m.arrived, 3)) for m in trace.messages
+    ]
     assert found == [(0, 1, 0, 1), (1, 0, 3, 4), (0, 1, 5, 6), (1, 0, 7, 9)]
     assert of(trace, 1, "serve") == [("add", 1, 3), ("add", 6, 7)]
-    assert [round(1e3 * event.waiting, 3) for event in trace.events if event.kind == "remote"] == [3, 2]
+    assert [round(1e3 * event.waiting, 3) for event in trace.events if event.kind == "remote"] == [
+        3,
+        2,
+    ]
     assert trace.shares()[1].compute == pytest.approx(3e-3)
-    alone = traced(caller, None, missing={1: "it was not asked"})  # the callee is not traced: nothing is called lost
+    # the callee is not traced: nothing is called lost
+    alone = traced(caller, None, missing={1: "it was not asked"})
     assert (of(alone, 0, "remote"), alone.messages) == (of(trace, 0, "remote"), [])
 
 
 def test_a_blocking_message():
-    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data move from then on."""
+    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data
+    move from then on.
+    """
     trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
     (message,) = trace.messages
-    assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (0, 1, 0, 4, True)
+    assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (
+        0,
+        1,
+        0,
+        4,
+        True,
+    )
     assert (message.left, message.arrived) == (pytest.approx(2e-3), pytest.approx(3.5e-3))
     assert (message.send.waiting, message.recv.waiting) == (pytest.approx(2e-3), 0)
 
 
 def test_received_from_anybody():
-    """The source of a recv from anybody is the one that it turned out to be; without one, nothing came."""
+    """The source of a recv from anybody is the one that it turned out to be; without one, nothing
+    came.
+    """
     receiver = Rank(3).call("recv", "recv_anysource", 0, 2, peer=2, tag=0)
     receiver.call("recv", "recv_anysource", 3, 9, tag=0, failed=True)
     trace = traced(receiver, Rank(3), Rank(3).send(0, 1, 2))
@@ -64,9 +82,14 @@ def test_received_from_anybody():
 @pytest.mark.parametrize(
     ("sender", "receiver", "matched"),
     [
-        # a send whose recv was posted before the trace; a call that raised: the next one is not taken for the partner
+        # a send whose recv was posted before the trace; a call that raised: the next one is not
+        # taken for the partner
         (Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5), [False, False]),
-        (Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1), Rank(2).recv(0, 3, 4), [False, True]),
+        (
+            Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1),
+            Rank(2).recv(0, 3, 4),
+            [False, True],
+        ),
     ],
 )
 def test_messages_without_a_partner(sender, receiver, matched):
@@ -82,17 +105,27 @@ def test_immediate_calls():
     trace = traced(sender, Rank(2).recv(0, 1, 4, blocking=False, waited=2).row("aten::mm", 10, 12))
     assert of(trace, 0, "send", "wait") == [("isend", 0, 4), ("isend", 1, 12), ("isend", 8, 9)]
     assert of(trace, 1, "recv", "wait") == [("irecv", 1, 4), ("irecv", 2, 4)]
-    assert [(e.blocking, e.waiting) for e in trace.events if e.kind == "wait"] == [(True, 0), (True, 0)]
+    assert [(e.blocking, e.waiting) for e in trace.events if e.kind == "wait"] == [
+        (True, 0),
+        (True, 0),
+    ]
 
 
 # --- collectives
 
 
 def test_a_collective_waits_for_its_last_rank():
-    """All wait for the last rank to come; where one calls another collective, neither is the other's partner."""
+    """All wait for the last rank to come; where one calls another collective, neither is the
+    other's partner.
+    """
     other = Rank(2).all_reduce(3, 5).call("barrier", "barrier", 6, 9)
     whole, *parts = traced(Rank(2).all_reduce(0, 5).all_reduce(6, 9), other).collectives
-    assert (whole.op, whole.group, whole.complete, whole.came) == ("all_reduce", (0, 1), True, pytest.approx(3e-3))
+    assert (whole.op, whole.group, whole.complete, whole.came) == (
+        "all_reduce",
+        (0, 1),
+        True,
+        pytest.approx(3e-3),
+    )
     assert [event.waiting for event in whole.events] == [pytest.approx(3e-3), 0]
     assert [(c.op, c.complete, c.came, c.events[0].ready) for c in parts] == [
         ("all_reduce", False, None, inf),
@@ -101,7 +134,9 @@ def test_a_collective_waits_for_its_last_rank():
 
 
 def test_who_waits_for_whom_in_a_rooted_collective():
-    """The root, here rank 0, needs everybody; the others need the root alone. No moment is marked for all."""
+    """The root, here rank 0, needs everybody; the others need the root alone. No moment is marked
+    for all.
+    """
     calls = [Rank(3).call("scatter", "scatter", at, 9, peer=0) for at in (1, 0, 3)]
     trace = traced(*calls)
     assert {e.rank: round(e.ready * 1e3, 3) for e in trace.events} == {0: 3, 1: 1, 2: 3}
@@ -109,18 +144,26 @@ def test_who_waits_for_whom_in_a_rooted_collective():
 
 
 def test_an_asynchronous_collective_ends_with_gloo():
-    """Its end is when gloo's thread was done with it, although wait() came later; each group has its own threads."""
+    """Its end is when gloo's thread was done with it, although wait() came later; each group has
+    its own threads.
+    """
     rank = Rank(1, [("1", 0, (0,))]).all_reduce(0, 9, blocking=False, waited=8, gloo=(1, 3))
-    rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1).row("gloo:all_reduce", 2, 4, thread=3)
+    rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1).row(
+        "gloo:all_reduce", 2, 4, thread=3
+    )
     trace = traced(rank)
     assert of(trace, 0, "collective") == [("all_reduce", 0, 3), ("all_reduce", 0.5, 4)]
     assert of(trace, 0, "wait") == [("all_reduce", 8, 9), ("all_reduce", 8.5, 9)]
 
 
 def ddp_step():
-    """One rank's backward with two buckets, as DistributedDataParallel makes it: C++ calls, and waits for, both."""
+    """One rank's backward with two buckets, as DistributedDataParallel makes it: C++ calls, and
+    waits for, both.
+    """
     rank = Rank(2).cpp_all_reduce(2.85, 4096).cpp_all_reduce(3.92, 2048)
-    rank.row("aten::linear", 0, 1, number=3).row("autograd::engine::evaluate_function: AddmmBackward0", 2, 3, number=3)
+    rank.row("aten::linear", 0, 1, number=3).row(
+        "autograd::engine::evaluate_function: AddmmBackward0", 2, 3, number=3
+    )
     rank.row("c10d::allreduce_", 2.8, 2.9).row("gloo:all_reduce", 3, 6, thread=2)
     rank.row("autograd::engine::evaluate_function: AddmmBackward0", 3.05, 4.3, number=-1)
     rank.row("c10d::allreduce_", 3.9, 3.95).row("gloo:all_reduce", 4, 8, thread=3)
@@ -130,8 +173,9 @@ def ddp_step():
 
 
 def test_training_with_ddp():
-    """DDP's buckets have group and bytes from the flight recorder, their waits are gaps of the main thread; torch's
-    calls are taken together as forward, backward and optimizer."""
+    """DDP's buckets have group and bytes from the flight recorder, their waits are gaps of the main
+    thread; torch's calls are taken together as forward, backward and optimizer.
+    """
     trace = traced(ddp_step(), ddp_step())
     assert of(trace, 0, "collective") == [("all_reduce", 2.85, 6), ("all_reduce", 3.92, 8)]
     buckets = {(e.group, e.num_bytes, e.blocking) for e in trace.events if e.kind == "collective"}
@@ -144,7 +188,12 @@ def test_training_with_ddp():
 
 def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
     """Where nothing happens between a call of C++'s and its end, the rank was blocked."""
-    rank = Rank(1).cpp_all_reduce(0.05, 8).row("c10d::allreduce_", 0, 0.1).row("gloo:all_reduce", 0.2, 2, thread=2)
+    rank = (
+        Rank(1)
+        .cpp_all_reduce(0.05, 8)
+        .row("c10d::allreduce_", 0, 0.1)
+        .row("gloo:all_reduce", 0.2, 2, thread=2)
+    )
     trace = traced(rank.row("aten::mm", 2.01, 3))
     assert of(trace, 0, "collective") == [("all_reduce", 0.05, 2)]
     assert [e.blocking for e in trace.events if e.kind == "collective"] == [True]
@@ -152,9 +201,15 @@ def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
 
 @pytest.mark.parametrize(("over", "waits"), [(5, [("all_reduce", 2.1, 5.1)]), (2.05, [])])
 def test_waits_of_functional_collectives(over, waits):
-    """torch's own wait for a collective that returns a new tensor is a wait, not computation, and there is none for one
-    that is complete already, though the main thread was in plain Python then."""
-    rank = Rank(1).cpp_all_reduce(0.15, 8).row("_c10d_functional::all_reduce", 0, 0.3).row("c10d::allreduce_", 0.1, 0.2)
+    """torch's own wait for a collective that returns a new tensor is a wait, not computation, and
+    there is none for one that is complete already, though the main thread was in plain Python then.
+    """
+    rank = (
+        Rank(1)
+        .cpp_all_reduce(0.15, 8)
+        .row("_c10d_functional::all_reduce", 0, 0.3)
+        .row("c10d::allreduce_", 0.1, 0.2)
+    )
     rank.row("gloo:all_reduce", 0.2, over, thread=2).row("aten::mm", 0.4, 2)
     rank.row("_c10d_functional::wait_tensor", 2.1, 5.1).row("PythonSubclass", 2.2, 5.05)
     trace = traced(rank)
@@ -167,10 +222,22 @@ def test_waits_of_functional_collectives(over, waits):
 
 
 def test_computation_is_divided_by_waiting_and_by_long_gaps():
-    """Calls that follow each other closely are one block; a blocking call or a long gap begins a new one."""
-    rank = Rank(2).row("aten::mm", 0, 1).row("aten::mm", 1.1, 2).row("aten::add", 3, 4).send(1, 4.01, 4.05)
+    """Calls that follow each other closely are one block; a blocking call or a long gap begins a
+    new one.
+    """
+    rank = (
+        Rank(2)
+        .row("aten::mm", 0, 1)
+        .row("aten::mm", 1.1, 2)
+        .row("aten::add", 3, 4)
+        .send(1, 4.01, 4.05)
+    )
     rank.row("c10d::send", 4.015, 4.018).row("aten::add", 4.06, 5)
-    assert of(traced(rank, Rank(2)), 0, "compute") == [("mm", 0, 2), ("add", 3, 4), ("add", 4.06, 5)]
+    assert of(traced(rank, Rank(2)), 0, "compute") == [
+        ("mm", 0, 2),
+        ("add", 3, 4),
+        ("add", 4.06, 5),
+    ]
 
 
 # --- where time goes
@@ -182,7 +249,10 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
         ([], [0, 0, 0, 0, 0]),
         ([("compute", 0, 2)], [2, 0, 0, 0, 7]),
         # a collective of which half is beside backward, and a wait for it
-        ([("backward", 0, 4), ("collective", 2, 6, False, 2), ("wait", 4, 6, True, 2)], [2, 2, 2, 0, 3]),
+        (
+            [("backward", 0, 4), ("collective", 2, 6, False, 2), ("wait", 4, 6, True, 2)],
+            [2, 2, 2, 0, 3],
+        ),
         # the partner comes at 5: until then it waits, but for what it computes meanwhile
         ([("forward", 0, 3), ("collective", 1, 7, False, 5)], [3, 0, 2, 2, 2]),
         ([("recv", 0, 3, True, inf), ("compute", 4, 5)], [1, 0, 0, 3, 5]),
@@ -190,16 +260,22 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
     ],
 )
 def test_shares(calls, expected):
-    """Computing, hidden and other communication, waiting and the rest add up to the time until all ranks have ended."""
+    """Computing, hidden and other communication, waiting and the rest add up to the time until all
+    ranks have ended.
+    """
     other = [Event(1, "compute", "mm", 0, 9)] if calls else []
-    assert shares_of([*(Event(0, kind, kind, *times) for kind, *times in calls), *other], 0) == pytest.approx(expected)
+    assert shares_of(
+        [*(Event(0, kind, kind, *times) for kind, *times in calls), *other], 0
+    ) == pytest.approx(expected)
 
 
 # --- how it is shown
 
 
 def test_the_table_adds_up_what_is_alike():
-    """Equal op, group, partners and bytes make one row, those that took longest first; waiting is part of the total."""
+    """Equal op, group, partners and bytes make one row, those that took longest first; waiting is
+    part of the total.
+    """
     sender = Rank(2).send(1, 0, 3).send(1, 4, 5).all_reduce(6, 8).row("aten::mm", 9, 10)
     table = traced(sender, Rank(2).recv(0, 2, 3).recv(0, 4, 5.5).all_reduce(7, 8)).table()
     assert table.rows == (
@@ -212,25 +288,37 @@ def test_the_table_adds_up_what_is_alike():
 
 
 def test_perfetto_gets_a_process_for_each_rank(tmp_path):
-    """The file has a process a rank, slices that nest on each track, and an arrow for each matched message."""
+    """The file has a process a rank, slices that nest on each track, and an arrow for each matched
+    message.
+    """
     sender = ddp_step().send(1, 10, 13).send(1, 14, 19, blocking=False, waited=16, tag=1)
-    trace = traced(sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1))
+    trace = traced(
+        sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1)
+    )
     items = json.loads(trace.to_chrome(tmp_path / "trace.json").read_text())["traceEvents"]
     assert [item["args"]["name"] for item in items if item["ph"] == "M"] == ["rank 0", "rank 1"]
     slices = [((i["pid"], i["tid"]), i["ts"], i["ts"] + i["dur"]) for i in items if i["ph"] == "X"]
-    for (track, _, end), (other, later, last) in itertools.combinations(sorted(slices, key=lambda s: (s[1], -s[2])), 2):
+    for (track, _, end), (other, later, last) in itertools.combinations(
+        sorted(slices, key=lambda s: (s[1], -s[2])), 2
+    ):
         assert track != other or later >= end - 1e-6 or last <= end + 1e-6
     arrows = [item for item in items if item["ph"] in "sf"]
     assert [(item["id"], item["ph"]) for item in arrows] == [(0, "s"), (0, "f"), (1, "s"), (1, "f")]
     for item in arrows:
-        assert any(start <= item["ts"] <= end for track, start, end in slices if track == (item["pid"], item["tid"]))
+        assert any(
+            start <= item["ts"] <= end
+            for track, start, end in slices
+            if track == (item["pid"], item["tid"])
+        )
 
 
 def test_a_trace_that_is_being_recorded():
     """It says so, and looking at it is an error that says when it can be looked at."""
     trace = Trace([0, 1])
     assert (repr(trace), trace._repr_png_()) == ("Trace: ranks 0-1, still being recorded", None)
-    with pytest.raises(distlab.ClusterError, match=r"still being recorded. Look at it after the with block.$"):
+    with pytest.raises(
+        distlab.ClusterError, match=r"still being recorded. Look at it after the with block.$"
+    ):
         trace.plot()
 
 

@@ -1,4 +1,6 @@
-"""The control channel on real loopback sockets: which connections are accepted, and which answers are waited for."""
+"""The control channel on real loopback sockets: which connections are accepted, and which answers
+are waited for.
+"""
 
 import contextlib
 import socket
@@ -27,7 +29,9 @@ def connect(channel, first):
 
 
 def watchdog(channel, rank, make):
-    """A rank's end of the channel: sends what make(question) gives, as bytes or as the name of a variable."""
+    """A rank's end of the channel: sends what make(question) gives, as bytes or as the name of a
+    variable.
+    """
     end = connect(channel, hello(channel.address[2], rank))
 
     def serve():
@@ -46,7 +50,9 @@ def encoded(question, name):
 
 def answers(channel, *ranks, want=STATUS):
     """What the ranks, by default rank 0, answer."""
-    return {rank: answer.variables[0] for rank, answer in channel.ask(ranks or [0], LONG, want).items()}
+    return {
+        rank: answer.variables[0] for rank, answer in channel.ask(ranks or [0], LONG, want).items()
+    }
 
 
 def is_closed(end):
@@ -57,9 +63,13 @@ def is_closed(end):
 
 
 def test_ranks_answer_by_rank(channel):
-    """Those that are asked, with what is asked for, whatever the order in which they came; also during the question."""
+    """Those that are asked, with what is asked for, whatever the order in which they came; also
+    during the question.
+    """
     questions = []
-    threading.Timer(0.05, watchdog, [channel, 1, lambda question: questions.append(question) or "rank 1"]).start()
+    threading.Timer(
+        0.05, watchdog, [channel, 1, lambda question: questions.append(question) or "rank 1"]
+    ).start()
     for rank in (2, 0):
         watchdog(channel, rank, lambda question, rank=rank: f"rank {rank}")
     assert answers(channel, 0, 1, 2) == {0: "rank 0", 1: "rank 1", 2: "rank 2"}
@@ -79,7 +89,9 @@ def test_a_rank_that_does_not_answer_is_left_out_in_time(channel):
 
 
 def test_an_answer_that_is_late_or_in_pieces(channel):
-    """A late answer is not taken for the next, because it carries its question's number; pieces are put together."""
+    """A late answer is not taken for the next, because it carries its question's number; pieces are
+    put together.
+    """
     asked = []
 
     def answer(question):
@@ -96,11 +108,19 @@ def test_an_answer_that_is_late_or_in_pieces(channel):
 
 @pytest.mark.parametrize(
     "first",
-    [hello("guessed", 0), hello("", 0), b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe 0", b"x" * 5 * HELLO_BYTES],
+    [
+        hello("guessed", 0),
+        hello("", 0),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xfe 0",
+        b"x" * 5 * HELLO_BYTES,
+    ],
     ids=["another token", "no token", "a browser", "bytes", "very much"],
 )
 def test_a_stranger_is_turned_away(channel, first):
-    """Without the token no program takes a rank's place, or breaks what the others send; one may send nothing."""
+    """Without the token no program takes a rank's place, or breaks what the others send; one may
+    send nothing.
+    """
     watchdog(channel, 0, lambda question: "well")
     connect(channel, b"")
     connect(channel, b"").close()
@@ -111,7 +131,9 @@ def test_a_stranger_is_turned_away(channel, first):
 
 
 def test_closing_ends_every_connection(channel):
-    """The watchdogs see the end of the channel, strangers too, and no program can connect any more."""
+    """The watchdogs see the end of the channel, strangers too, and no program can connect any
+    more.
+    """
     rank, stranger = watchdog(channel, 0, lambda question: "well"), connect(channel, b"")
     assert answers(channel) == {0: "well"}
     channel.close()
@@ -122,10 +144,14 @@ def test_closing_ends_every_connection(channel):
 
 
 @pytest.mark.parametrize(("somebody", "line"), [(True, ""), (False, None)])
-def test_a_rank_at_a_breakpoint_learns_whether_somebody_can_type(channel, monkeypatch, somebody, line):
+def test_a_rank_at_a_breakpoint_learns_whether_somebody_can_type(
+    channel, monkeypatch, somebody, line
+):
     """At once; no person is asked before it has something to show."""
     monkeypatch.setattr("distlab.wire.channel.can_type", lambda: somebody)
-    with connect(channel, hello(channel.address[2], 0) + to_json(Answer(0, asks="")).encode() + b"\n") as end:
+    with connect(
+        channel, hello(channel.address[2], 0) + to_json(Answer(0, asks="")).encode() + b"\n"
+    ) as end:
         while not channel.ends:
             channel.hear(LONG)
         channel.hear(0)

@@ -1,4 +1,5 @@
-"""Every field of every message through the codec and back, with values of Python's own and of other libraries.
+"""Every field of every message through the codec and back, with values of Python's own and of other
+libraries.
 
 The cases come from the annotations, so that a new message or field has its own.
 """
@@ -36,7 +37,8 @@ class Name(str):
     pass
 
 
-# by type: values that arrive as they are, those that arrive as the plain value, and those that are refused
+# by type: values that arrive as they are, those that arrive as the plain value, and those that are
+# refused
 ARRIVE = {
     bool: [True, False],
     int: [0, -1, 2**70],
@@ -49,7 +51,16 @@ BECOME_PLAIN = {
     float: [3, True, Number.TWO, np.float64(0.5)],
     str: [Text.LONG, Name("name"), np.str_("text")],
 }
-ARRAYS = [np.arange(1), torch.ones(1), np.float32(1), np.bool_(True), Colour.RED, object(), b"bytes", {}]
+ARRAYS = [
+    np.arange(1),
+    torch.ones(1),
+    np.float32(1),
+    np.bool_(True),
+    Colour.RED,
+    object(),
+    b"bytes",
+    {},
+]
 REFUSED = {
     bool: [1, np.bool_(True), torch.tensor(True), None, "yes", Number.TWO, *ARRAYS],
     int: [np.int64(3), np.uint8(3), torch.tensor(3), 1.5, np.float64(1), "1", None, *ARRAYS],
@@ -66,7 +77,9 @@ def plain_message(kind):
 
 
 def values(annotation, table):
-    """Values of an annotation whose innermost ones come from a table; a message in a message is tried by itself."""
+    """Values of an annotation whose innermost ones come from a table; a message in a message is
+    tried by itself.
+    """
     if annotation in table:
         return table[annotation]
     if dataclasses.is_dataclass(annotation):
@@ -78,20 +91,30 @@ def values(annotation, table):
         return of_something if table is REFUSED else [None, *of_something]
     if origin is tuple and inner[-1] is Ellipsis:
         rows = [(one,) for one in values(inner[0], table)]
-        return [*rows, "text", *ARRAYS] if table is REFUSED else [(), *rows, *(row * 2 for row in rows)]
+        return (
+            [*rows, "text", *ARRAYS]
+            if table is REFUSED
+            else [(), *rows, *(row * 2 for row in rows)]
+        )
     if origin is tuple:
         row = tuple(values(one, ARRIVE)[0] for one in inner)
         rows = [
-            (*row[:place], one, *row[place + 1 :]) for place, kind in enumerate(inner) for one in values(kind, table)
+            (*row[:place], one, *row[place + 1 :])
+            for place, kind in enumerate(inner)
+            for one in values(kind, table)
         ]
         return [*rows, row[:-1], *ARRAYS] if table is REFUSED else rows
     assert origin is dict, f"{annotation}: teach this test, and the codec, how it travels"
     tables = [{"class": one} for one in values(inner[1], table)]
-    return [*tables, [], *(one for one in ARRAYS if one != {})] if table is REFUSED else [{}, *tables]
+    return (
+        [*tables, [], *(one for one in ARRAYS if one != {})] if table is REFUSED else [{}, *tables]
+    )
 
 
 def made(kind, table):
-    """Messages of a class, each with one field from the table and the others plain; with the name of that field."""
+    """Messages of a class, each with one field from the table and the others plain; with the name
+    of that field.
+    """
     for name, hint in typing.get_type_hints(kind).items():
         for value in values(hint, table):
             yield name, dataclasses.replace(plain_message(kind), **{name: value})
@@ -110,7 +133,9 @@ def plain(value):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_field_arrives(kind):
-    """As it was sent, also beside a dict with a key "class"; a value of a subclass of a plain type as the plain one."""
+    """As it was sent, also beside a dict with a key "class"; a value of a subclass of a plain type
+    as the plain one.
+    """
     for table in (ARRIVE, BECOME_PLAIN):
         for name, message in made(kind, table):
             received = from_json(to_json(message))
@@ -132,16 +157,28 @@ def test_every_field_refuses_what_is_not_plain_by_its_name(kind):
 def test_a_refusal_says_which_value():
     """In the words of every other refusal."""
     with pytest.raises(ArgumentTypeError) as refused:
-        to_json(Answer(1, RankStatus(0, "idle", history=(CallRecord("send", "message", tag=np.int64(7)),))))
+        to_json(
+            Answer(
+                1, RankStatus(0, "idle", history=(CallRecord("send", "message", tag=np.int64(7)),))
+            )
+        )
     value = repr(np.int64(7))
     assert str(refused.value) == f"CallRecord.tag must be a value of type int, got {value}."
-    with pytest.raises(ArgumentTypeError, match=r"^message must be one of the classes of distlab\.wire, got 'text'\.$"):
+    with pytest.raises(
+        ArgumentTypeError,
+        match=r"^message must be one of the classes of distlab\.wire, got 'text'\.$",
+    ):
         to_json("text")
 
 
 def test_all_messages_are_known():
     """Those of both files, by their names."""
-    there = [one for module in (messages, orders) for one in vars(module).values() if dataclasses.is_dataclass(one)]
+    there = [
+        one
+        for module in (messages, orders)
+        for one in vars(module).values()
+        if dataclasses.is_dataclass(one)
+    ]
     assert list(KINDS.values()) == there
 
 
@@ -157,7 +194,10 @@ def test_all_messages_are_known():
         ('{"class": "Query", "number": 1, "colour": 2}', "Query has no field 'colour'"),
         ('{"class": "Query"}', "missing 1 required positional argument: 'number'"),
         ('{"class": "Query", "number": "1"}', "Query.number must be a value of type int, got '1'"),
-        ('{"class": "Answer", "number": 1, "status": 5}', "Answer.status must be a RankStatus, got 5"),
+        (
+            '{"class": "Answer", "number": 1, "status": 5}',
+            "Answer.status must be a RankStatus, got 5",
+        ),
         (b"\xff\xfe\xff{", ""),
     ],
 )
@@ -184,10 +224,19 @@ def test_the_protocol_changes_with_a_field(monkeypatch):
 
 def test_a_question_and_a_plan_as_they_are_sent():
     """One line each, that a person can read."""
-    assert to_json(Query(3, "status")) == '{"class": "Query", "number": 3, "want": "status", "line": null}'
+    assert (
+        to_json(Query(3, "status"))
+        == '{"class": "Query", "number": 3, "want": "status", "line": null}'
+    )
     plan = ServerPlan({"class": "a variable's name"}, ("numpy",))
     assert from_json(to_json(plan)) == plan
-    call = CallRecord("recv", "message", (0, 1), tensors=(("float32", (2,)),), lines=(Line(5, "dist.recv(t)", "f"),))
+    call = CallRecord(
+        "recv",
+        "message",
+        (0, 1),
+        tensors=(("float32", (2,)),),
+        lines=(Line(5, "dist.recv(t)", "f"),),
+    )
     answer = Answer(7, RankStatus(1, "idle", call, history=(call,), mark=(1, 2)), ("x", "y"))
     assert "\n" not in to_json(answer)
     assert from_json(to_json(answer)) == answer

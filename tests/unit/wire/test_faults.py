@@ -1,4 +1,6 @@
-"""What is read from the file into which Python's faulthandler writes when a fault in compiled code ends a rank."""
+"""What is read from the file into which Python's faulthandler writes when a fault in compiled code
+ends a rank.
+"""
 
 import faulthandler
 import os
@@ -46,7 +48,9 @@ GLOO = [
 
 
 def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
-    """The learner's lines, outermost first, a cell's counted with its %%px; and the function that the last calls."""
+    """The learner's lines, outermost first, a cell's counted with its %%px; and the function that
+    the last calls.
+    """
     lines = Line(3, "", file=CELL), Line(7, "", "step", "/home/me/modèles/train.py")
     fault = faults.read(written(tmp_path, *GLOO))
     assert fault == faults.Fault(lines, "all_reduce", in_python=False, aborted=True)
@@ -54,12 +58,19 @@ def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
 
 
 def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
-    rows = [row.replace("Thread 0x00007f0000000002", "Current thread 0x00007f0000000002") for row in GLOO]
-    assert faults.read(written(tmp_path, *rows)) == faults.Fault((Line(90, "", "load"),), in_python=True, aborted=True)
+    rows = [
+        row.replace("Thread 0x00007f0000000002", "Current thread 0x00007f0000000002")
+        for row in GLOO
+    ]
+    assert faults.read(written(tmp_path, *rows)) == faults.Fault(
+        (Line(90, "", "load"),), in_python=True, aborted=True
+    )
 
 
 def test_what_torch_calls_is_no_call_of_the_learners(tmp_path):
-    """A learner's function that torch has called, and a barrier before that: the line did not call the barrier."""
+    """A learner's function that torch has called, and a barrier before that: the line did not call
+    the barrier.
+    """
     rows = [*GLOO[:8], frame("/home/me/train.py", 5, "hook"), frame(C10D, 1, "barrier"), *GLOO[-5:]]
     assert faults.read(written(tmp_path, *rows)).op == ""
 
@@ -88,7 +99,9 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
     environment = os.environ | {"IPP_PROFILE_DIR": str(tmp_path), "DISTLAB_CLUSTER": "x"}
     subprocess.run([sys.executable, program], env=environment, stderr=subprocess.PIPE)
     fault = faults.read(faults.learners_part(str(tmp_path), 3))
-    assert fault == faults.Fault((Line(7, "", ""), Line(5, "", "ends")), in_python=True, aborted=True)
+    assert fault == faults.Fault(
+        (Line(7, "", ""), Line(5, "", "ends")), in_python=True, aborted=True
+    )
 
 
 def test_the_next_process_of_a_rank_does_not_inherit_a_fault(tmp_path):

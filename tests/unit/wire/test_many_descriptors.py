@@ -1,5 +1,5 @@
-"""Every wait for what arrives, with descriptors above 1023, which select.select cannot take: a notebook with many files
-open, or a cluster of a thousand ranks, has them.
+"""Every wait for what arrives, with descriptors above 1023, which select.select cannot take: a
+notebook with many files open, or a cluster of a thousand ranks, has them.
 """
 
 import contextlib
@@ -106,4 +106,6 @@ def test_a_fork_server(many):
 def test_nothing_else_uses_select():
     """But for a program of its own in the course, whose descriptors are small."""
     sources = Path(distlab.__file__).parent.rglob("*.py")
-    assert [path.name for path in sources if "select.select(" in path.read_text(encoding="utf-8")] == []
+    assert [
+        path.name for path in sources if "select.select(" in path.read_text(encoding="utf-8")
+    ] == []

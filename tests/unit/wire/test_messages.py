@@ -20,7 +20,9 @@ def test_what_is_typed_without_a_file_is_the_learners():
 
 
 def test_code_that_a_library_has_generated_is_not_the_learners(tmp_path, monkeypatch):
-    """torch.fx names its code so, and torch.compile writes files, into a folder that a variable may name."""
+    """torch.fx names its code so, and torch.compile writes files, into a folder that a variable may
+    name.
+    """
     own = tmp_path / "cache" / "ab" / "cabc.py"
     assert is_learners(str(own))
     is_learners.cache_clear()
@@ -31,5 +33,9 @@ def test_code_that_a_library_has_generated_is_not_the_learners(tmp_path, monkeyp
     is_learners.cache_clear()
     assert not is_learners("/tmp/torchinductor_me/ab/cabc.py")
     assert is_learners("/home/me/torchinductor_notes.py")
-    for name in ("<eval_with_key>.3", "<eval_with_key>.3 from /home/me/train.py:5 in forward", "<template>"):
+    for name in (
+        "<eval_with_key>.3",
+        "<eval_with_key>.3 from /home/me/train.py:5 in forward",
+        "<template>",
+    ):
         assert not is_learners(name)

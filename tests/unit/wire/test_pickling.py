@@ -27,9 +27,14 @@ def test_a_view_brings_only_its_own_elements():
 
 
 def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
-    """A function that uses torch and something's .classes, .config or .ops travels; those modules go by name."""
+    """A function that uses torch and something's .classes, .config or .ops travels; those modules
+    go by name.
+    """
     namespace = {"torch": torch, "__name__": "__main__"}
-    exec("def fn(x):\n    return torch.tensor([x.classes, x.distributed.config, x.ops, x.backends])\n", namespace)
+    exec(
+        "def fn(x):\n    return torch.tensor([x.classes, x.distributed.config, x.ops, x.backends])\n",
+        namespace,
+    )
     here = types.SimpleNamespace(classes=10, config=2, ops=3, backends=4)
     here.distributed = here
     fn, modules = pickling.loads(*pickling.dumps((namespace["fn"], [torch.classes, torch.ops])))
@@ -38,7 +43,9 @@ def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
 
 
 def test_a_compiled_function_is_named():
-    """As the function itself, as a global or a local variable of one; of another function nothing is said."""
+    """As the function itself, as a global or a local variable of one; of another function nothing
+    is said.
+    """
 
     def doubled(x):
         return 2 * x
@@ -50,10 +57,14 @@ def test_a_compiled_function_is_named():
     namespace = {"fast": fast, "__name__": "__main__"}
     exec("def uses_a_global(rank, n):\n    return fast(rank)\n", namespace)
     advice = "doubled is compiled: call torch.compile inside the function that runs on the ranks."
-    assert str(raised(SerializationError, pickling.pack, (fast, (), {}), "It")).endswith(f" {advice}")
+    assert str(raised(SerializationError, pickling.pack, (fast, (), {}), "It")).endswith(
+        f" {advice}"
+    )
     advice = advice.replace("doubled", "fast")
     for function in (uses_it, namespace["uses_a_global"]):
-        assert str(raised(SerializationError, pickling.pack, (function, (), {}), "It")).endswith(f" {advice}")
+        assert str(raised(SerializationError, pickling.pack, (function, (), {}), "It")).endswith(
+            f" {advice}"
+        )
     lock = threading.Lock()
     failed = raised(SerializationError, pickling.pack, (lambda rank, n: lock, (), {}), "It")
     assert "compiled" not in str(failed)
