@@ -65,6 +65,21 @@ def refuse(
     raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
 
 
+def wrong(sentence: str) -> NoReturn:
+    """Raise the error for arguments that are wrong together, in a sentence that says which and why.
+
+    A single bad value is refused by `refuse`, whose message is always built in the same way. Where
+    each value is right and only the combination is not, no "must be" and no "got" says it well.
+
+    Args:
+        sentence: what does not fit, and what to do, such as "The network has 6 ranks, the cluster
+            8."
+
+    Runs on: anywhere.
+    """
+    raise ArgumentError(sentence)
+
+
 # --- rules for arguments: each raises if the value breaks it ---
 
 
