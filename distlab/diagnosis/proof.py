@@ -78,14 +78,14 @@ def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> 
 
 
 def _unmoved(before: RankStatus, now: RankStatus) -> bool:
-    delivered = len(now.rounds) == len(before.rounds) and all(
-        map(int.__gt__, now.rounds, before.rounds)
+    delivered = len(now.gloo_wakeups) == len(before.gloo_wakeups) and all(
+        map(int.__gt__, now.gloo_wakeups, before.gloo_wakeups)
     )
     return (
         now.doing != messages.SILENT
-        and now.quiet
-        and before.quiet
-        and now.mark == before.mark
+        and now.is_quiescent
+        and before.is_quiescent
+        and now.fingerprint == before.fingerprint
         and delivered
     )
 
@@ -113,7 +113,9 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
         return None
     needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
     others = [
-        need(one, states) for state in states.values() for one in (*state.serving, *state.beside)
+        need(one, states)
+        for state in states.values()
+        for one in (*state.serving, *state.other_threads)
     ]
     if not needs or any(n is None for n in (*needs.values(), *others)):
         return None
@@ -343,7 +345,9 @@ def _not_received(irecvs: MessageCount, sender: int, receiver: RankStatus) -> Ne
             dropped.
     """
     kind = (False, irecvs.group, irecvs.peer, irecvs.tag)
-    calls = [one for one in receiver.left if (one.is_send, one.group, one.peer, one.tag) == kind]
+    calls = [
+        one for one in receiver.abandoned if (one.is_send, one.group, one.peer, one.tag) == kind
+    ]
     lines = [
         one.lines[-1]
         for one in calls

@@ -67,7 +67,7 @@ def _shares_a_group(state: RankStatus) -> bool:
     """
     threads = [
         one
-        for one in (state, *state.beside)
+        for one in (state, *state.other_threads)
         if one.call is not None and one.call.lines == one.lines
     ]
     groups = [one.call.group for one in threads if one.call.kind == messages.COLLECTIVE]
@@ -330,7 +330,7 @@ def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
                 line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None,
             )
         ]
-    for one in state.beside:
+    for one in state.other_threads:
         what, tensors, line = _does(one)[0]
         found.append((f"{what} in another thread", tensors, line))
     for one in state.serving:
@@ -390,7 +390,7 @@ def left(states: Mapping[int, RankStatus]) -> list[str]:
     """
     if any(state.doing in (messages.SILENT, messages.COMPUTING) for state in states.values()):
         return []
-    calls = [(rank, call) for rank, state in states.items() for call in state.left]
+    calls = [(rank, call) for rank, state in states.items() for call in state.abandoned]
     return [
         f"  {_what(rank, call)}, {why}"
         for rank, call in calls
@@ -413,7 +413,7 @@ def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
     call of this one.
     """
     found = dict.fromkeys(
-        _what(rank, call) for rank, state in states.items() for call in state.kept
+        _what(rank, call) for rank, state in states.items() for call in state.pending
     )
     words = "of an earlier cell, was not waited for, and may have matched a call of this one"
     return [f"  {what}, {words}" for what in found]

@@ -281,7 +281,7 @@ class Live:
         """Remember what ranks do `now`, in seconds after the cell's beginning."""
         for rank, state in states.items():
             rests = state.sleeping or state.awaiting or state.paused
-            run = (IDLE if rests else state.doing, report.activity(state), state.mark[-2:-1])
+            run = (IDLE if rests else state.doing, report.activity(state), state.fingerprint[-2:-1])
             before = self._runs.setdefault(rank, [(0.0, *run)])
             if before[-1][1:] != run:
                 before.append((now, *run))

@@ -287,7 +287,7 @@ class Ranks:
         states = self.states(range(self.plan.n), patient=True)
         if left := report.left(states):
             # virtual time goes on, and an operation that a rank may still wait for has to end
-            may_wait = any(state.kept or state.more_unwaited for state in states.values())
+            may_wait = any(state.pending or state.more_unwaited for state in states.values())
             stays = self.plan.network is not None or may_wait
             gone = "" if stays else self.rebuild()
             if reports:

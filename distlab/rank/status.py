@@ -116,21 +116,21 @@ def summary(
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end
         # would be noted
-        mark=(*(at if call and note is None else ()), LOG.total, bytes_now.moved),
-        quiet=still
+        fingerprint=(*(at if call and note is None else ()), LOG.total, bytes_now.moved),
+        is_quiescent=still
         and not others_may_act(main, ours)
         and not timer_is_set()
         and (loop_stands or not plans(loop)),
         unread=bytes_now.unread,
         unsent=bytes_now.unsent,
-        rounds=rounds or (),
+        gloo_wakeups=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
-        left=tuple(note.record() for note in LOG.left()),
-        kept=tuple(note.record() for note in LOG.kept()),
+        abandoned=tuple(note.record() for note in LOG.left()),
+        pending=tuple(note.record() for note in LOG.kept()),
         more_unwaited=LOG.more_unwaited,
         destroyed=LOG.destroyed and LOG.destroyed.record(),
-        beside=tuple(
+        other_threads=tuple(
             _thread(other, LOG.now[other])
             for other in waiting_threads()
             if other not in (main, thread)

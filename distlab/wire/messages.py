@@ -178,23 +178,26 @@ class RankStatus:
         traffic: how many messages of each kind were begun.
         more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is
             known.
-        mark: equal in two statuses if nothing happened in between.
-        quiet: nothing else computes or may act.
+        fingerprint: equal in two statuses if nothing happened in between.
+        is_quiescent: nothing else computes or may act.
         unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not
             received.
         sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
         awaiting: the cell's coroutine waits until the event loop continues it.
         paused: the main thread is at a breakpoint, and waits for a person.
         importing: the main thread is importing a library, and is not interrupted until it has.
-        rounds: how often gloo's own threads, which look for data every few milliseconds, have run.
+        gloo_wakeups: how often each of gloo's own threads, which look for data every few
+            milliseconds, has run.
         threads: how many remote calls it can run at a time; 0 if it takes none.
         serving: what its threads are doing for other ranks, by remote calls.
         caller, function: the rank for which such a thread works, and what it runs.
-        beside: what further threads that wait in a call are doing.
+        other_threads: what further threads that wait in a call are doing.
         destroyed: the learner's call that destroyed a group.
-        left: calls that returned at once and whose Work is gone, so that no rank can wait for it.
-        kept: such calls of earlier cells whose Work a rank still has.
-        more_unwaited: whether older calls that returned at once are left out of `left` and `kept`.
+        abandoned: calls that returned at once and whose Work is gone, so that nobody can wait for
+            it.
+        pending: calls of earlier cells that returned at once and whose Work the rank still has.
+        more_unwaited: whether older calls that returned at once are left out of `abandoned` and
+            `pending`.
     """
 
     rank: int
@@ -210,23 +213,23 @@ class RankStatus:
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[MessageCount, ...] = ()
     more_traffic: bool = False
-    mark: tuple[int, ...] = ()
-    quiet: bool = False
+    fingerprint: tuple[int, ...] = ()
+    is_quiescent: bool = False
     unread: int = 0
     unsent: int = 0
     sleeping: bool = False
     awaiting: bool = False
     paused: bool = False
     importing: bool = False
-    rounds: tuple[int, ...] = ()
+    gloo_wakeups: tuple[int, ...] = ()
     threads: int = 0
     serving: tuple[RankStatus, ...] = ()
     caller: int = -1
     function: str = ""
-    beside: tuple[RankStatus, ...] = ()
+    other_threads: tuple[RankStatus, ...] = ()
     destroyed: CallRecord | None = None
-    left: tuple[CallRecord, ...] = ()
-    kept: tuple[CallRecord, ...] = ()
+    abandoned: tuple[CallRecord, ...] = ()
+    pending: tuple[CallRecord, ...] = ()
     more_unwaited: bool = False
 
 

@@ -59,7 +59,7 @@ class Paper:
         self._change(rank, lines=lines)
 
     def states(self, **fields: Any) -> dict[int, RankStatus]:
-        """fields: of every RankStatus that is not told here, such as mark, quiet and rounds."""
+        """The statuses; `fields` are those that the steps do not say, such as is_quiescent."""
         return {rank: replace(status, **fields) for rank, status in self._statuses.items()}
 
     def _change(self, rank: int, **fields: Any) -> None:

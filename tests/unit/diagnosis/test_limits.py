@@ -27,7 +27,7 @@ def test_a_message_whose_kind_fell_out_at_the_other_end(steps):
     states = Paper(steps).states()
     states[0] = replace(states[0], traffic=(), more_traffic=True)
     assert proof(states) is None
-    states[1] = replace(states[1], doing="idle", call=None, left=(states[1].call,))
+    states[1] = replace(states[1], doing="idle", call=None, abandoned=(states[1].call,))
     assert report.left(states) == []
     assert report.left({**states, 0: replace(states[0], more_traffic=False)}) != []
 
@@ -76,7 +76,7 @@ def test_a_group_stays_where_an_older_call_may_be_waited_for(capsys, more_unwait
     """A rank that began more than it remembers may still hold a Work of this group."""
     states = Paper("2 ranks; 0 isend 1").states()
     sent = Paper("2 ranks; 0 send 1").states()[0].call
-    states[0] = replace(states[0], more_unwaited=more_unwaited, left=(sent,))
+    states[0] = replace(states[0], more_unwaited=more_unwaited, abandoned=(sent,))
     rebuilds = []
     ranks = SimpleNamespace(
         stopped=False,

@@ -179,7 +179,7 @@ def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
     irecv = replace(states[0].call, op="irecv", tag=0)
     lines = {number: (Line(10 + number, ""),) for number in dropped}
     left = [replace(irecv, sequence=number, lines=line) for number, line in lines.items()]
-    states[0] = replace(states[0], left=(*left, replace(irecv, op="isend", is_send=True)))
+    states[0] = replace(states[0], abandoned=(*left, replace(irecv, op="isend", is_send=True)))
     assert report.headline(proof(states), states) == (
         f"Rank 0 dropped the Work of its irecv{where}, and the message from rank 1 with it: "
         "keep the Work and call its wait()."
@@ -200,18 +200,18 @@ def test_ranks_that_do_not_run_the_cell_are_named_as_that():
 
 # --- whether anything moves ---
 
-STILL = {"mark": (1, 2, 3, 4), "quiet": True}
+STILL = {"fingerprint": (1, 2, 3, 4), "is_quiescent": True}
 
 
 @pytest.mark.parametrize(
     ("second", "nothing_moved"),
     [
         ({}, True),
-        ({"mark": (1, 2, 3, 5)}, False),
-        ({"quiet": False}, False),
-        ({"rounds": (5, 8)}, False),
-        ({"rounds": (6,)}, False),
-        ({"rounds": (6, 8, 1)}, False),
+        ({"fingerprint": (1, 2, 3, 5)}, False),
+        ({"is_quiescent": False}, False),
+        ({"gloo_wakeups": (5, 8)}, False),
+        ({"gloo_wakeups": (6,)}, False),
+        ({"gloo_wakeups": (6, 8, 1)}, False),
         ({"doing": messages.SILENT}, False),
         ({"unread": 8}, False),
         ({"unsent": 8}, False),
@@ -222,8 +222,8 @@ def test_one_sign_of_movement_is_enough(second, nothing_moved):
     between.
     """
     paper = Paper("2 ranks; 0 recv 1")
-    before = paper.states(**STILL, rounds=(5, 7))
-    now = paper.states(**{**STILL, "rounds": (6, 8), **second})
+    before = paper.states(**STILL, gloo_wakeups=(5, 7))
+    now = paper.states(**{**STILL, "gloo_wakeups": (6, 8), **second})
     assert unmoved(before, now) == nothing_moved
 
 
@@ -231,9 +231,11 @@ def test_the_first_look_proves_no_stillness():
     """Nor a look at fewer ranks, or one that was not quiet: what was in hand then may have been
     delivered.
     """
-    before, now = (Paper("2 ranks; 0 recv 1").states(**STILL, rounds=(looks,)) for looks in (1, 2))
+    before, now = (
+        Paper("2 ranks; 0 recv 1").states(**STILL, gloo_wakeups=(looks,)) for looks in (1, 2)
+    )
     assert unmoved(before, now)
-    for less in ({}, {0: before[0]}, {**before, 1: replace(before[1], quiet=False)}):
+    for less in ({}, {0: before[0]}, {**before, 1: replace(before[1], is_quiescent=False)}):
         assert not unmoved(less, now)
 
 
@@ -252,7 +254,7 @@ def test_bytes_stay_in_the_sockets_behind_a_dropped_irecv_alone(
 ):
     """gloo takes all others: a look at them proves nothing."""
     before, now = (
-        Paper(steps).states(**STILL, rounds=(looks,), **what)
+        Paper(steps).states(**STILL, gloo_wakeups=(looks,), **what)
         for looks, what in ((1, first), (2, second))
     )
     assert unmoved(before, now) == nothing_moved

@@ -180,7 +180,7 @@ def test_two_threads_in_one_group_are_named():
 
     def first(beside):
         both = {
-            rank: replace(state, call=replace(call, lines=(line,)), beside=beside)
+            rank: replace(state, call=replace(call, lines=(line,)), other_threads=beside)
             for rank, state in states.items()
         }
         return report.headline({0: Need((1,))}, {0: both[0], 1: states[1]})
@@ -191,7 +191,7 @@ def test_two_threads_in_one_group_are_named():
     assert first(()) != words
     assert first((replace(thread, lines=(Line(12, "work.wait()"),)),)) != words
     assert first((replace(thread, call=replace(thread.call, group="2")),)) != words
-    rows = report.rows({0: replace(states[0], beside=(thread,))})
+    rows = report.rows({0: replace(states[0], other_threads=(thread,))})
     assert [what for _, what, *_ in rows] == ["barrier()", "all_reduce() in another thread"]
 
 
@@ -279,7 +279,7 @@ def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
     nothing of it.
     """
     states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
-    states[0] = replace(states[0], left=states[0].history)
+    states[0] = replace(states[0], abandoned=states[0].history)
     assert len(report.left(states)) == lines
 
 

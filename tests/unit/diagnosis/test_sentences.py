@@ -97,8 +97,10 @@ def state(rank, rng):
     for one in found.serving:
         doing_inside = COMMUNICATING if one.call else messages.COMPUTING
         inner.append(replace(one, doing=doing_inside, function=one.function or "add", rank=rank))
-    beside = tuple(replace(one, doing=COMMUNICATING, rank=rank) for one in found.beside if one.call)
-    return replace(found, rank=rank, doing=doing, serving=tuple(inner), beside=beside)
+    beside = tuple(
+        replace(one, doing=COMMUNICATING, rank=rank) for one in found.other_threads if one.call
+    )
+    return replace(found, rank=rank, doing=doing, serving=tuple(inner), other_threads=beside)
 
 
 def is_a_sentence(text, may_be_empty=False):
@@ -161,7 +163,7 @@ def _marked_source(rng, states):
 
 def _calls(rng, states):
     for one in states.values():
-        for call in (one.call, *one.left, *one.kept, *one.history):
+        for call in (one.call, *one.abandoned, *one.pending, *one.history):
             if call is not None:
                 is_a_sentence(report.call_words(call))
                 is_a_sentence(matching.tensor_words(call), may_be_empty=True)
@@ -197,7 +199,7 @@ def _at_that_time(rng, states):
 
 def _why_unmatched(rng, states):
     for rank, one in states.items():
-        for call in (*one.left, *one.kept):
+        for call in (*one.abandoned, *one.pending):
             is_a_sentence(proof.why_unmatched(rank, call, states), may_be_empty=True)
 
 

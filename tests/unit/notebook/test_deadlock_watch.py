@@ -12,7 +12,7 @@ from distlab.wire.messages import IDLE
 from distlab.wire.seconds import TICK, UNMOVED
 from tests.unit.paper import Paper
 
-STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(mark=(1, 2, 3, 4), quiet=True)
+STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(fingerprint=(1, 2, 3, 4), is_quiescent=True)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def seconds_until_told(statuses, monkeypatch):
     def states(patient):
         asked.append(patient)
         return {
-            rank: replace(status, rounds=status.rounds or (len(asked),))
+            rank: replace(status, gloo_wakeups=status.gloo_wakeups or (len(asked),))
             for rank, status in statuses.items()
         }
 
@@ -66,8 +66,8 @@ def test_a_proof_counts_when_nothing_has_moved_for_long_enough(
 @pytest.mark.parametrize(
     "status",
     [
-        replace(STUCK[0], mark=(1, 2, 3, 5)),
-        replace(STUCK[0], quiet=False),
+        replace(STUCK[0], fingerprint=(1, 2, 3, 5)),
+        replace(STUCK[0], is_quiescent=False),
         replace(STUCK[0], call=replace(STUCK[0].call, own_limit=True)),
     ],
     ids=["a mark", "not quiet", "no proof"],

@@ -38,7 +38,7 @@ def test_calls_that_nobody_has_waited_for(four, more, left_out):
         dist.isend(torch.ones(1), 2)
     found = seen()
     assert found.more_unwaited == left_out
-    assert len(found.left) == log.MOST_UNWAITED
+    assert len(found.abandoned) == log.MOST_UNWAITED
     LOG.forget()
     assert not seen().more_unwaited
 
@@ -62,7 +62,7 @@ def test_a_group_that_was_destroyed(four):
     dist.destroy_process_group(pair)
     (count,) = seen().traffic
     assert (count.peer, count.sequence) == (3, 1)
-    (call,) = seen().left
+    (call,) = seen().abandoned
     assert (call.peer, call.members) == (3, ())
 
 

@@ -90,7 +90,7 @@ def test_what_the_engine_does_by_itself_is_not_the_learners(four, summary, run, 
     """A cell's collectives are left out, to answer at once."""
     dist.all_reduce(torch.ones(1))
     found = summary("elsewhere", "work", run)
-    assert (found.doing, found.call, found.quiet) == (doing, None, False)
+    assert (found.doing, found.call, found.is_quiescent) == (doing, None, False)
     assert [old.op for old in found.history] == (["all_reduce"] if doing == "idle" else [])
 
 
@@ -137,7 +137,7 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
-    assert (found.doing, found.awaiting, found.idle, found.quiet) == (
+    assert (found.doing, found.awaiting, found.idle, found.is_quiescent) == (
         "computing",
         True,
         False,

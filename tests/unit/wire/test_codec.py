@@ -237,6 +237,6 @@ def test_a_question_and_a_plan_as_they_are_sent():
         tensors=(("float32", (2,)),),
         lines=(Line(5, "dist.recv(t)", "f"),),
     )
-    answer = Answer(7, RankStatus(1, "idle", call, history=(call,), mark=(1, 2)), ("x", "y"))
+    answer = Answer(7, RankStatus(1, "idle", call, history=(call,), fingerprint=(1, 2)), ("x", "y"))
     assert "\n" not in to_json(answer)
     assert from_json(to_json(answer)) == answer
