@@ -146,7 +146,7 @@ class Cell:
             # it makes the calls that still wait for the other ranks
             if self._end_of_checks is not None:
                 self._end_of_checks.within(seconds.LAST_FAILURE)
-            self._ranks.clear_what_is_left(not self._options.quiet)
+            self._ranks.rebuild_after_unmatched(not self._options.quiet)
             return replies
         finally:
             self._place.erase()
@@ -168,7 +168,7 @@ class Cell:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
             # a rank that had just died never replies to what it was sent
-            self._ranks.note_ends(self._targets)
+            self._ranks.wait_for_deaths(self._targets)
             replaced = self._ranks.bring_back(self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
@@ -192,7 +192,7 @@ class Cell:
                 self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
-            if (died := self._ranks.unnoted_deaths()) or any(
+            if (died := self._ranks.newly_dead()) or any(
                 map(_has_failed, self._sent.so_far().values())
             ):
                 self._then = self._then or self._watch.ask(False)
@@ -238,7 +238,7 @@ class Cell:
         """What the ranks that have replied raised; for one that has died, which is noted,
         ipyparallel has replied.
         """
-        self._ranks.note_ends(self._targets)
+        self._ranks.wait_for_deaths(self._targets)
         lost, replies = self._ranks.lost, self._sent.so_far()
         failed = [
             rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost
@@ -253,7 +253,7 @@ class Cell:
         raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
         if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
             # of one that served a call, without a cell
-            self._ranks.note_ends(range(self._ranks.plan.n), seconds.DEATH)
+            self._ranks.wait_for_deaths(range(self._ranks.plan.n), seconds.DEATH)
         return raised
 
     def _raise_if_dead(

@@ -362,7 +362,7 @@ class Processes:
             if refused := self.servers.take_refusal():
                 raise ClusterError(f"a process could not be forked ({refused}).")
             for rank, pid in self.servers.pids.items():
-                if (how := self.how_ended(rank, pid)) and (rank, pid) not in old:
+                if (how := self.exit_reason(rank, pid)) and (rank, pid) not in old:
                     raise ClusterError(
                         f"rank {rank} {how} on starting.\n{self.servers.log_of(rank)[-500:]}".rstrip()
                     )
@@ -443,7 +443,7 @@ class Processes:
             words = filter(None, [f"New processes did not start: {error}", advice, again])
             raise ClusterError(" ".join(words)) from error
 
-    def how_ended(self, rank: int, pid: int) -> str:
+    def exit_reason(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""
         if self._plan.attached is not None:
             return "" if rank in self.client.ids else failures.exit_words(None)

@@ -163,7 +163,7 @@ class Ranks:
         if isinstance(reply, Failure):
             return failures.failure(reply)
         pid = self._processes.servers.pids.get(rank)
-        how = "" if pid is None else self._processes.how_ended(rank, pid)
+        how = "" if pid is None else self._processes.exit_reason(rank, pid)
         if not how and rank not in self.client.ids:
             how = failures.exit_words(None)
         if how:
@@ -189,7 +189,7 @@ class Ranks:
         Returns:
             what ended with the old group, in sentences.
         """
-        self.note_deaths()
+        self.mark_dead_ranks()
         self._cut |= anew
         deadline = time.monotonic() + seconds.BUILD
         # with what they were sent before
@@ -216,7 +216,7 @@ class Ranks:
             self._processes.changed
             or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n
         ):
-            self.note_deaths()
+            self.mark_dead_ranks()
         if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
             self.rebuild()
         elif self.channel.without_group:  # the cell before has destroyed it
@@ -277,7 +277,7 @@ class Ranks:
         arrived = self.channel.arrivals.select(0)
         return self.channel.printed() if arrived or self.channel.texts else {}
 
-    def clear_what_is_left(self, reports: bool) -> None:
+    def rebuild_after_unmatched(self, print_report: bool) -> None:
         """After a cell: report operations that nothing can match any more, and build a new group
         without them.
         """
@@ -290,14 +290,14 @@ class Ranks:
             may_wait = any(state.pending or state.more_unwaited for state in states.values())
             stays = self.plan.network is not None or may_wait
             gone = "" if stays else self.rebuild()
-            if reports:
+            if print_report:
                 display.say(report.words_of_left(left, stays, gone), sys.stderr)
 
     def describe(self) -> list[dict[str, Any]]:
         """Number, process id, state in words and memory in megabytes of each rank, as
         `Cluster.describe` has them.
         """
-        lost = self.lost | {rank: self._how_ended(rank) for rank in self.unnoted_deaths()}
+        lost = self.lost | {rank: self._exit_reason(rank) for rank in self.newly_dead()}
         there = [rank for rank in range(self.plan.n) if rank not in lost]
         does = {
             rank: report.activity(status)
@@ -336,7 +336,7 @@ class Ranks:
             packed: the arguments of entry.call.
             limit: seconds.
         """
-        gone = rank in self.lost or rank in self.unnoted_deaths()
+        gone = rank in self.lost or rank in self.newly_dead()
         if gone or self.states([rank])[rank].doing != messages.IDLE:
             return None
         view = self.client.direct_view([rank])
@@ -368,7 +368,7 @@ class Ranks:
         Returns:
             the same as `bring_back`.
         """
-        self.note_deaths()
+        self.mark_dead_ranks()
         living = [rank for rank in range(self.plan.n) if rank not in self.lost]
         if not living:
             return {}
@@ -408,7 +408,7 @@ class Ranks:
         self._processes.servers.order(KillOrder, hopeless)
         sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
-            self.note_death(rank)
+            self.mark_dead(rank)
         return {
             rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless
         }
@@ -428,25 +428,25 @@ class Ranks:
             )
         self._processes.check_controller()
 
-    def note_deaths(self) -> None:
+    def mark_dead_ranks(self) -> None:
         """Notice which ranks have died since the last look, and print which ones will be replaced;
         nothing is sent.
         """
         self._processes.check_controller()
         # fork servers report each end, and nothing else does
         self._processes.changed = not self.plan.forks
-        died = {rank: self.note_death(rank) for rank in {*self.unnoted_deaths(), *self._cut_off()}}
+        died = {rank: self.mark_dead(rank) for rank in {*self.newly_dead(), *self._cut_off()}}
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
             words = f"Since the last cell, {failures.deaths(died)}. A new process starts without variables."
             display.say(words, sys.stdout)
 
-    def unnoted_deaths(self) -> list[int]:
+    def newly_dead(self) -> list[int]:
         """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in
         `lost` yet.
         """
-        there, ended = set(self.client.ids), self._processes.how_ended
+        there, ended = set(self.client.ids), self._processes.exit_reason
         return [
             r
             for r, one in enumerate(self.joined)
@@ -463,15 +463,15 @@ class Ranks:
         ends = set(self.channel.ends) | set(self.lost) | engines_with_work(self.client)
         return [rank for rank in range(len(self.joined)) if rank not in ends]
 
-    def note_ends(self, ranks: Iterable[int], limit: float = 0.0) -> None:
+    def wait_for_deaths(self, ranks: Iterable[int], limit: float = 0.0) -> None:
         """Note which of these ranks have died; if none has yet, one may within `limit` seconds."""
         deadline = time.monotonic() + limit
-        while not (died := set(ranks) & set(self.unnoted_deaths())) and time.monotonic() < deadline:
+        while not (died := set(ranks) & set(self.newly_dead())) and time.monotonic() < deadline:
             time.sleep(0.01)
         for rank in died:
-            self.note_death(rank)
+            self.mark_dead(rank)
 
-    def note_death(self, rank: int) -> str:
+    def mark_dead(self, rank: int) -> str:
         """Remember that a rank has died; how, in words."""
         self.broken = True
         # one has ended, and mpiexec ended the others
@@ -479,17 +479,17 @@ class Ranks:
             self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
             self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
         if rank not in self.lost:
-            self.lost[rank] = self._how_ended(rank)
+            self.lost[rank] = self._exit_reason(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)
         self.faults[rank] = self._processes.fault_of(rank)
         return self.lost[rank]
 
-    def _how_ended(self, rank: int) -> str:
+    def _exit_reason(self, rank: int) -> str:
         """How the process of a rank has ended, in words; the launcher may see it later than
         ipyparallel.
         """
         deadline, pid = time.monotonic() + seconds.AFTER_DEATH, self.joined[rank].pid
-        while not (how := self._processes.how_ended(rank, pid)) and time.monotonic() < deadline:
+        while not (how := self._processes.exit_reason(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         if not how and rank in self.client.ids and rank not in self.channel.ends:
             return failures.CUT_OFF

@@ -116,7 +116,7 @@ def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["notebook.ranks.Ranks.note_death", "notebook.processes.Processes.replace"]
+    "name", ["notebook.ranks.Ranks.mark_dead", "notebook.processes.Processes.replace"]
 )
 def test_an_interrupted_heal_can_be_repeated(two, interrupted, name):
     """Also where a dead rank is being replaced; variables of the others stay."""

@@ -85,7 +85,7 @@ def test_a_group_stays_where_an_older_call_may_be_waited_for(capsys, more_unwait
         states=lambda _, patient: states,
         rebuild=lambda: rebuilds.append(1) or "",
     )
-    Ranks.clear_what_is_left(ranks, True)
+    Ranks.rebuild_after_unmatched(ranks, True)
     assert len(rebuilds) == rebuilt
     shown = capsys.readouterr().err
     assert "rank 0: send(dst=1), was never received" in shown
