@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
-from distlab.diagnosis.proof import Need, need, why_unmatched
+from distlab.diagnosis.needs import Need
+from distlab.diagnosis.proof import need, why_unmatched
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, RankStatus
 from distlab.wire.source import Line

@@ -16,7 +16,8 @@ from typing import Any
 from distlab import arguments
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
-from distlab.diagnosis import failures, meanwhile, proof, report
+from distlab.diagnosis import failures, meanwhile, new_groups, proof, report
+from distlab.diagnosis.needs import Need
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.notebook import display, waiting
 from distlab.notebook.ranks import Ranks
@@ -319,10 +320,12 @@ class Cell:
         raised for.
         """
         culprits = [failure for failure in raised if not failure.consequence]
-        if not culprits or not all(f.message.startswith(proof.DIFFERENT_GROUPS) for f in culprits):
+        if not culprits or not all(
+            f.message.startswith(new_groups.DIFFERENT_GROUPS) for f in culprits
+        ):
             return {}
         states = self._ranks.states(range(self._ranks.plan.n), patient=True)
-        return proof.differing_groups({rank: state.made for rank, state in states.items()})
+        return new_groups.differing_groups({rank: state.made for rank, state in states.items()})
 
     def _raise_failed(self, raised: list[Failure]) -> None:
         """Raise RankError, after rebuilding the group if it may be damaged."""
@@ -340,7 +343,7 @@ class Cell:
             rebuilt, gone = True, self._ranks.rebuild()
         if made:
             raise failures.groups_error(
-                proof.words_of_groups(made), made, raised, self._targets, gone
+                new_groups.words_of_groups(made), made, raised, self._targets, gone
             )
         raise failures.rank_error(raised, self._targets, rebuilt, gone, cause)
 
@@ -365,7 +368,7 @@ class Cell:
         if in_time and timeout is not None and not busy and not replaced:
             if made:
                 raise failures.groups_error(
-                    proof.words_of_groups(made), made, raised, self._targets, gone
+                    new_groups.words_of_groups(made), made, raised, self._targets, gone
                 )
             raise failures.rank_error(raised, self._targets, True, gone)
         states = {rank: state for rank, state in everyone.items() if rank in self._targets}
@@ -411,7 +414,7 @@ class DeadlockWatch:
     def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
         self.ask, self._since = ask, time.monotonic()
         self.states: dict[int, RankStatus] = {}
-        self.needs: dict[int, proof.Need] = {}
+        self.needs: dict[int, Need] = {}
 
     def look(self) -> bool:
         """Ask every rank; True if there is a deadlock and nothing has moved since it was first

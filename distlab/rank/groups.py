@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.diagnosis.proof import differing_groups, words_of_groups
+from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank.log import LOG, Note, is_short, waits
 from distlab.rank.waits import wait_until

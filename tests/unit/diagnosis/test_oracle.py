@@ -57,8 +57,8 @@ def test_the_programs_are_of_all_kinds():
 @pytest.mark.parametrize(
     ("fault", "program", "words"),
     [
-        ("_need_of_message", NO_SENDER, "the proof: nothing; the run: {1}"),
-        ("_need_of_collective", ((Step("barrier"),), (), ()), "the proof: nothing; the run: {0}"),
+        ("need_of_message", NO_SENDER, "the proof: nothing; the run: {1}"),
+        ("need_of_collective", ((Step("barrier"),), (), ()), "the proof: nothing; the run: {0}"),
     ],
 )
 def test_a_rule_that_is_missing_is_found(monkeypatch, fault, program, words):
@@ -77,7 +77,7 @@ def test_a_false_alarm_is_found_and_made_small(monkeypatch):
     )
     assert differences(right, 0) == []
     monkeypatch.setattr(
-        module, "_need_of_message", lambda state, states: module.Need((state.call.peer,))
+        module, "need_of_message", lambda state, states: module.Need((state.call.peer,))
     )
     program, seed = smallest(right)
     assert text(program) == "  rank 0: send(dst=1, tag=0)\n  rank 1: recv(src=0, tag=0)\n  rank 2: "

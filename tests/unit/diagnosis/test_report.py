@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis import marks, meanwhile, report
-from distlab.diagnosis.proof import Need
+from distlab.diagnosis.needs import Need
 from distlab.errors import RankError
 from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, RankStatus
 from distlab.wire.source import Line

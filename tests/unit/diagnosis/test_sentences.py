@@ -11,7 +11,17 @@ from random import Random
 
 import pytest
 
-from distlab.diagnosis import advice, failures, marks, matching, meanwhile, proof, report
+from distlab.diagnosis import (
+    advice,
+    failures,
+    marks,
+    matching,
+    meanwhile,
+    new_groups,
+    point_to_point,
+    proof,
+    report,
+)
 from distlab.wire import messages
 from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, NewGroup, RankStatus
 from distlab.wire.source import Line
@@ -255,8 +265,8 @@ def _groups_error(rng, states):
     several = {
         rank: [replace(one, rank=rank) for one in made(tuple[NewGroup, ...], rng)] for rank in RANKS
     }
-    if differing := proof.differing_groups(several):
-        is_a_sentence(proof.words_of_groups(differing))
+    if differing := new_groups.differing_groups(several):
+        is_a_sentence(new_groups.words_of_groups(differing))
 
 
 def _advice(rng, states):
@@ -308,7 +318,17 @@ def test_words_for_whatever_a_rank_may_report(names):
 def test_every_function_that_makes_words_is_tried():
     """A new one has to be added above."""
     tried = {name for names in CHECKS for name in names.split()}
-    for module in (report, failures, proof, matching, meanwhile, marks, advice):
+    for module in (
+        report,
+        failures,
+        proof,
+        matching,
+        meanwhile,
+        marks,
+        advice,
+        new_groups,
+        point_to_point,
+    ):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ != module.__name__ or name.startswith("_"):
                 continue

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlab.diagnosis.proof import Need
+from distlab.diagnosis.needs import Need
 from distlab.notebook import cell
 from distlab.notebook.cell import DeadlockWatch, MemoryWatch
 from distlab.wire.messages import IDLE

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.diagnosis.proof import differing_groups, words_of_groups
+from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank import status
 from distlab.rank.groups import KEYS
