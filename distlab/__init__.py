@@ -13,7 +13,7 @@ Which process runs what:
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard
     both sides              wire between them; debugger and checking have a half on each
-    anywhere                arguments, words, tables, errors, machine, compat
+    anywhere                arguments, words, tables, errors, machine, supervised, compat
 """
 
 import importlib

@@ -5,7 +5,6 @@ notebook's kernel.
 cluster that was stopped; ranks.py takes them.
 """
 
-import contextlib
 import os
 import threading
 
@@ -15,6 +14,7 @@ from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
 from distlab.notebook.plan import FORK, ControllerEndedError, Plan, check_launcher
 from distlab.notebook.processes import Processes
+from distlab.supervised import SupervisedThread
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 BEGUN: list["Ahead"] = []  # one at most
@@ -28,35 +28,39 @@ def started(plan: Plan) -> Processes:
         return Processes(plan)
 
 
-class Ahead:
-    """Processes without engines, started or kept by a thread, which ends them if no cluster takes
+class Ahead(SupervisedThread):
+    """The thread that starts or keeps processes without engines, and ends them if no cluster takes
     them for a while.
 
     Importing torch takes most of the time of a start, and a person needs some for the next cell.
+    Nobody has asked for these processes yet. So whatever goes wrong is not reported here: the next
+    cluster finds no processes, starts its own, and says why it cannot.
 
     Args:
         kept: processes of a cluster that was stopped; None to start some.
     """
 
     def __init__(self, kept: Processes | None = None) -> None:
+        super().__init__("distlab-ahead")
         self._processes = kept
         self._owner = os.getpid()
         self._wanted = threading.Event()
-        self._thread = threading.Thread(target=self._hold, name="distlab-ahead", daemon=True)
-        self._thread.start()
 
-    def _hold(self) -> None:
-        """Start processes, unless some were kept, and end them if they are not wanted for a while.
-
-        Whatever goes wrong here, nobody has asked for it yet: the next cluster starts its own, and
-        says why it cannot.
+    def serve(self) -> None:
+        """Start processes, unless some were kept, and end them if they are not wanted for a
+        while.
         """
-        with contextlib.suppress(Exception):
-            if self._processes is None:
-                self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
-            if not self._wanted.wait(IDLE_SECONDS):
-                unwanted, self._processes = self._processes, None
-                unwanted.stop()
+        if self._processes is None:
+            self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+        if not self._wanted.wait(IDLE_SECONDS):
+            unwanted, self._processes = self._processes, None
+            unwanted.stop()
+
+    def on_error(self, error: BaseException) -> None:
+        """Leave the report to the next cluster."""
+
+    def on_end(self) -> None:
+        """Leave what was started to the next cluster, which takes it or ends it."""
 
     def take(self, plan: Plan) -> Processes | None:
         """Return the processes if a cluster with this plan can use them; otherwise stop them and
@@ -66,7 +70,7 @@ class Ahead:
         if os.getpid() != self._owner:
             return None
         self._wanted.set()
-        self._thread.join()
+        self.join()
         found = self._processes
         if found is None or (found.can_fork and found.can_serve(plan)):
             return found
@@ -74,12 +78,18 @@ class Ahead:
         return None
 
 
+def _begin(ahead: Ahead) -> None:
+    """Start the thread, and have the next cluster find it."""
+    ahead.start()
+    BEGUN.append(ahead)
+
+
 def begin() -> None:
     """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster
     is asked for.
     """
     if not BEGUN and check_launcher(None) == FORK:
-        BEGUN.append(Ahead())
+        _begin(Ahead())
 
 
 def keeps() -> bool:
@@ -100,7 +110,7 @@ def keep(stopped: Processes) -> None:
         return
     try:
         stopped.end_engines()
-        BEGUN.append(Ahead(stopped))
+        _begin(Ahead(stopped))
     except (
         RuntimeError,
         psutil.Error,

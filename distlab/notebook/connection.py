@@ -9,12 +9,12 @@ import contextlib
 import select
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from distlab.launch.fork_server import BEAT_SECONDS
+from distlab.supervised import SupervisedThread
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
@@ -23,9 +23,11 @@ MESSAGE = b'{"class": '  # what every report begins with, and no greeting of a s
 END_SECONDS = 2.0  # for fork servers that were asked to end, and for the programs that lead to them
 
 
-class Connection:
-    """Sends orders to fork servers and keeps what they report; a thread reads for as long as the
-    connection lasts.
+class Connection(SupervisedThread):
+    """Sends orders to fork servers and keeps what they report.
+
+    It is the thread that reads the reports, for as long as the connection lasts. Whatever ends the
+    thread, the hosts are lost: nothing would be known of them any more.
 
     Args:
         process: the only server, or the program that leads to the servers.
@@ -50,6 +52,7 @@ class Connection:
         hosts: Sequence[int],
         servers: "Servers",
     ):
+        super().__init__("distlab-connection")
         self.process, self._end, self.hosts, self._servers = process, end, hosts, servers
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
@@ -58,28 +61,27 @@ class Connection:
         self.trouble = ""
         self.refused = ""
         self._beats: dict[int, float] = {}
-        self.thread = threading.Thread(target=self._listen, daemon=True)
-        self.thread.start()
 
     def order(self, order: orders.Order | orders.ServerPlan) -> None:
         """Send an order; nothing happens if its server has ended: `lost` then has the host."""
         with contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
 
-    def _listen(self) -> None:
-        """Note what is reported. Whatever ends this, the hosts are lost: nothing would be known of
-        them any more.
-        """
+    def serve(self) -> None:
+        """Note what is reported until the connection ends."""
+        with contextlib.suppress(OSError), self._end:
+            for line in self._lines():
+                if line.startswith(MESSAGE):
+                    self._note(from_json(line))
+
+    def on_error(self, error: BaseException) -> None:
+        """Keep why the reports cannot be read, for what is said of the hosts."""
+        words = str(error).rstrip(".")
+        self.trouble = f"its reports cannot be read ({type(error).__name__}: {words})"
+
+    def on_end(self) -> None:
         why = "whose connection has ended"
-        try:
-            with contextlib.suppress(OSError), self._end:
-                for line in self._lines():
-                    if line.startswith(MESSAGE):
-                        self._note(from_json(line))
-        except Exception as error:
-            self.trouble = (
-                f"its reports cannot be read ({type(error).__name__}: {str(error).rstrip('.')})"
-            )
+        if self.trouble:
             why = f"and {self.trouble}"
         self._lose(self.hosts, why)
 
@@ -205,4 +207,4 @@ class Servers:
             with contextlib.suppress(OSError):  # it has ended
                 connection._end.shutdown(socket.SHUT_WR)
         for connection in self.connections:
-            connection.thread.join(max(0.0, deadline - time.monotonic()))
+            connection.join(max(0.0, deadline - time.monotonic()))

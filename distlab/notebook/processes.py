@@ -205,8 +205,10 @@ class Processes:
             process = self._start_program(
                 command, plan.environment, f"host-{numbers[0]}", stdin=there, stdout=there
             )
-        self.servers.connections.append(Connection(process, here, numbers, self.servers))
-        self.servers.connections[-1].order(plan)
+        connection = Connection(process, here, numbers, self.servers)
+        connection.start()
+        self.servers.connections.append(connection)
+        connection.order(plan)
 
     def _start_program(
         self, command: list[str], variables: dict[str, str], name: str, **ends: Any

@@ -93,7 +93,7 @@ def test_kept_processes_end_when_nobody_comes(kernel):
     kernel.run(
         "import distlab\nfrom distlab.notebook import ahead\nahead.IDLE_SECONDS = 0.0\ncluster = distlab.Cluster(2)"
     )
-    kernel.run("cluster.stop()\nahead.BEGUN[0]._thread.join()")
+    kernel.run("cluster.stop()\nahead.BEGUN[0].join()")
     assert processes_of(f"{kernel.pid}-") == []
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
 
@@ -137,6 +137,6 @@ def test_they_end_when_nobody_comes(kernel):
     """After some idle time; a cluster then starts as always."""
     kernel.run("from distlab.notebook import ahead; ahead.IDLE_SECONDS = 1.0")
     kernel.run(LOADED)
-    kernel.run("ahead.BEGUN[0]._thread.join()")  # which ends them
+    kernel.run("ahead.BEGUN[0].join()")  # which ends them
     assert processes_of(f"{kernel.pid}-") == []
     assert kernel.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."

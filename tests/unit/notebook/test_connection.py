@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.errors import HostError
+from distlab.notebook import connection as connections
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.hosts import Host, Hosts, answers
 from distlab.wire.codec import to_json
@@ -23,7 +24,8 @@ def connection(*lines):
             ).encode()
         )
     found = Connection(None, here, (0,), Servers((0, 0), lambda engine: None))
-    found.thread.join(10)
+    found.start()
+    found.join(10)
     return found
 
 
@@ -72,13 +74,30 @@ def test_a_host_that_reports_what_nobody_knows_is_lost(threads_end_well):
     )
 
 
-@pytest.mark.parametrize("report", [EngineProcess(0, 7), EngineProcess(0, 7, status=-9), Alive(0)])
-def test_an_exception_on_the_thread_loses_the_host(threads_end_well, monkeypatch, report):
+REPORTS = [EngineProcess(0, 7), EngineProcess(0, 7, status=-9), Alive(0)]
+
+
+def fails(*_):
+    raise ZeroDivisionError("of a test")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(connections, "from_json"), (Connection, "_note"), (Connection, "_lines")],
+    ids=["decoding", "noting", "reading"],
+)
+@pytest.mark.parametrize("report", REPORTS, ids=["runs", "has ended", "heartbeat"])
+def test_an_exception_on_the_thread_loses_the_host(
+    threads_end_well, monkeypatch, owner, name, report
+):
     """It may not look alive for ever: its ranks count as dead, and are replaced."""
-
-    def fails(self, report):
-        raise ZeroDivisionError("of a test")
-
-    monkeypatch.setattr(Connection, "_note", fails)
+    monkeypatch.setattr(owner, name, fails)
     found = connection(report)
+    assert found.lost == {0: "and its reports cannot be read (ZeroDivisionError: of a test)"}
+
+
+def test_an_answer_that_cannot_be_written_loses_the_host(threads_end_well, monkeypatch):
+    """A heartbeat is answered on the thread that reads."""
+    monkeypatch.setattr(connections, "to_json", fails)
+    found = connection(Alive(0))
     assert found.lost == {0: "and its reports cannot be read (ZeroDivisionError: of a test)"}

@@ -56,10 +56,11 @@ def test_a_connection_to_fork_servers(many):
     here, server = socket.socketpair()
     with server:
         found = Connection(None, here, (0,), Servers((0, 0), lambda engine: None))
+        found.start()
         assert here.fileno() > MOST
         server.sendall((to_json(Alive(0)) + "\n" + to_json(EngineProcess(0, 7)) + "\n").encode())
         assert from_json(server.makefile().readline()) == Alive(0)
-    found.thread.join(10)
+    found.join(10)
     assert (found.engines, found.trouble) == ({(0, 7): EngineProcess(0, 7)}, "")
 
 
