@@ -45,6 +45,7 @@ from distlab.rank import around_cells, status
 from distlab.rank.log import LOG
 from distlab.rank.status import Traffic
 from distlab.rank.waits import close_blocked_groups
+from distlab.supervised import SupervisedThread
 from distlab.wire import messages
 from distlab.wire.channel import hello, receive
 from distlab.wire.codec import from_json, to_json
@@ -78,7 +79,7 @@ def running() -> Watchdog | None:
     return None
 
 
-class Watchdog(threading.Thread):
+class Watchdog(SupervisedThread):
     """The thread: reads the control channel, and acts on what it receives, until the notebook is
     gone.
 
@@ -91,7 +92,7 @@ class Watchdog(threading.Thread):
     """
 
     def __init__(self, meeting: Any):
-        super().__init__(name="distlab-watchdog", daemon=True)
+        super().__init__("distlab-watchdog")
         self.connected = True
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
@@ -104,21 +105,22 @@ class Watchdog(threading.Thread):
         self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
-    def run(self) -> None:
-        """Serve until the notebook is gone, or cannot be heard any more; it sees the end of the
-        connection.
-        """
-        try:
-            arrivals = _watched(self._channel)
-            while self.connected:
-                arrivals.poll()  # no name of Python's own: a cell may have replaced them all
-                self._act()
-        except Exception as error:  # nothing can be received any more
-            self._report(error)
-        finally:
-            with self._acting:
-                self.connected = False
-                self._channel.close()
+    def serve(self) -> None:
+        """Serve until the notebook is gone, or cannot be heard any more."""
+        arrivals = _watched(self._channel)
+        while self.connected:
+            arrivals.poll()  # no name of Python's own: a cell may have replaced them all
+            self._act()
+
+    def on_error(self, error: BaseException) -> None:
+        """Tell the notebook of an exception that no question was to blame for."""
+        self.send(Answer(0, error=_in_a_line(error)))
+
+    def on_end(self) -> None:
+        """Close the connection: the notebook sees that, and replaces the rank."""
+        with self._acting:
+            self.connected = False
+            self._channel.close()
 
     def _act(self) -> None:
         """Do what has arrived, with Python's own names, and without a collection of garbage."""
@@ -171,7 +173,7 @@ class Watchdog(threading.Thread):
             try:
                 self._obey(from_json(line))
             except Exception as error:
-                self._report(error)
+                self.on_error(error)
 
     def _obey(self, query: Query) -> None:
         """Carry out an order, or answer a question; after a second exception, say why there is no
@@ -200,10 +202,6 @@ class Watchdog(threading.Thread):
     def _send_line(self, line: str) -> None:
         with self._sending, contextlib.suppress(OSError):
             self._channel.sendall(line.encode() + b"\n")
-
-    def _report(self, error: Exception) -> None:
-        """Tell the notebook of an exception that no question was to blame for."""
-        self.send(Answer(0, error=_in_a_line(error)))
 
     def _serve(self, want: str) -> dict[str, Any]:
         """The fields of an answer; or free the main thread, and interrupt it if that is wanted and
@@ -244,7 +242,7 @@ def _watched(channel: socket.socket) -> select.poll:
     return arrivals
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(error: BaseException) -> str:
     """An exception of distlab's own, for the notebook: what it is, and where it was raised."""
     *_, frame = traceback.extract_tb(error.__traceback__)
     words = " ".join(str(error).split())

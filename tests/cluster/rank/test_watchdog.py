@@ -112,6 +112,14 @@ def thread_ends(rank, world_size):
         wait_for_its_end()
 
 
+def report_fails_too(rank, world_size):
+    """Python prints the traceback then, which is not what this is about."""
+    if rank == 1:
+        threading.excepthook = lambda *_: None
+        watchdog.running().on_error = fails
+    thread_ends(rank, world_size)
+
+
 def wait_for_its_end():
     while watchdog.running() is not None:
         time.sleep(0.001)
@@ -120,7 +128,7 @@ def wait_for_its_end():
 LOST = "Since the last cell, rank 1 was cut off from the notebook. A new process starts without variables.\n"
 
 
-@pytest.mark.parametrize("program", [connection_ends, thread_ends])
+@pytest.mark.parametrize("program", [connection_ends, thread_ends, report_fails_too])
 @pytest.mark.parametrize("call", [sum_of_ranks, stuck], ids=["a cell", "a deadlock"])
 def test_a_rank_without_its_watchdog_is_replaced(usable, capfd, program, call):
     """As a dead one is: nothing could free it; the other rank keeps its variables, and deadlocks
