@@ -1,0 +1,119 @@
+"""Private names of torch that predictions use: each is a test, which fails by its name.
+
+torch_changed.py replaces most of them, and torch_fake.py asks the others about operators.
+"""
+
+import inspect
+
+import pytest
+
+from tests.private_names import attributes_set_by, found, source_of
+
+C10D = "torch.distributed.distributed_c10d"
+FAKE = "torch._subclasses.fake_tensor"
+FSDP = "torch.distributed.fsdp._fully_shard"
+DDP = "torch.nn.parallel.DistributedDataParallel"
+PIPELINE = "torch.distributed.pipelining"
+
+NAMES = [
+    f"{C10D}._new_process_group_helper",
+    f"{C10D}._resolve_process_group",
+    # tensors without data
+    f"{FAKE}.DataDependentOutputException",
+    f"{FAKE}.DynamicOutputShapeException",
+    f"{FAKE}.FakeTensorMode.__torch_dispatch__",
+    f"{FAKE}.FakeTensorMode.dispatch",
+    f"{FAKE}.FakeTensorConverter.set_tensor_memo",
+    "torch._C._DisableTorchDispatch",
+    "torch._C._current_graph_task_id",
+    "torch.Tag.inplace_view",
+    "torch.autograd.graph._engine_run_backward",
+    "torch.ops.aten._local_scalar_dense.default",
+    "torch.ops.aten.add.Tensor._overloadpacket",
+    "torch.ops.aten.add.Tensor._schema",
+    "torch.utils._python_dispatch._disable_current_modes",
+    # meshes and DTensor
+    "torch.distributed.device_mesh.DeviceMesh._is_current_rank_part_of_mesh",
+    "torch.distributed.tensor._collective_utils.local_tensor_mode",
+    "torch.distributed.tensor._sharding_prop.ShardingPropagator",
+    # DDP
+    "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES",
+    "torch.distributed._compute_bucket_assignment_by_size",
+    "torch.distributed._verify_params_across_processes",
+    "torch.distributed.Reducer._rebuild_buckets",
+    f"{DDP}._check_comm_hook",
+    f"{DDP}._passing_sync_batchnorm_handle",
+    # FSDP2
+    f"{FSDP}._fsdp_init._get_post_forward_mesh_info",
+    f"{FSDP}._fsdp_param._chunk_with_empty",
+    # pipelines
+    f"{PIPELINE}.schedules._PipelineSchedule._warmup_p2p",
+    f"{PIPELINE}.stage.InferenceMode.STATIC",
+    f"{PIPELINE}.stage.InferenceMode.needs_dynamic",
+    # layers, devices and the rest of a program
+    "torch.amp.GradScaler._maybe_opt_step",
+    "torch.cpu._current_stream",
+    "torch.cpu._default_cpu_stream",
+    "torch.nn.init._no_grad_trunc_normal_",
+    "torch.ops.aten._scaled_dot_product_efficient_attention",
+    "torch.ops.aten._scaled_dot_product_flash_attention",
+    "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_there(name):
+    found(name)
+
+
+SET = [
+    (f"{FAKE}.FakeTensorMode", "fake_tensor_converter"),
+    (f"{FAKE}.FakeTensor", "constant"),
+    (f"{FAKE}.FakeTensor", "fake_device"),
+    (f"{PIPELINE}.stage.PipelineStage", "_inference_mode"),
+    (f"{PIPELINE}.stage.PipelineStage", "_user_meta"),
+]
+
+
+@pytest.mark.parametrize(("kind", "attribute"), SET, ids=[".".join(pair) for pair in SET])
+def test_an_object_gets_it(kind, attribute):
+    kind = found(kind)
+    declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
+    assert attribute in declared | attributes_set_by(kind) | {*dir(kind)}
+
+
+# parameters, in the order in which a replacement takes them
+PARAMETERS = {
+    f"{C10D}._new_process_group_helper": [
+        "group_size",
+        "group_rank",
+        "global_ranks_in_group",
+        "backend",
+    ],
+    f"{FAKE}.FakeTensorMode.dispatch": ["self", "func", "types", "args", "kwargs"],
+    f"{PIPELINE}.schedules._PipelineSchedule._warmup_p2p": ["self", "stages", "has_backward"],
+    "torch.amp.GradScaler._maybe_opt_step": ["self", "optimizer", "optimizer_state"],
+}
+
+
+@pytest.mark.parametrize("function", PARAMETERS)
+def test_a_function_has_the_parameters(function):
+    given = [*inspect.signature(inspect.unwrap(found(function))).parameters]
+    assert given[: len(PARAMETERS[function])] == PARAMETERS[function]
+
+
+TEXTS = [
+    # a DTensor's part, which torch_fake.py asks for
+    ("torch.distributed.tensor._api", "_local_tensor"),
+    # where FSDP2 and DTensor look up what is replaced
+    (f"{FSDP}._fsdp_param", "_chunk_with_empty("),
+    ("torch.distributed.tensor._collective_utils", "local_tensor_mode()"),
+    ("torch.nn.init", "_no_grad_trunc_normal_("),
+    ("torch.distributed.utils", "dist._verify_params_across_processes("),
+    ("torch.nn.parallel.distributed", "dist.Reducer("),
+]
+
+
+@pytest.mark.parametrize(("module", "text"), TEXTS, ids=[": ".join(pair) for pair in TEXTS])
+def test_a_module_has_the_text(module, text):
+    assert text in source_of(module)
