@@ -16,14 +16,17 @@ from distlab.wire.messages import STATUS, TYPED, VARIABLES, Answer, Query
 LONG = 10.0  # seconds for a rank that will answer
 
 
+OPENED = contextlib.ExitStack()  # the ranks' ends of the connections, which each test closes
+
+
 @pytest.fixture
 def channel():
-    with contextlib.closing(ControlChannel()) as channel:
+    with OPENED, contextlib.closing(ControlChannel()) as channel:
         yield channel
 
 
 def connect(channel, first):
-    end = socket.create_connection(channel.address[:2], timeout=LONG)
+    end = OPENED.enter_context(socket.create_connection(channel.address[:2], timeout=LONG))
     end.sendall(first)
     return end
 
