@@ -1,8 +1,8 @@
-"""On the notebook's kernel: figures of distributed programs from plain data, in one style.
+"""Figures of distributed programs, drawn from plain data in one style, on the notebook's kernel.
 
-Each function returns a matplotlib figure or axes; lessons and results that draw themselves call
-them. A module is imported when one of its functions is first used: `import distlab` must not import
-matplotlib.
+Each function returns a matplotlib figure or axes. Lessons call them, and so do results that draw
+themselves. A module is imported only when one of its functions is first used, because
+`import distlab` must not import matplotlib.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Curves: times against message size, measured or simulated, and what changes during training.
+"""Curves: times against message size, rates against ranks, and what changes during training.
 
-Called by the notebooks and by `Sweep.plot`, in the notebook's kernel. Sizes are in bytes, times in
-seconds.
+Called by the notebooks, by `Sweep.plot` and by `Predictions.plot`, on the notebook's kernel. Sizes
+are in bytes, times in seconds.
 """
 
 import textwrap
@@ -17,39 +17,48 @@ from distlab.plotting.style import INK, curve_color
 
 # x, medians, lows, highs
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
-MOST_MARKERS = 40  # with more points a line has none
+Rate = tuple[int, float, bool]  # ranks, rate of each, whether it fits into memory
+MOST_MARKERS = 40  # a line through more points has no markers
 
 
 # --- what the figures share ---
 
 
 def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
-    """Draw medians with their spread, and theory as dashed lines, in the colour of the curve of the
-    same name.
+    """Draw medians with their spread, and theory as dashed lines.
 
-    The points of a curve with a theory are not joined.
+    A theory has the colour of the curve of the same name, whose points are then not joined.
 
     Returns:
         The ends to label.
     """
-    ends = {}
+    ends: dict[str, End] = {}
     for place, (name, curve) in enumerate(curves.items()):
-        x, medians, lows, highs = map(np.asarray, curve)
-        spread = (medians - lows).clip(0), (highs - medians).clip(0)
-        look = {
-            "fmt": "o" if name in theory else "o-",
-            "markersize": 5,
-            "elinewidth": 1.4,
-            "capsize": 3,
-        }
-        ax.errorbar(x, medians, yerr=spread, color=curve_color(place, name), **look)
-        ends[name] = (*max(zip(*curve[:2], strict=True)), name, curve_color(place, name))
-    for name, (x, y) in theory.items():
-        end = (x[-1], y[-1], name, ends[name][-1] if name in ends else INK)
-        ax.plot(x, y, color=end[-1], linewidth=1.2, linestyle="--")
-        if name not in ends or x[-1] > ends[name][0]:
-            ends[name] = end
-    return [*ends.values()]
+        color = curve_color(place, name)
+        _draw_medians(ax, curve, color, joined=name not in theory)
+        x, median = max(zip(curve[0], curve[1], strict=True))
+        ends[name] = (x, median, name, color)
+    for name, (xs, ys) in theory.items():
+        color = ends[name][-1] if name in ends else INK
+        ax.plot(xs, ys, color=color, linewidth=1.2, linestyle="--")
+        if name not in ends or xs[-1] > ends[name][0]:
+            ends[name] = (xs[-1], ys[-1], name, color)
+    return list(ends.values())
+
+
+def _draw_medians(ax: Axes, curve: Curve, color: str, joined: bool) -> None:
+    """Draw the points of a curve, with bars from the lows to the highs."""
+    x, medians, lows, highs = map(np.asarray, curve)
+    ax.errorbar(
+        x,
+        medians,
+        yerr=((medians - lows).clip(0), (highs - medians).clip(0)),
+        fmt="o-" if joined else "o",
+        color=color,
+        markersize=5,
+        elinewidth=1.4,
+        capsize=3,
+    )
 
 
 def badge(ax: Axes, text: str) -> None:
@@ -58,20 +67,25 @@ def badge(ax: Axes, text: str) -> None:
     Runs on: the notebook's kernel.
 
     Args:
+        ax: axes with a title at the left, which moves up.
         text: on which machines: `cluster.simulated`.
     """
-    if text:
-        lines = textwrap.wrap(text, 64)
-        ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
-        look = {
-            "ha": "left",
-            "va": "bottom",
-            "fontsize": SMALL - 1,
-            "style": "italic",
-            "color": INK,
-            "gid": "badge",
-        }
-        ax.text(0, 1.02, "\n".join(lines), transform=ax.transAxes, **look)
+    if not text:
+        return
+    lines = textwrap.wrap(text, 64)
+    ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
+    ax.text(
+        0,
+        1.02,
+        "\n".join(lines),
+        transform=ax.transAxes,
+        ha="left",
+        va="bottom",
+        fontsize=SMALL - 1,
+        style="italic",
+        color=INK,
+        gid="badge",
+    )
 
 
 # --- against message size ---
@@ -103,7 +117,7 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
     for ax, curves in panels.items():
         ax.set(xscale="log", yscale="log", xlabel="tensor size")
         ends[ax] = draw_curves(ax, curves, theory)
-    for ax in panels:  # the scales are known once all is drawn
+    for ax in panels:  # shared scales are known only when everything is drawn
         log_ticks(ax.xaxis, "B")
         log_ticks(ax.yaxis, "s")
         label_ends(ax, ends[ax])
@@ -125,10 +139,8 @@ def size_panels(
     Returns:
         The figure; a notebook shows it if it is the last value of a cell.
     """
-    with new_panels(5.6, 3.4 * len(panels), len(panels), 1, sharex=True, sharey=True) as (
-        figure,
-        axes,
-    ):
+    rows = len(panels)
+    with new_panels(5.6, 3.4 * rows, rows, 1, sharex=True, sharey=True) as (figure, axes):
         for ax, title in zip(axes, panels, strict=True):
             ax.set(title=title, ylabel="time of one call")
             badge(ax, simulated)
@@ -140,43 +152,47 @@ def size_panels(
 # --- against the number of ranks ---
 
 
-def scaling(
-    curves: Mapping[str, Sequence[tuple[int, float, bool]]], title: str, ylabel: str
-) -> Axes:
-    """Draw what each rank does a second against how many they are: a level line loses nothing.
+def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Axes:
+    """Draw what each rank does a second against the number of ranks: a level line loses nothing.
 
     Runs on: the notebook's kernel.
 
     Args:
-        curves: by name, (ranks, rate of each, whether it fits into memory); what does not has a
-            hollow mark.
+        curves: by name, (ranks, rate of each, whether it fits into memory). A point that does not
+            fit has a hollow mark.
+        title: what was measured or predicted.
+        ylabel: what the rate counts.
+
+    Returns:
+        The axes of a new figure, which a notebook shows when its cell ends.
     """
+    points = [point for curve in curves.values() for point in curve]
+    sizes = sorted({ranks for ranks, _, _ in points})
     with new_axes(5.6, 3.8, title=title, xlabel="ranks", ylabel=ylabel) as ax:
-        ends, sizes = [], sorted({n for points in curves.values() for n, *_ in points})
-        for place, (name, points) in enumerate(curves.items()):
+        ends: list[End] = []
+        for place, (name, curve) in enumerate(curves.items()):
             color = curve_color(place, name)
-            ax.plot(*zip(*[point[:2] for point in points], strict=True), color=color)
-            for n, rate, fits in points:
-                ax.plot(
-                    n,
-                    rate,
-                    "o",
-                    color=color,
-                    markerfacecolor=color if fits else "white",
-                    markersize=6,
-                )
-            ends.append((*points[-1][:2], name, color))
-        if not all(fits for points in curves.values() for *_, fits in points):
-            hollow = ax.plot(
-                [], [], "o", color=INK, markerfacecolor="white", label="does not fit into memory"
-            )
+            _draw_rates(ax, curve, color)
+            ranks, rate, _ = curve[-1]
+            ends.append((ranks, rate, name, color))
+        if not all(fits for _, _, fits in points):
+            words = "does not fit into memory"
+            hollow = ax.plot([], [], "o", color=INK, markerfacecolor="white", label=words)
             ax.legend(handles=hollow, loc="best", fontsize=SMALL)
         ax.set(xscale="log", ylim=(0, None))
-        ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
         ax.xaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter("{x:,g}")
         label_ends(ax, ends)
     return ax
+
+
+def _draw_rates(ax: Axes, curve: Sequence[Rate], color: str) -> None:
+    """Draw a line through the points, and a mark for each, hollow where it does not fit."""
+    ax.plot([ranks for ranks, _, _ in curve], [rate for _, rate, _ in curve], color=color)
+    for ranks, rate, fits in curve:
+        fill = color if fits else "white"
+        ax.plot(ranks, rate, "o", color=color, markerfacecolor=fill, markersize=6)
 
 
 # --- during training ---
@@ -185,8 +201,7 @@ def scaling(
 def training_curves(
     panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch"
 ) -> Figure:
-    """Draw what changed during training, a panel for each quantity, with a label at the end of each
-    line.
+    """Draw what changed during training, a panel for each quantity, with a label on each line.
 
     A line that is named after a rank, "rank 2", has its colour.
 
@@ -204,32 +219,32 @@ def training_curves(
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    with new_panels(4.8 if columns == 1 else 7.5, 3.4 * rows, rows, columns, title) as (
-        figure,
-        axes,
-    ):
-        for ax in axes[len(panels) :]:
-            ax.remove()
+    width = 4.8 if columns == 1 else 7.5
+    with new_panels(width, 3.4 * rows, rows, columns, title) as (figure, axes):
+        for unused in axes[len(panels) :]:
+            unused.remove()
         for ax, (quantity, lines) in zip(axes, panels.items(), strict=False):
             label_ends(ax, draw_lines(ax, quantity, lines, xlabel))
     return figure
 
 
 def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) -> list[End]:
-    """Draw the lines of a panel that have points, and choose where its axes begin and end; returns
-    the lines' ends.
+    """Draw the lines of a panel that have points, and set the limits of its axes.
+
+    Returns:
+        The ends to label.
     """
-    ends = []
+    ends: list[End] = []
     for place, (name, (x, y)) in enumerate(lines.items()):
-        if len(x):
-            marks = "o-" if len(x) <= MOST_MARKERS else "-"
-            ax.plot(x, y, marks, color=curve_color(place, name), linewidth=1.6, markersize=4)
-            ends.append((x[-1], y[-1], name, curve_color(place, name)))
+        if not len(x):
+            continue
+        color = curve_color(place, name)
+        marks = "o-" if len(x) <= MOST_MARKERS else "-"
+        ax.plot(x, y, marks, color=color, linewidth=1.6, markersize=4)
+        ends.append((x[-1], y[-1], name, color))
     low, high = ax.get_ylim()
-    ax.set(
-        xlabel=xlabel,
-        ylabel=quantity,
-        ylim=(min(0, low), max(105, high) if quantity.endswith("%") else high),
-    )
+    if quantity.endswith("%"):
+        high = max(105, high)
+    ax.set(xlabel=xlabel, ylabel=quantity, ylim=(min(0, low), high))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return ends

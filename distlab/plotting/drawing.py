@@ -4,7 +4,7 @@ JupyterLab shows a figure as a PNG without an alternative text, so a person gets
 that has one. What is saved, by programs that execute notebooks, is the PNG alone, with the words in
 its metadata, where nbconvert and the site find them.
 
-Called by style.py, which makes all figures. Runs in the notebook's kernel.
+Called by style.py, which makes all figures. Runs on the notebook's kernel.
 """
 
 import base64
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from distlab.compat.ipython import current_shell, notebook_shell, somebody_watches
 
-MOST_WORDS = 60  # of a figure that does not say what is on it
+MOST_WORDS = 60  # of a figure that has no alternative text
 
 
 class Drawing(Figure):
@@ -31,32 +31,35 @@ class Drawing(Figure):
         return super().__repr__().replace(type(self).__name__, Figure.__name__, 1)
 
     def in_words(self) -> str:
-        """What the figure shows, in a line: its alternative text, or else the words that are
-        written in it.
-        """
+        """Say in a line what the figure shows: its alternative text, or the words written in it."""
         if self.alt:
             return self.alt
-        words = [self.get_suptitle()]
+        folded = [" ".join(text.split()) for text in self._written()]
+        words = [text for text in dict.fromkeys(folded) if text]
+        line = ", ".join(words[:MOST_WORDS])
+        if len(words) > MOST_WORDS:
+            line += ", ..."
+        return line
+
+    def _written(self) -> list[str]:
+        """Titles, labels and other texts of the figure and its axes, without those of ticks."""
+        texts = [self.get_suptitle()]
         for ax in self.axes:
-            words += [ax.get_title(side) for side in ("left", "center", "right")]
-            words += [ax.get_xlabel(), ax.get_ylabel(), *(one.get_text() for one in ax.texts)]
-        once = [word for word in dict.fromkeys(" ".join(one.split()) for one in words) if word]
-        more = ", ..." if len(once) > MOST_WORDS else ""
-        return ", ".join(once[:MOST_WORDS]) + more
+            texts += [ax.get_title("left"), ax.get_title("center"), ax.get_title("right")]
+            texts += [ax.get_xlabel(), ax.get_ylabel()]
+            texts += [text.get_text() for text in ax.texts]
+        return texts
 
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """What IPython adds to the PNG that it makes itself: HTML for a person, and the words as
-        metadata.
-        """
+        """What IPython adds to the PNG that it makes itself: HTML for a person, and metadata."""
         words = self.in_words()
-        about = {"image/png": {"alt": words}}
+        metadata = {"image/png": {"alt": words}}
         if not is_for_a_person():
-            return {}, about
-        return with_alt(
-            current_shell().display_formatter.formatters["image/png"](self), words
-        ), about
+            return {}, metadata
+        as_png = current_shell().display_formatter.formatters["image/png"]
+        return with_alt(as_png(self), words), metadata
 
 
 def is_for_a_person() -> bool:
@@ -65,16 +68,20 @@ def is_for_a_person() -> bool:
 
 
 def with_alt(png: Any, words: str) -> dict[str, str]:
-    """A picture as HTML with an alternative text; nothing if there is none.
+    """A picture as HTML with an alternative text; nothing if there is no picture.
 
     Args:
-        png: its bytes, or those and a dict with its width, as IPython's formatters give them; None.
+        png: as IPython's formatters give it: the bytes, or the bytes and a dict with the width, or
+            None.
     """
-    png, about = png if isinstance(png, tuple) else (png, {})
+    about: dict[str, Any] = {}
+    if isinstance(png, tuple):
+        png, about = png
     if png is None:
         return {}
     source = png if isinstance(png, str) else base64.b64encode(png).decode()
-    width = f'width="{about["width"]}" ' if "width" in about else ""
-    return {
-        "text/html": f'<img src="data:image/png;base64,{source}" alt="{escape(words)}" {width}style="max-width:100%">'
-    }
+    attributes = [f'src="data:image/png;base64,{source}"', f'alt="{escape(words)}"']
+    if "width" in about:
+        attributes.append(f'width="{about["width"]}"')
+    attributes.append('style="max-width:100%"')
+    return {"text/html": f"<img {' '.join(attributes)}>"}

@@ -1,34 +1,40 @@
-"""The look of every figure: a colour for each rank, and matplotlib settings that no user setting
-can change.
+"""The look of every figure: a colour for each rank, and settings that no user setting can change.
 
-A figure has its own white page, in a light theme and in a dark one: no colour has a contrast above
-4.35 both on white and on JupyterLab's dark page (#111111), and a word needs 7. What is written on a
-filled shape is black or white.
+A figure has its own white page, in a light theme and in a dark one, because no colour has a
+contrast above 4.35 both on white and on JupyterLab's dark page (#111111), and a word needs 7. What
+is written on a filled shape is black or white.
 
-Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs in the
+Called by every module of `distlab.plotting`, and wherever else ranks are drawn. Runs on the
 notebook's kernel.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from distlab.plotting.drawing import Drawing
 
 # Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its
-# yellow is lost on white paper and its black is too near to the grey of reduced values: indigo and
-# sand of P. Tol, "Colour Schemes" (2021).
+# yellow is lost on white paper and its black is too near to the grey of reduced values, so indigo
+# and sand of P. Tol, "Colour Schemes" (2021), take their places.
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
 PAGE = "#FFFFFF"
 INK = "#4D4D4D"
-WORD = 7  # the contrast that a word on the page has at least
-# of what is not a rank: algorithms, settings, quantities
+BLACK = "#000000"
+WHITE = "#FFFFFF"
+WORD = 7  # the least contrast of a word with the page
+# for what is not a rank: algorithms, settings, quantities
 CURVES = ("#1A1A1A", "#8F1D5A", "#00626B", "#6B4400", "#5B2DA8", "#4F5A00", "#8A1F11", "#2B4A6F")
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
-HAZE = 0.13  # how opaque a tint of the page is
+HAZE = 0.13  # opacity of a tint of the page
+
+
+def channels(color: str) -> tuple[int, int, int]:
+    """Red, green and blue of a `#rrggbb` colour, each from 0 to 255. Runs on: anywhere."""
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
 def blend(color: str, other: str, share: float) -> str:
@@ -36,8 +42,9 @@ def blend(color: str, other: str, share: float) -> str:
 
     Runs on: anywhere.
     """
-    pairs = ((int(color[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
+    pairs = zip(channels(color), channels(other), strict=True)
+    mixed = [round(own + (others - own) * share) for own, others in pairs]
+    return "#" + "".join(f"{channel:02X}" for channel in mixed)
 
 
 def rank_color(rank: int) -> str:
@@ -55,7 +62,8 @@ def rank_color(rank: int) -> str:
     """
     turn, place = divmod(rank, len(CYCLE))
     plain = CYCLE[place]
-    return (plain, blend(plain, "#000000", 0.4), blend(plain, "#FFFFFF", 0.5))[turn % 3]
+    shades = (plain, blend(plain, BLACK, 0.4), blend(plain, WHITE, 0.5))
+    return shades[turn % len(shades)]
 
 
 def luminance(color: str) -> float:
@@ -65,9 +73,15 @@ def luminance(color: str) -> float:
 
     Source: WCAG 2.1, definition of relative luminance.
     """
-    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    red, green, blue = (_intensity(channel / 255) for channel in channels(color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _intensity(value: float) -> float:
+    """The intensity of light, 0 to 1, for a value of an sRGB channel, 0 to 1."""
+    if value <= 0.04045:
+        return value / 12.92
+    return ((value + 0.055) / 1.055) ** 2.4
 
 
 def contrast(one: str, other: str) -> float:
@@ -82,38 +96,46 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_color(background: str) -> str:
-    """White or black, whichever has the higher contrast on `background`: 4.58 or more; the ink on
-    the page, "none".
+    """White or black, whichever has the higher contrast on `background`: 4.58 or more.
+
+    Where nothing is filled, `background` is "none", and the text has the colour of the ink.
 
     Runs on: anywhere.
     """
-    return (
-        INK
-        if background == "none"
-        else max("#FFFFFF", "#000000", key=lambda color: contrast(color, background))
-    )
+    if background == "none":
+        return INK
+    return max(WHITE, BLACK, key=lambda color: contrast(color, background))
 
 
 def line_color(rank: int, least: float = 4) -> str:
-    """The colour of a rank, dark enough for a line on the page: `least` is its contrast with it.
+    """The colour of a rank, darkened until its contrast with the page is `least`, as a line needs.
 
     Runs on: anywhere.
     """
-    shades = (blend(rank_color(rank), "#000000", share / 20) for share in range(20))
+    shades = (blend(rank_color(rank), BLACK, share / 20) for share in range(20))
     return next(shade for shade in shades if contrast(shade, PAGE) >= least)
 
 
 def curve_color(place: int, name: str = "") -> str:
-    """The colour of a curve and of its name, by its place in the figure: not a rank's, unless its
-    name is "rank 2".
+    """The colour of a curve and of its name.
+
+    A curve that is named after a rank, "rank 2", has the rank's colour. The colour of any other
+    curve belongs to no rank: it follows from the curve's place in the figure.
 
     Runs on: anywhere.
     """
-    is_rank = name.startswith("rank ") and name[5:].isdigit()
-    return line_color(int(name[5:]), WORD) if is_rank else CURVES[place % len(CURVES)]
+    first, _, number = name.partition(" ")
+    if first == "rank" and number.isdigit():
+        return line_color(int(number), WORD)
+    return CURVES[place % len(CURVES)]
 
 
-def new_figure(width: float, height: float, layout: str = "none", shown: bool = False) -> Drawing:
+def new_figure(
+    width: float,
+    height: float,
+    layout: Literal["none", "constrained"] = "none",
+    shown: bool = False,
+) -> Drawing:
     """An empty figure on a white page.
 
     Runs on: the notebook's kernel.
@@ -126,31 +148,35 @@ def new_figure(width: float, height: float, layout: str = "none", shown: bool = 
             value of a cell, or by `display`.
     """
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     from distlab.plotting.drawing import Drawing
 
     # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of
     # style() would undo it.
-    options = {"figsize": (width, height), "dpi": 100, "facecolor": PAGE, "layout": layout}
-    figure = plt.figure(FigureClass=Drawing, **options)
-    if layout == "constrained":
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+    made = plt.figure(
+        FigureClass=Drawing,
+        figsize=(width, height),
+        dpi=100,
+        facecolor=PAGE,
+        layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1) if layout == "constrained" else "none",
+    )
+    figure = cast(Drawing, made)  # pyplot's types do not say that it makes a `FigureClass`
     if not shown:
         plt.close(figure)  # pyplot forgets it; it stays usable
     return figure
 
 
 def style() -> AbstractContextManager[None]:
-    """Matplotlib's settings for a figure of this project, as a context manager: `with style():
-    ...`.
+    """Matplotlib's settings for a figure of this project, for a block: `with style(): ...`.
 
-    It starts from matplotlib's defaults, so that a figure looks the same whatever the user's own
-    settings are, and restores those at the end. It also gives the look to a figure that you draw
-    yourself.
+    They start from matplotlib's defaults, so that a figure looks the same whatever the user's own
+    settings are. Those are restored at the end. The block gives this look to a figure that you draw
+    yourself, too.
 
     Runs on: the notebook's kernel.
     """
     import matplotlib.style  # rank_color must not need this import
 
-    # distlab.mplstyle
+    # the settings are in the file distlab.mplstyle
     return matplotlib.style.context("distlab.plotting.distlab", after_reset=True)
