@@ -1,38 +1,50 @@
-"""Labs 52 and 53: schedules of pipelines, what their bubble costs, and which way to divide a model
-is the quickest.
+"""Labs 52 and 53: schedules of pipelines, their bubbles, the quickest way to divide a model.
 
-Runs in the notebook's kernel. Times are in seconds.
+The notebooks call it through `distlab_course.figures`, in their kernel. Times are in seconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL, even_ticks, label_ends, log_ticks, new_axes, new_panels
+from distlab.plotting.axes import (
+    SMALL,
+    End,
+    even_ticks,
+    label_ends,
+    log_ticks,
+    new_axes,
+    new_panels,
+)
 from distlab.plotting.curves import badge
-from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below
+from distlab.plotting.lanes import LOOKS, Bar, Look, draw_lanes, height_of, legend_below
 from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
-KINDS = {"F": LOOKS["forward"], "B": LOOKS["backward"]}
-KINDS["I"] = LOOKS["backward"]._replace(words="backward, input only")
-KINDS["W"] = LOOKS["optimizer"]._replace(words="backward, weights only")
+KINDS = {
+    "F": LOOKS["forward"],
+    "B": LOOKS["backward"],
+    "I": LOOKS["backward"]._replace(words="backward, input only"),
+    "W": LOOKS["optimizer"]._replace(words="backward, weights only"),
+}
 MARKERS = "o+s^vD"
 # of the regions of a map
-SHADES = [LOOKS[what].fill for what in ("forward", "backward", "move", "exposed")]
+SHADES = [LOOKS[name].fill for name in ("forward", "backward", "move", "exposed")]
+FINE_POINTS = 41  # of a theory's line
+
 Floats = Sequence[float]
 Times = Mapping[str, Sequence[Floats]]
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
 
 
 def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str = "") -> Figure:
-    """Draw schedules of pipelines below each other on one scale: a box for each micro-batch, a row
-    for each stage.
+    """Draw schedules of pipelines below each other: a box a micro-batch, a row a stage.
 
-    Each title ends with the share of the time, from the first begin to the last end, in which ranks
-    are idle.
+    All have one scale of time. Each title ends with the share of the time, from the first begin to
+    the last end, in which ranks are idle.
 
     Args:
         schedules: by name and by rank, what the rank computed: the kind ("F" forward, "B" backward,
@@ -45,31 +57,48 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
     end = 1.01 * max(idle(ranks)[1] for ranks in schedules.values())
     height = sum(heights) + 0.75 * len(charts) + 0.7
     with new_panels(7.5, height, len(charts), 1, height_ratios=heights) as (figure, axes):
-        used = {bar.look for chart in charts.values() for bars in chart.values() for bar in bars}
-        legend_below(axes[-1], [look for look in KINDS.values() if look in used], columns=4)
+        legend_below(axes[-1], _looks_in(charts.values()), columns=4)
         for ax, (name, chart) in zip(axes, charts.items(), strict=True):
-            ax.set_title(f"{name}: idle {idle(schedules[name])[0]:.0%}", fontsize=11, pad=5)
-            tops = draw_lanes(
-                ax, chart, end, bands=[rank_color(rank) for rank in range(len(chart))], size=8.5
-            )
+            share, _ = idle(schedules[name])
+            ax.set_title(f"{name}: idle {share:.0%}", fontsize=11, pad=5)
+            colors = [rank_color(rank) for rank in range(len(chart))]
+            tops = draw_lanes(ax, chart, end, bands=colors, size=8.5)
             ax.spines["left"].set_visible(False)
             for rank, actions in enumerate(schedules[name]):
-                stages = sorted({action[1] for action in actions})
-                for row, stage in enumerate(stages if len(stages) > 1 else ()):
-                    beside = {"fontsize": 8.5, "va": "center_baseline"}
-                    ax.text(
-                        1.01 * end, tops[f"rank {rank}"] + row + 0.5, f"stage {stage}", **beside
-                    )
-        axes[-1].set_xlabel(f"time ({simulated})" if simulated else "time, measured", fontsize=9.5)
+                _name_stages(ax, stages_of(actions), 1.01 * end, tops[f"rank {rank}"])
+        label = f"time ({simulated})" if simulated else "time, measured"
+        axes[-1].set_xlabel(label, fontsize=9.5)
     return figure
+
+
+def _looks_in(charts: Iterable[Mapping[str, Sequence[Bar]]]) -> list[Look]:
+    """The looks of the bars, in the order of KINDS."""
+    used: set[Look] = set()
+    for chart in charts:
+        for bars in chart.values():
+            used.update(bar.look for bar in bars)
+    return [look for look in KINDS.values() if look in used]
+
+
+def _name_stages(ax: Axes, stages: Sequence[int], x: float, top: float) -> None:
+    """Write the stages of a rank beside their rows, where it has more than one."""
+    if len(stages) < 2:
+        return
+    for row, stage in enumerate(stages):
+        ax.text(x, top + row + 0.5, f"stage {stage}", fontsize=8.5, va="center_baseline")
+
+
+def stages_of(actions: Sequence[Action]) -> list[int]:
+    """The stages that a rank computed, ascending."""
+    return sorted({stage for _, stage, *_ in actions})
 
 
 def lanes_of(ranks: Sequence[Sequence[Action]]) -> dict[str, list[Bar]]:
     """What each rank computed, as bars from the first begin on, in a row for each of its stages."""
-    zero = min(action[3] for rank in ranks for action in rank)
+    zero = min(begin for actions in ranks for _, _, _, begin, _ in actions)
     lanes = {}
     for rank, actions in enumerate(ranks):
-        rows = {stage: row for row, stage in enumerate(sorted({action[1] for action in actions}))}
+        rows = {stage: row for row, stage in enumerate(stages_of(actions))}
         lanes[f"rank {rank}"] = [
             Bar(begin - zero, end - zero, KINDS[kind], (str(batch),), rows[stage])
             for kind, stage, batch, begin, end in actions
@@ -78,40 +107,44 @@ def lanes_of(ranks: Sequence[Sequence[Action]]) -> dict[str, list[Bar]]:
 
 
 def idle(ranks: Sequence[Sequence[Action]]) -> tuple[float, float]:
-    """The share of the time in which ranks are idle, and the seconds from the first begin to the
-    last end.
-    """
-    actions = [action for rank in ranks for action in rank]
-    seconds = max(action[4] for action in actions) - min(action[3] for action in actions)
-    return 1 - sum(end - begin for *_, begin, end in actions) / (len(ranks) * seconds), seconds
+    """The share of the time in which ranks are idle, and the seconds that all of it takes."""
+    actions = list(chain.from_iterable(ranks))
+    first = min(begin for *_, begin, _ in actions)
+    last = max(end for *_, end in actions)
+    seconds = last - first
+    busy = sum(end - begin for *_, begin, end in actions)
+    return 1 - busy / (len(ranks) * seconds), seconds
 
 
 def bubbles(
     shares: Mapping[str, Mapping[int, float]], p: int, stages: Sequence[int], simulated: str = ""
 ) -> Axes:
-    """Draw the idle share of pipelines against the number of micro-batches, on the lines of the
-    theory.
+    """Draw the idle share of pipelines against the number of micro-batches, and the theory's lines.
 
     Args:
         shares: by schedule, and by the number m of micro-batches: the idle share of the time, from
             0 to 1.
         p: the number of ranks.
-        stages: of each schedule, how many stages v a rank has; the theory's line is (p - 1) / (v m
-            + p - 1).
+        stages: of each schedule, how many stages v a rank has; the theory's line is
+            (p - 1) / (v m + p - 1).
         simulated: on which machines, as `cluster.simulated` says it.
     """
-    labels, ends = {"xlabel": "micro-batches m", "ylabel": "idle share of the time"}, []
-    counts = sorted({m for points in shares.values() for m in points})
-    with new_axes(6, 4, title=f"the bubble of {p} ranks", **labels) as ax:
+    counts = sorted(set(chain.from_iterable(shares.values())))
+    ends: list[End] = []
+    title = f"the bubble of {p} ranks"
+    xlabel = "micro-batches m"
+    with new_axes(6, 4, title=title, xlabel=xlabel, ylabel="idle share of the time") as ax:
         for place, ((name, points), v) in enumerate(zip(shares.items(), stages, strict=True)):
-            marker, color = MARKERS[place % len(MARKERS)], curve_color(place)
-            fine = np.geomspace(min(points), max(points), 41)
-            ax.plot(
-                fine, 100 * (p - 1) / (v * fine + p - 1), color=INK, linewidth=1.2, linestyle="--"
-            )
-            look = {"color": color, "mfc": "none", "mew": 2, "ms": 11 if marker == "+" else 6}
-            ax.plot(list(points), [100 * share for share in points.values()], marker, **look)
-            ends.append((max(points), 100 * points[max(points)], name, color))
+            color = curve_color(place)
+            m = np.geomspace(min(points), max(points), FINE_POINTS)
+            bubble = 100 * (p - 1) / (v * m + p - 1)
+            ax.plot(m, bubble, color=INK, linewidth=1.2, linestyle="--")
+            marker = MARKERS[place % len(MARKERS)]
+            size = 11 if marker == "+" else 6
+            percent = [100 * share for share in points.values()]
+            ax.plot(list(points), percent, marker, color=color, mfc="none", mew=2, ms=size)
+            most = max(points)
+            ends.append((most, 100 * points[most], name, color))
         ax.set_xscale("log", base=2)
         ax.set(xticks=counts, xticklabels=counts, ylim=(0, None))
         even_ticks(ax.yaxis, "%")
@@ -123,8 +156,7 @@ def bubbles(
 def quickest(
     seconds: Times, bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]
 ) -> Axes:
-    """Draw a map of which way to share a model is the quickest, for each bandwidth and each size of
-    the batch.
+    """Draw a map of the quickest way to divide a model, by bandwidth and by size of the batch.
 
     Args:
         seconds: by name of the way, four at most, a row for each size of the batch with a time for
@@ -134,30 +166,43 @@ def quickest(
         title: of which model on which devices.
         networks: the bandwidths of well-known networks, by name, drawn as lines.
     """
-    best, shades = np.argmin(list(seconds.values()), axis=0), SHADES[: len(seconds)]
+    best = np.argmin(list(seconds.values()), axis=0)
+    shades = SHADES[: len(seconds)]
+    colors = ListedColormap(shades)
     with new_axes(7, 4.6, xlabel="bandwidth of each device", ylabel="tokens in the batch") as ax:
         ax.set_title(title, loc="left", pad=24)
-        ax.pcolormesh(
-            bandwidths, tokens, best, cmap=ListedColormap(shades), vmin=0, vmax=len(seconds) - 1
-        )
+        ax.pcolormesh(bandwidths, tokens, best, cmap=colors, vmin=0, vmax=len(seconds) - 1)
         ax.set(xscale="log", yscale="log")
         log_ticks(ax.xaxis, "B/s")
         ax.minorticks_off()
-        ends = [tokens[0] * 4**k for k in range(20) if tokens[0] * 4**k < tokens[-1] / 2] + [
-            tokens[-1]
-        ]
-        ax.set_yticks(ends, [f"{end:,}" for end in ends])
+        ticks = _powers_of_four(tokens[0], tokens[-1])
+        ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         ax.grid(visible=False)
         for place, (name, shade) in enumerate(zip(seconds, shades, strict=True)):
             rows, columns = np.nonzero(best == place)
             if len(rows):
-                look = {"ha": "center", "va": "center", "color": text_color(shade), "zorder": 5}
-                look["bbox"] = {"facecolor": shade, "edgecolor": "none", "pad": 2}
                 ax.text(
-                    bandwidths[int(np.median(columns))], tokens[int(np.median(rows))], name, **look
+                    bandwidths[int(np.median(columns))],
+                    tokens[int(np.median(rows))],
+                    name,
+                    ha="center",
+                    va="center",
+                    color=text_color(shade),
+                    zorder=5,
+                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 2},
                 )
+        above = ax.get_xaxis_transform()
         for name, bandwidth in networks.items():
             ax.axvline(bandwidth, color="#FFFFFF", linewidth=1.2, linestyle=":")
-            above = {"ha": "center", "transform": ax.get_xaxis_transform(), "fontsize": SMALL - 1}
-            ax.text(bandwidth, 1.02, name, **above)
+            ax.text(bandwidth, 1.02, name, ha="center", transform=above, fontsize=SMALL - 1)
     return ax
+
+
+def _powers_of_four(first: float, last: float) -> list[float]:
+    """`first` times 1, 4, 16 and so on, while they are below half of `last`; then `last`."""
+    ticks = []
+    tick = first
+    while tick < last / 2:
+        ticks.append(tick)
+        tick *= 4
+    return [*ticks, last]

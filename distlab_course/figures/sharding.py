@@ -1,10 +1,11 @@
-"""Labs 50, 51 and 53: the memory of each rank, the part of a tensor that it holds, how weights are
-cut, and a mesh.
+"""Labs 50, 51 and 53: memory of ranks, parts of a tensor on ranks, weights that are cut, a mesh.
 
-Runs in the notebook's kernel, on values that were pulled from the ranks. Lengths are in inches.
+The notebooks call it through `distlab_course.figures`, in their kernel, with values that they
+pulled from ranks. Lengths are in inches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -26,57 +27,71 @@ from distlab.plotting.lanes import (
 )
 from distlab.plotting.style import FAINT, INK, MIXED, rank_color, text_color
 
+# --- memory ---
+
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
-# by part, what it looks like: greys from light to dark, and sand, so that no part looks like a rank
-PARTS = {"parameters": "compute", "gathered parameters": "wait", "gradients": "forward"}
-PARTS |= {"optimizer states": "optimizer", "activations": "move"}
+# Greys from light to dark, and sand, so that no part looks like a rank; what was gathered for a
+# while is hatched.
+PART_LOOKS = {
+    "parameters": LOOKS["compute"],
+    "gathered parameters": LOOKS["wait"],
+    "gradients": LOOKS["forward"],
+    "optimizer states": LOOKS["optimizer"],
+    "activations": LOOKS["move"],
+}
 Parts = Mapping[str, float]  # bytes by name of a part
 
 
 def memory(
     bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit: float | None = None
 ) -> Axes:
-    """Draw what lies in memory, a bar for each name from the top down; its parts add up to its
-    length.
+    """Draw what lies in memory: a bar for each name from the top down, made of its parts.
 
     Args:
-        bars: by name, for example "rank 0", bytes in parts: {"parameters": 8 * 2**20, "gradients":
-            8 * 2**20}.
+        bars: by name, for example "rank 0", bytes in parts:
+            {"parameters": 8 * 2**20, "gradients": 8 * 2**20}.
         title: whose memory.
         unit: "KiB", "MiB", "GiB" or "GB".
         limit: the bytes that a device has, drawn as a line.
     """
-    lanes, sums = {}, {name: sum(parts.values()) / UNITS[unit] for name, parts in bars.items()}
-    for name, parts in bars.items():
-        sizes = [size / UNITS[unit] for size in parts.values()]
-        # where there is one part only, the sum beside the bar says the same
-        texts = [f"{size:.3g}" if len(sizes) > 1 else "" for size in sizes]
-        lanes[name] = stacked(zip(map(look_of, parts), sizes, strict=True), texts)
-    end = max(1.13 * max(sums.values()), 1.1 * (limit or 0) / UNITS[unit])
+    in_unit = UNITS[unit]
+    sums = {name: sum(parts.values()) / in_unit for name, parts in bars.items()}
+    lanes = {name: stacked(*_looks_and_sizes(parts, in_unit)) for name, parts in bars.items()}
+    end = max(1.13 * max(sums.values()), 1.1 * (limit or 0) / in_unit)
     with new_axes(6.8, height_of(lanes) + 1.4, title=title, xlabel=f"memory, {unit}") as ax:
-        line = {
-            "color": INK,
-            "linestyle": "--",
-            "label": f"device: {(limit or 0) / UNITS[unit]:g} {unit}",
-        }
-        lines = [] if limit is None else [ax.axvline(limit / UNITS[unit], **line)]
-        if len(looks := looks_in(bars)) > 1 or lines:
+        lines = []
+        if limit is not None:
+            size = limit / in_unit
+            label = f"device: {size:g} {unit}"
+            lines.append(ax.axvline(size, color=INK, linestyle="--", label=label))
+        looks = looks_in(bars.values())
+        if len(looks) > 1 or lines:
             legend_below(ax, looks, lines, columns=4)
         tops = draw_lanes(ax, lanes, end, "")
         for name, total in sums.items():
-            beside = {
-                "xytext": (6, 0),
-                "textcoords": "offset points",
-                "va": "center_baseline",
-                "fontsize": SMALL,
-            }
-            ax.annotate(f"{total:.3g}", (total, tops[name] + 0.5), **beside)
+            ax.annotate(
+                f"{total:.3g}",
+                (total, tops[name] + 0.5),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center_baseline",
+                fontsize=SMALL,
+            )
     return ax
 
 
+def _looks_and_sizes(parts: Parts, in_unit: float) -> tuple[list[tuple[Look, float]], list[str]]:
+    """The parts of a bar with their sizes, and what is written on each."""
+    sizes = [size / in_unit for size in parts.values()]
+    looks = [look_of(part) for part in parts]
+    texts = [f"{size:.3g}" for size in sizes]
+    if len(sizes) == 1:
+        texts = [""]  # the sum beside the bar says the same
+    return list(zip(looks, sizes, strict=True)), texts
+
+
 def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
-    """Draw what lies in the memory of one rank at one moment after the other, as columns from left
-    to right.
+    """Draw what lies in the memory of one rank at each moment, as columns from left to right.
 
     Args:
         moments: by name, the bytes in parts.
@@ -89,48 +104,50 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
         ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 4, 5, 10)))
         for place, parts in enumerate(moments.values()):
             bottom = 0.0
-            for part, size in parts.items():
+            for part, num_bytes in parts.items():
                 look = look_of(part)
-                ax.bar(
-                    place, size / UNITS["MiB"], 0.8, bottom, facecolor=look.fill, **outline(look)
-                )
-                bottom += size / UNITS["MiB"]
-        ax.set_xticks(range(len(moments)), moments, rotation=45, ha="right", rotation_mode="anchor")
+                size = num_bytes / UNITS["MiB"]
+                ax.bar(place, size, 0.8, bottom, facecolor=look.fill, **outline(look))
+                bottom += size
+        names = list(moments)
+        ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         ax.tick_params(axis="x", length=0)
-        legend_below(ax, looks_in(moments), columns=4)
+        legend_below(ax, looks_in(moments.values()), columns=4)
     return ax
 
 
 def look_of(part: str) -> Look:
-    """How a part of the memory is drawn; what was gathered for a while is hatched."""
-    return LOOKS.get(PARTS.get(part), Look(MIXED))._replace(words=part)
+    """How a part of the memory is drawn; one that is not known has the colour of mixed values."""
+    return PART_LOOKS.get(part, Look(MIXED))._replace(words=part)
 
 
-def looks_in(bars: Mapping[str, Parts]) -> list[Look]:
-    """The looks of all parts that are not empty."""
-    return [
-        look_of(part)
-        for part in dict.fromkeys(p for bar in bars.values() for p, size in bar.items() if size)
-    ]
+def looks_in(bars: Iterable[Parts]) -> list[Look]:
+    """The looks of all parts that are not empty, in the order in which they come first."""
+    looks: dict[str, Look] = {}
+    for parts in bars:
+        for part, size in parts.items():
+            if size:
+                looks[part] = look_of(part)
+    return list(looks.values())
 
 
-SIZE, NAME = 9.5, 11  # font sizes in points: of a number, of a name
-WIDE, HIGH = 0.27, 0.25  # of a cell, at least
-# heights of the ranks' names and between states; between two ranks
-HEAD, GAP, SIDE = 0.4, 0.3, 0.24
+# --- parts of a tensor, of weights, of a mesh ---
+
+# font sizes in points: of a number, of a name
+SIZE = 9.5
+NAME = 11
+# of a cell, at least
+WIDE = 0.27
+HIGH = 0.25
+HEAD = 0.4  # height of the ranks' names
+GAP = 0.3  # between states
+SIDE = 0.24  # between two ranks
 WORDS = 0.3  # more between two states where an arrow has words
 TALL = 1.2  # of the longest side of a weight
-ARROW = {
-    "arrowstyle": "-|>",
-    "mutation_scale": 12,
-    "color": INK,
-    "linewidth": 1.2,
-    "shrinkA": 0,
-    "shrinkB": 0,
-}
 
 Layer = tuple[str, tuple[int, ...], int | None]  # name, shape, dimension
 Matrix = Sequence[Sequence[float | None]]
+Point = tuple[float, float]
 
 
 def shards(
@@ -148,96 +165,139 @@ def shards(
         moves: what leads from a state to the next one, such as "all-gather"; None for nothing.
         title: what is shown.
     """
-    states = [(name, [matrix_of(rank) for rank in by_rank]) for name, by_rank in states]
-    texts = [
-        cells.format_value(v)
-        for _, state in states
-        for matrix in state
-        for row in matrix
-        for v in row
-    ]
-    cell = max(WIDE, *(text_width(text, SIZE) + 0.07 for text in texts))
-    names = max(text_width(name, NAME) for name, _ in states) + 0.24
-    column = cell * max(len(state[0][0]) for _, state in states) + SIDE
-    moves = [*moves, *[None] * len(states)][: len(states) - 1]
-    height = (
-        HEAD
-        + sum(HIGH * len(state[0]) for _, state in states)
-        + sum(GAP + WORDS * bool(move) for move in moves)
-    )
-    n = len(states[0][1])
-    figure, ax = cells.canvas(names + n * column - SIDE, height, title)
-    for rank in range(n):
-        left = names + rank * column
-        ax.add_patch(
-            Rectangle(
-                (left, 0.26), column - SIDE, 0.05, facecolor=rank_color(rank), edgecolor="none"
-            )
-        )
-        draw_text(ax, left + (column - SIDE) / 2, 0.1, f"rank {rank}", fontsize=NAME, color=INK)
-    top, start = HEAD, None
-    for (name, state), move in zip(states, [None, *moves], strict=True):
-        if start is not None:
-            x, length = names + (n * column - SIDE) / 2, GAP + WORDS * bool(move)
+    matrices = [(name, [matrix_of(rank) for rank in by_rank]) for name, by_rank in states]
+    # The first state has nothing before it; states beyond the moves have none that leads to them.
+    into = [None, *moves, *[None] * len(matrices)][: len(matrices)]
+    cell = _width_of_cells(state for _, state in matrices)
+    names = max(text_width(name, NAME) for name, _ in matrices) + 0.24
+    column = cell * max(len(state[0][0]) for _, state in matrices) + SIDE
+    rows = sum(HIGH * len(state[0]) for _, state in matrices)
+    gaps = sum(_gap_before(move) for move in into[1:])
+    n = len(matrices[0][1])
+    lefts = [names + rank * column for rank in range(n)]
+    figure, ax = cells.canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
+    for rank, left in enumerate(lefts):
+        _draw_head(ax, left, column - SIDE, rank)
+
+    top = HEAD
+    start: list[list[float]] = []
+    for place, ((name, state), move) in enumerate(zip(matrices, into, strict=True)):
+        if place:
+            gap = _gap_before(move)
             if move:
-                ax.add_patch(FancyArrowPatch((x, top + 0.06), (x, top + length - 0.06), **ARROW))
-                draw_text(
-                    ax,
-                    x + 0.14,
-                    top + length / 2,
-                    move,
-                    ha="left",
-                    va="center_baseline",
-                    fontsize=NAME,
-                )
-            top += length
-        start = (
-            start
-            if move
-            else [[v for row in matrix for v in row if v is not None] for matrix in state]
-        )
-        alike = all(matrix == state[0] for matrix in state)
+                _draw_move(ax, names + (n * column - SIDE) / 2, top, gap, move)
+            top += gap
+        if not move:
+            start = [_values_in(matrix) for matrix in state]
         draw_text(ax, 0, top + HIGH * len(state[0]) / 2, name, ha="left", fontsize=NAME)
+        alike = all(matrix == state[0] for matrix in state)
         for rank, matrix in enumerate(state):
-            origin = None if move else "shared" if alike else rank
-            draw_matrix(ax, names + rank * column, top, cell, matrix, origin, start)
+            # Below an arrow a number has the colour of the rank that held it before.
+            origin: int | str | None = None
+            if not move:
+                origin = "shared" if alike else rank
+            _draw_matrix(ax, (lefts[rank], top), cell, matrix, origin, start)
         top += HIGH * len(state[0])
     return figure
 
 
 def matrix_of(values: Any) -> Matrix:
-    """Nested lists, with None where there is nothing; a row of its own for a vector."""
+    """Nested lists, with None where there is nothing; a vector is one row."""
     rows = values.tolist() if hasattr(values, "tolist") else values
-    rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
-    return [[None if value is None or value != value else value for value in row] for row in rows]
+    is_matrix = rows and isinstance(rows[0], (list, tuple))
+    if not is_matrix:
+        rows = [rows]
+    return [[None if _is_nothing(value) else value for value in row] for row in rows]
 
 
-def draw_matrix(
+def _is_nothing(value: float | None) -> bool:
+    """Whether a value is None or NaN, which alone is not equal to itself."""
+    return value is None or value != value
+
+
+def _values_in(matrix: Matrix) -> list[float]:
+    """The values of a matrix, without the places where there is nothing."""
+    return [value for value in chain.from_iterable(matrix) if value is not None]
+
+
+def _width_of_cells(states: Iterable[Sequence[Matrix]]) -> float:
+    """The width that the longest number needs."""
+    rows = chain.from_iterable(chain.from_iterable(states))
+    texts = (cells.format_value(value) for value in chain.from_iterable(rows))
+    return max(WIDE, *(text_width(text, SIZE) + 0.07 for text in texts))
+
+
+def _gap_before(move: str | None) -> float:
+    """The space above a state, with more of it where a move leads there."""
+    return GAP + WORDS if move else GAP
+
+
+def _arrow(start: Point, end: Point) -> FancyArrowPatch:
+    return FancyArrowPatch(
+        start,
+        end,
+        arrowstyle="-|>",
+        mutation_scale=12,
+        color=INK,
+        linewidth=1.2,
+        shrinkA=0,
+        shrinkB=0,
+    )
+
+
+def _draw_head(ax: Axes, left: float, width: float, rank: int) -> None:
+    """Draw a rank's name above its column, with a bar in its colour."""
+    bar = Rectangle((left, 0.26), width, 0.05, facecolor=rank_color(rank), edgecolor="none")
+    ax.add_patch(bar)
+    draw_text(ax, left + width / 2, 0.1, f"rank {rank}", fontsize=NAME, color=INK)
+
+
+def _draw_move(ax: Axes, x: float, top: float, length: float, move: str) -> None:
+    """Draw the arrow from one state down to the next, with its words."""
+    ax.add_patch(_arrow((x, top + 0.06), (x, top + length - 0.06)))
+    y = top + length / 2
+    draw_text(ax, x + 0.14, y, move, ha="left", va="center_baseline", fontsize=NAME)
+
+
+def _draw_matrix(
     ax: Axes,
-    left: float,
-    top: float,
-    cell: float,
+    corner: Point,
+    width: float,
     matrix: Matrix,
     origin: int | str | None,
     start: list[list[float]],
 ) -> None:
-    """Draw what one rank holds, outlines where that is nothing; without an origin, a value has that
-    which it had.
+    """Draw what one rank holds; a cell is an outline where the rank holds nothing.
+
+    Args:
+        corner: the upper left one.
+        width: of a cell.
+        origin: whose colour the values have; None for that of the rank that had a value at `start`.
+        start: by rank, the values in the state where the arrows begin.
     """
-    for line, row in enumerate(matrix):
-        for place, value in enumerate(row):
-            x, y = left + place * cell, top + line * HIGH
+    left, top = corner
+    for row, values in enumerate(matrix):
+        for column, value in enumerate(values):
+            x = left + column * width
+            y = top + row * HIGH
             if value is None:
-                look = {"facecolor": "none", "edgecolor": INK, "linewidth": 0.5, "alpha": 0.6}
-                ax.add_patch(Rectangle((x + 0.02, y + 0.02), cell - 0.04, HIGH - 0.04, **look))
-            else:
-                kind = cells.trace(value, start) if origin is None else cells.Cell(value, origin)
-                cells.draw_cell(ax, x + 0.01, y + 0.01, cell - 0.02, HIGH - 0.02, kind, SIZE)
+                hole = Rectangle(
+                    (x + 0.02, y + 0.02),
+                    width - 0.04,
+                    HIGH - 0.04,
+                    facecolor="none",
+                    edgecolor=INK,
+                    linewidth=0.5,
+                    alpha=0.6,
+                )
+                ax.add_patch(hole)
+                continue
+            cell = cells.trace(value, start) if origin is None else cells.Cell(value, origin)
+            cells.draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SIZE)
 
 
 def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
-    """Draw how the weights of layers are cut: each as its rectangle, outputs downwards, in the
-    colours of the ranks.
+    """Draw how the weights of layers are cut: rectangles in the ranks' colours, outputs downwards.
 
     Args:
         layers: in the order in which they are called: a name, the shape of the weight, and the
@@ -246,53 +306,70 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         marks: by the name of a layer, what is called behind it, in one or more lines.
         title: what is shown.
     """
-    scale = TALL / max(side for _, shape, _ in layers for side in shape)
+    scale = TALL / max(chain.from_iterable(shape for _, shape, _ in layers))
     sizes = {name: " x ".join(map(str, shape)) for name, shape, _ in layers}
-    wide = {name: max(0.12, shape[1] * scale if len(shape) > 1 else 0) for name, shape, _ in layers}
-    columns = {
-        name: max(wide[name], text_width(sizes[name], SIZE), text_width(name, NAME))
-        for name in sizes
-    }
-    words = {name: marks.get(name, "").splitlines() for name in sizes}
-    gaps = {
-        name: 0.28 + max((text_width(line, SIZE) for line in words[name]), default=0)
-        for name in sizes
-    }
+    widths = {name: _width_of_weight(shape, scale) for name, shape, _ in layers}
+    columns = {}
+    gaps = {}
+    for name in sizes:
+        columns[name] = max(widths[name], text_width(sizes[name], SIZE), text_width(name, NAME))
+        words = marks.get(name, "").splitlines()
+        gaps[name] = 0.28 + max((text_width(line, SIZE) for line in words), default=0)
     figure, ax = cells.canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
-    left, middle = 0.0, 0.26 + TALL / 2
+    left = 0.0
+    middle = 0.26 + TALL / 2
     for name, shape, dim in layers:
         high = shape[0] * scale
-        x, y = left + (columns[name] - wide[name]) / 2, middle - high / 2
+        x = left + (columns[name] - widths[name]) / 2
+        y = middle - high / 2
         draw_text(ax, left + columns[name] / 2, y - 0.16, name, fontsize=NAME)
         draw_text(ax, left + columns[name] / 2, y + high + 0.16, sizes[name], fontsize=SIZE)
-        across, down = (
-            (wide[name] / n if dim == 1 else wide[name]),
-            (high / n if dim == 0 else high),
-        )
-        for rank in range(1 if dim is None else n):
-            look = {
-                "facecolor": FAINT if dim is None else rank_color(rank),
-                "edgecolor": "#FFFFFF",
-                "linewidth": 0.6,
-            }
-            corner = x + rank * across * (dim == 1), y + rank * down * (dim == 0)
-            ax.add_patch(Rectangle(corner, across, down, **look))
-        start, left = left + columns[name], left + columns[name] + gaps[name]
-        draw_text(
-            ax, (start + left) / 2, middle - 0.08, marks.get(name, ""), va="bottom", fontsize=SIZE
-        )
-        ax.add_patch(FancyArrowPatch((start + 0.05, middle), (left - 0.05, middle), **ARROW))
-    place = 0.0
-    for name, color in [
-        *((f"rank {rank}", rank_color(rank)) for rank in range(n)),
-        ("every rank", FAINT),
-    ]:
-        ax.add_patch(Rectangle((place, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))
-        draw_text(
-            ax, place + 0.2, TALL + 0.87, name, ha="left", va="center_baseline", fontsize=SIZE
-        )
-        place += text_width(name, SIZE) + 0.5
+        _draw_weight(ax, (x, y), (widths[name], high), dim, n)
+        start = left + columns[name]
+        left += columns[name] + gaps[name]
+        above = middle - 0.08
+        draw_text(ax, (start + left) / 2, above, marks.get(name, ""), va="bottom", fontsize=SIZE)
+        ax.add_patch(_arrow((start + 0.05, middle), (left - 0.05, middle)))
+    _draw_owners(ax, n)
     return figure
+
+
+def _width_of_weight(shape: tuple[int, ...], scale: float) -> float:
+    """The width of a weight of this shape; a vector is a narrow column."""
+    return max(0.12, shape[1] * scale if len(shape) > 1 else 0)
+
+
+def _draw_weight(
+    ax: Axes, corner: Point, size: tuple[float, float], dim: int | None, n: int
+) -> None:
+    """Draw a weight in n parts along a dimension, or as one part that every rank has."""
+    x, y = corner
+    width, height = size
+    if dim is None:
+        _draw_part(ax, x, y, width, height, FAINT)
+    elif dim == 0:
+        for rank in range(n):
+            _draw_part(ax, x, y + rank * (height / n), width, height / n, rank_color(rank))
+    else:
+        for rank in range(n):
+            _draw_part(ax, x + rank * (width / n), y, width / n, height, rank_color(rank))
+
+
+def _draw_part(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
+    part = Rectangle((x, y), width, height, facecolor=color, edgecolor="#FFFFFF", linewidth=0.6)
+    ax.add_patch(part)
+
+
+def _draw_owners(ax: Axes, n: int) -> None:
+    """Draw below the weights which colour is whose."""
+    owners = {f"rank {rank}": rank_color(rank) for rank in range(n)}
+    owners["every rank"] = FAINT
+    x = 0.0
+    for name, color in owners.items():
+        ax.add_patch(Rectangle((x, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))
+        y = TALL + 0.87
+        draw_text(ax, x + 0.2, y, name, ha="left", va="center_baseline", fontsize=SIZE)
+        x += text_width(name, SIZE) + 0.5
 
 
 def mesh(
@@ -307,26 +384,27 @@ def mesh(
         title: what is shown.
     """
     lines = [words.splitlines() for _, words in groups]
-    across = max(text_width(line, SIZE) for own in lines for line in own) + 0.9
+    widest = max(text_width(line, SIZE) for line in chain.from_iterable(lines))
+    across = widest + 0.9
     deep = 0.2 * max(map(len, lines)) + 0.9
-    figure, ax = cells.canvas(across * shape[1], deep * (shape[0] - 1) + 0.9, title)
-    grid = [divmod(rank, shape[1]) for rank in range(shape[0] * shape[1])]
-    places = [(0.4 + across * column, 0.5 + deep * row) for row, column in grid]
+    rows, columns = shape
+    figure, ax = cells.canvas(across * columns, deep * (rows - 1) + 0.9, title)
+    places = []
+    for rank in range(rows * columns):
+        row, column = divmod(rank, columns)
+        places.append((0.4 + across * column, 0.5 + deep * row))
     for ranks, words in groups:
-        (x, y), (right, low) = places[ranks[0]], places[ranks[-1]]
-        ax.plot(
-            [x, right],
-            [y, low],
-            color=INK,
-            linewidth=2,
-            zorder=0,
-            linestyle="-" if y == low else (0, (4, 2)),
-        )
-        if y == low:
+        x, y = places[ranks[0]]
+        right, low = places[ranks[-1]]
+        in_row = y == low
+        dashes: Any = "-" if in_row else (0, (4, 2))
+        ax.plot([x, right], [y, low], color=INK, linewidth=2, zorder=0, linestyle=dashes)
+        if in_row:
             draw_text(ax, (x + right) / 2, y - 0.07, words, va="bottom", fontsize=SIZE)
         else:
             draw_text(ax, x + 0.1, (y + low) / 2, words, ha="left", fontsize=SIZE)
     for rank, (x, y) in enumerate(places):
-        ax.add_patch(Circle((x, y), 0.25, facecolor=rank_color(rank), edgecolor="none"))
-        draw_text(ax, x, y, str(rank), color=text_color(rank_color(rank)), va="center_baseline")
+        color = rank_color(rank)
+        ax.add_patch(Circle((x, y), 0.25, facecolor=color, edgecolor="none"))
+        draw_text(ax, x, y, str(rank), color=text_color(color), va="center_baseline")
     return figure
