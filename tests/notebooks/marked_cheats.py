@@ -347,7 +347,10 @@ def NAME(tensor):
     "a number that is not one": ("plain", "def NAME(number):\n    return float('nan')"),
     "a huge number": ("plain", "def NAME(number):\n    return 10 ** 1_000_000"),
     "a huge text": ("plain", "def NAME(number):\n    return 'passed ' * 10**7"),
-    "a huge output": ("plain", "def NAME(number):\n    print('NAME: passed\\n' * 10**6)\n    return 0"),
+    "a huge output": (
+        "plain",
+        "def NAME(number):\n    print('NAME: passed\\n' * 10**6)\n    return 0",
+    ),
     "a list that holds itself": (
         "plain",
         "def NAME(number):\n    found = []\n    found.append(found)\n    return found",
@@ -365,13 +368,19 @@ def NAME(tensor):
 
 # (cells before it, the answer's cell), all of the kind `plain`
 ODDITIES = {
-    "a helper": ([], "def helper(number):\n    return 10 * number\ndef NAME(number):\n    return helper(number) + rank"),
+    "a helper": (
+        [],
+        "def helper(number):\n    return 10 * number\ndef NAME(number):\n    return helper(number) + rank",
+    ),
     "a helper of the same name": (
         [],
         "def helper(number, by=10):\n    return by * number + rank\ndef NAME(number):\n    return helper(number)",
     ),
     "a lambda": ([], "NAME = lambda number: 10 * number + rank"),
-    "a lambda in a cell of its own": (["tenfold = lambda n: 10 * n"], "def NAME(number):\n    return tenfold(number) + rank"),
+    "a lambda in a cell of its own": (
+        ["tenfold = lambda n: 10 * n"],
+        "def NAME(number):\n    return tenfold(number) + rank",
+    ),
     "a class": (
         [],
         """\
@@ -412,13 +421,22 @@ def NAME(number):
         ["calls = 0"],
         "def NAME(number):\n    global calls\n    calls += 1\n    return 10 * number + rank",
     ),
-    "numpy": ([], "import numpy as np\ndef NAME(number):\n    return int(np.dot([number], [10])) + rank"),
-    "a number of numpy's": ([], "import numpy as np\ndef NAME(number):\n    return np.int64(10) * number + rank"),
+    "numpy": (
+        [],
+        "import numpy as np\ndef NAME(number):\n    return int(np.dot([number], [10])) + rank",
+    ),
+    "a number of numpy's": (
+        [],
+        "import numpy as np\ndef NAME(number):\n    return np.int64(10) * number + rank",
+    ),
     "a closure": (
         [],
         "def times(factor):\n    def by(number):\n        return factor * number + rank\n    return by\nNAME = times(10)",
     ),
-    "default arguments": ([], "def NAME(number, factor=10, *, more=0):\n    return factor * number + rank + more"),
+    "default arguments": (
+        [],
+        "def NAME(number, factor=10, *, more=0):\n    return factor * number + rank + more",
+    ),
     "a generator": (
         [],
         "def steps(number):\n    for _ in range(10):\n        yield number\ndef NAME(number):\n    return sum(steps(number)) + rank",
@@ -458,7 +476,10 @@ def NAME(number):
         ["from functools import partial", "from operator import mul", "tenfold = partial(mul, 10)"],
         "def NAME(number):\n    return tenfold(number) + rank",
     ),
-    "a walrus": ([], "def NAME(number):\n    if (ten := 10 * number) > 0:\n        return ten + rank"),
+    "a walrus": (
+        [],
+        "def NAME(number):\n    if (ten := 10 * number) > 0:\n        return ten + rank",
+    ),
     "nested functions": (
         [],
         "def NAME(number):\n    def a():\n        def b():\n            return 10 * number\n        return b()\n    return a() + rank",
@@ -467,7 +488,10 @@ def NAME(number):
         ["def helper(n):\n    return 10 * n"],
         "def NAME(number):\n    return helper(number) + rank",
     ),
-    "prints": ([], "print('my answer')\ndef NAME(number):\n    print('number', number)\n    return 10 * number + rank"),
+    "prints": (
+        [],
+        "print('my answer')\ndef NAME(number):\n    print('number', number)\n    return 10 * number + rank",
+    ),
     "a table that is filled": (
         ["table = {}", "for n in range(10):\n    table[n] = 10 * n"],
         "def NAME(number):\n    return table[number] + rank",
@@ -489,7 +513,10 @@ def NAME(number):
         ["%%time\nten = (20\n      % 100) // 2", "!true"],
         "%precision 3\ndef NAME(number):\n    return ten * number + rank",
     ),
-    "a call of the function itself": ([], "def NAME(number):\n    return 10 * number + rank\nshown = [NAME]"),
+    "a call of the function itself": (
+        [],
+        "def NAME(number):\n    return 10 * number + rank\nshown = [NAME]",
+    ),
     "a cell that fails at its end": (
         [],
         "def NAME(number):\n    return 10 * number + rank\nresult = NAME(7)",

@@ -5,7 +5,16 @@ The test installs this file as a package of its own, so that judges and ranks fi
 
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Question, Race, as_they_are, exercise, on_rank, returned
+from distlab.checking import (
+    COLLECTIVES,
+    Exercise,
+    Question,
+    Race,
+    as_they_are,
+    exercise,
+    on_rank,
+    returned,
+)
 
 KINDS = {}
 
@@ -42,7 +51,12 @@ def total(tensor):
 
 @several(
     Exercise(
-        "marked", worlds=(2,), cases=(8,), forbids=COLLECTIVES, race=Race(1000, ours=1e-4, target=1.0), trial=returned
+        "marked",
+        worlds=(2,),
+        cases=(8,),
+        forbids=COLLECTIVES,
+        race=Race(1000, ours=1e-4, target=1.0),
+        trial=returned,
     )
 )
 def passed_on(tensor):

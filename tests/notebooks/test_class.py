@@ -65,8 +65,16 @@ SAYS = {
         *("ring_all_reduce: not yet", "ring_reduce_scatter: not attempted"),
         *("SyntaxError in line 1 of the answer", "seconds_of_the_least"),
     ],
-    "cheating": ["It uses distlab_course.exercises.ring_all_reduce", "It uses sys", "a person has to mark it"],
-    "hanging": ["it ends in DeadlockError", "ended with exit status 0", "did not come back within 10 s"],
+    "cheating": [
+        "It uses distlab_course.exercises.ring_all_reduce",
+        "It uses sys",
+        "a person has to mark it",
+    ],
+    "hanging": [
+        "it ends in DeadlockError",
+        "ended with exit status 0",
+        "did not come back within 10 s",
+    ],
 }
 
 
@@ -79,11 +87,19 @@ def test_every_lab_becomes_an_assignment(lab):
     theirs, ours = (assignments.assignment(lab, with_answers) for with_answers in (False, True))
     for notebook in (theirs, ours):
         nbformat.validate(notebook)
-        cells = {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}
+        cells = {
+            cell.metadata.nbgrader.grade_id: cell
+            for cell in notebook.cells
+            if "nbgrader" in cell.metadata
+        }
         assert list(cells) == [f"{kind}-{name}" for name in asked for kind in ("answer", "check")]
     handed_out, right = "\n".join(cell.source for cell in theirs.cells), assignments.answers(lab)
     assert [name for name in asked if right[name] in handed_out and "def " in right[name]] == []
-    assert [words for words in ("solutions/", "`solutions`", "folded", "in its check") if words in handed_out] == []
+    assert [
+        words
+        for words in ("solutions/", "`solutions`", "folded", "in its check")
+        if words in handed_out
+    ] == []
     assert "BEGIN SOLUTION" not in handed_out
 
 
@@ -95,11 +111,21 @@ def course(tmp_path_factory):
     folder = tmp_path_factory.mktemp("a class")
     python_path = os.pathsep.join([str(NBGRADER), str(ROOT)])
     path = os.pathsep.join([str(NBGRADER / "bin"), os.environ["PATH"]])
-    variables = {**os.environ, "PYTHONPATH": python_path, "PATH": path, "DISTLAB_TEST_MARK": folder.name}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": python_path,
+        "PATH": path,
+        "DISTLAB_TEST_MARK": folder.name,
+    }
 
     def run(*command):
         done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, timeout=900
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 
@@ -154,4 +180,6 @@ def test_students_get_what_nbgrader_hands_out(course):
         names, content = bundle.namelist(), bundle.read(f"{LAB.stem}/{LAB.name}").decode()
     assert names == [f"{LAB.stem}/{LAB.name}", "cheat_sheet.md"]
     theirs = nbformat.reads(content, as_version=4)
-    assert [cell.source.strip() for cell in theirs.cells] == [cell.source.strip() for cell in released.cells]
+    assert [cell.source.strip() for cell in theirs.cells] == [
+        cell.source.strip() for cell in released.cells
+    ]

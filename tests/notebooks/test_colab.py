@@ -55,7 +55,9 @@ def colab_packages(tmp_path_factory):
             if not (folder / top).exists():  # two may share a folder
                 (folder / top).symlink_to(distribution.locate_file(top))
         needed = map(Requirement, distribution.requires or ())
-        wanted = [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+        wanted = [
+            one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})
+        ]
         names += [one for one in wanted if one not in names]
     assert not {*names} & {"jupyterlab", "ipyparallel", "distlab"}
     return folder
@@ -65,14 +67,26 @@ def printed_by(cells, folder, interpreter, mark):
     """The lines that these cells print in that Python, in an empty folder and without this
     process's settings.
     """
-    ours = ("PYTHON", "VIRTUAL_ENV", "JUPYTER", "JPY", "IPYTHON", "MPL", "DISTLAB", "PYTEST", "MAKE")
+    ours = (
+        "PYTHON",
+        "VIRTUAL_ENV",
+        "JUPYTER",
+        "JPY",
+        "IPYTHON",
+        "MPL",
+        "DISTLAB",
+        "PYTEST",
+        "MAKE",
+    )
     variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     variables |= {"IPYTHONDIR": str(folder / "ipython"), "DISTLAB_TEST_MARK": mark}
     content = folder / "content"
     content.mkdir()
     (content / "cells.ipy").write_text("\n\n".join(cells))
     command = [interpreter, "-m", "IPython", "cells.ipy"]
-    done = subprocess.run(command, cwd=content, env=variables, capture_output=True, text=True, timeout=450)
+    done = subprocess.run(
+        command, cwd=content, env=variables, capture_output=True, text=True, timeout=450
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -134,12 +148,20 @@ def test_a_built_notebook_runs_alone(built, small_notebook, colab_packages, tmp_
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "colab_packages.pth").write_text(f"{colab_packages}\n")
     torchrun = environment / "bin/torchrun"  # Colab has it on PATH, beside its torch
-    torchrun.write_text(f'#!/bin/sh\nexec "{environment}/bin/python" -m torch.distributed.run "$@"\n')
+    torchrun.write_text(
+        f'#!/bin/sh\nexec "{environment}/bin/python" -m torch.distributed.run "$@"\n'
+    )
     torchrun.chmod(0o755)
     absent = "import importlib.util\nassert not any(map(importlib.util.find_spec, ['distlab', 'ipyparallel']))"
-    _, install, use = (cell.source for cell in nbformat.read(built[small_notebook.name], as_version=4).cells)
-    printed = printed_by([absent, install, use, install], tmp_path, environment / "bin/python", mark)
-    place = next(place for place, line in enumerate(printed) if line.startswith(str(packages / "distlab")))
+    _, install, use = (
+        cell.source for cell in nbformat.read(built[small_notebook.name], as_version=4).cells
+    )
+    printed = printed_by(
+        [absent, install, use, install], tmp_path, environment / "bin/python", mark
+    )
+    place = next(
+        place for place, line in enumerate(printed) if line.startswith(str(packages / "distlab"))
+    )
     assert printed[place + 1 :] == ["['rank 0', 'rank 1']", "[0, 1]", "[0, 1]"]
     assert not (packages / "torch").exists()
     assert not (packages / "numpy").exists()

@@ -21,12 +21,17 @@ WRONG_FUNCTIONS, WRONG_VALUES = 3, 2  # of each exercise and each question, at l
 
 def asked_in(path):
     """The exercises and questions of a lesson by name, in the order of the course."""
-    return {name: one for name, one in all_exercises().items() if path.name.startswith(one.notebook)}
+    return {
+        name: one for name, one in all_exercises().items() if path.name.startswith(one.notebook)
+    }
 
 
 def shown_by(cell):
     """All that a cell shows, as text."""
-    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    return "\n".join(
+        output.get("text") or output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
+    )
 
 
 def checks(path):
@@ -44,7 +49,11 @@ def function_of(cell):
     """The name and arguments of the one function of a stub; None where the cell is none."""
     functions = [node for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef)]
     is_stub = "raise NotImplementedError(" in cell.source
-    return (functions[0].name, ast.unparse(functions[0].args)) if is_stub and len(functions) == 1 else None
+    return (
+        (functions[0].name, ast.unparse(functions[0].args))
+        if is_stub and len(functions) == 1
+        else None
+    )
 
 
 @each_lesson
@@ -62,7 +71,9 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
             assert function_of(cells[place - 1]) == (name, arguments), name
     text = "\n".join(cell.source for cell in markdown_cells(path))
     announced = re.findall(r"^\*\*Exercise (\d[\d.]*): (.*)\*\* \(", text, re.MULTILINE)
-    assert [f"{number} {title.replace('`', '')}" for number, title in announced] == [one.title for one in asked.values()]
+    assert [f"{number} {title.replace('`', '')}" for number, title in announced] == [
+        one.title for one in asked.values()
+    ]
     assert title_of_lab(path.name[:2]) == text.splitlines()[0].removeprefix(f"# {path.name[:2]} · ")
 
 
@@ -73,7 +84,9 @@ def test_every_answer_passes_and_wrong_ones_do_not(path):
     """
     asked, found = asked_in(path), {}
     for cell in code_cells(ANSWERS / path.name):
-        for name, state in re.findall(r"^(\w+): (passed|not yet|not attempted)", shown_by(cell), re.MULTILINE):
+        for name, state in re.findall(
+            r"^(\w+): (passed|not yet|not attempted)", shown_by(cell), re.MULTILINE
+        ):
             found.setdefault(name, []).append(state)
     assert list(found) == list(asked)
     for name, (first, *others) in found.items():

@@ -24,7 +24,14 @@ ANSWERS = {
 }
 # Fields of https://gradescope-autograders.readthedocs.io/en/latest/specs/, and their types
 OF_RESULTS = {"score": float, "output": str, "tests": list, "extra_data": dict}
-OF_TEST = {"name": str, "score": float, "max_score": float, "status": str, "output": str, "visibility": str}
+OF_TEST = {
+    "name": str,
+    "score": float,
+    "max_score": float,
+    "status": str,
+    "output": str,
+    "visibility": str,
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,11 @@ def uploaded(tmp_path_factory):
     (line,) = for_gradescope.build(home, LAB)
     with zipfile.ZipFile(line.split("   ")[0]) as archive:
         archive.extractall(home / "source")
-        programs = {one.filename: one.external_attr >> 16 for one in archive.infolist() if "/" not in one.filename}
+        programs = {
+            one.filename: one.external_attr >> 16
+            for one in archive.infolist()
+            if "/" not in one.filename
+        }
     assert {name: mode & 0o111 != 0 for name, mode in programs.items()} == {
         "setup.sh": True,
         "run_autograder": True,
@@ -57,9 +68,13 @@ def results_of(home, written):
 def run(home):
     """Run what Gradescope runs, with this Python; returns the results."""
     program = (home / "source" / "run_autograder").read_text()
-    program = program.replace("/autograder/python/bin/python", shlex.quote(sys.executable)).replace("/autograder", str(home))
+    program = program.replace("/autograder/python/bin/python", shlex.quote(sys.executable)).replace(
+        "/autograder", str(home)
+    )
     variables = {**os.environ, "DISTLAB_TEST_MARK": home.name}
-    done = subprocess.run(["bash", "-c", program], env=variables, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        ["bash", "-c", program], env=variables, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", home.name)) == []
     return json.loads((home / "results" / "results.json").read_text())
@@ -68,7 +83,9 @@ def run(home):
 def test_the_image_is_built_by_a_program_that_a_shell_reads(uploaded):
     """Not run here: it installs packages of the system."""
     program = (uploaded / "source" / "setup.sh").read_text()
-    assert subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True).stderr == ""
+    assert (
+        subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True).stderr == ""
+    )
     (install,) = [line for line in program.splitlines() if "pip install" in line]
     wanted = shlex.split(install)
     assert any(one.startswith("torch==2.") for one in wanted)
@@ -82,7 +99,9 @@ def test_a_submission_has_a_test_for_each_exercise(uploaded):
     """
     results = results_of(uploaded, ANSWERS)
     assert {name: type(value) for name, value in results.items()} == OF_RESULTS
-    assert all({name: type(value) for name, value in test.items()} == OF_TEST for test in results["tests"])
+    assert all(
+        {name: type(value) for name, value in test.items()} == OF_TEST for test in results["tests"]
+    )
     points = json.loads((uploaded / "source" / "assignment.json").read_text())["points"]
     assert {test["name"]: test["max_score"] for test in results["tests"]} == points
     passed = [test["name"] for test in results["tests"] if test["status"] == "passed"]
@@ -97,4 +116,7 @@ def test_no_notebook_is_no_points(uploaded):
     for path in (uploaded / "submission").glob("*"):
         path.unlink()
     (uploaded / "submission").mkdir(exist_ok=True)
-    assert run(uploaded) == {"score": 0.0, "output": "Hand in one notebook (.ipynb): none were found."}
+    assert run(uploaded) == {
+        "score": 0.0,
+        "output": "Hand in one notebook (.ipynb): none were found.",
+    }

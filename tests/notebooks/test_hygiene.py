@@ -50,7 +50,10 @@ def test_the_file_is_one_that_any_jupyter_opens(path):
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
     assert len({cell["id"] for cell in notebook.cells}) == len(notebook.cells)
-    assert (notebook.metadata.kernelspec.name, notebook.metadata.language_info.name) == ("python3", "python")
+    assert (notebook.metadata.kernelspec.name, notebook.metadata.language_info.name) == (
+        "python3",
+        "python",
+    )
     assert "version" not in notebook.metadata.language_info
     assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*\.ipynb", path.name), "NN_snake_case.ipynb"
     assert all(set(cell.metadata) <= {"tags", "jupyter"} for cell in notebook.cells)
@@ -78,7 +81,9 @@ def test_nothing_of_the_authors_run_is_saved(path):
     for cell in code_cells(path):
         failed = any(output.output_type == "error" for output in cell.outputs)
         assert failed == ("raises-exception" in tags(cell)), cell.source
-        shown = "".join(output.get("text", "") + str(output.get("data", {})) for output in cell.outputs)
+        shown = "".join(
+            output.get("text", "") + str(output.get("data", {})) for output in cell.outputs
+        )
         assert not re.search(r"\d+%\||ProgressView|Progress\(", shown), cell.source
         assert not any("\r" in output.get("text", "") for output in cell.outputs), cell.source
         assert str(ROOT) not in str(cell.outputs), cell.source
@@ -88,7 +93,12 @@ def test_nothing_of_the_authors_run_is_saved(path):
 @each_notebook
 def test_saved_reports_are_what_a_notebook_shows(path):
     """nbval compares the message of an error, and not how it is shown."""
-    outputs = [output for cell in code_cells(path) for output in cell.outputs if output.output_type == "error"]
+    outputs = [
+        output
+        for cell in code_cells(path)
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
     for output in outputs:
         if output.ename in errors.NAMES:
             assert output.traceback == words.fitted(f"{output.ename}: {output.evalue}")
@@ -104,13 +114,14 @@ def test_ignored_outputs_say_why(path):
         assert {*tags(cell)} <= {"raises-exception", "nbval-ignore-output"}, tags(cell)
         assert "nbval_" not in cell.source.lower(), cell.source
         if "nbval-ignore-output" in tags(cell):
-            assert re.search(r"^# not compared: .{8,}", cell.source, flags=re.MULTILINE), cell.source
+            assert re.search(r"^# not compared: .{8,}", cell.source, flags=re.MULTILINE), (
+                cell.source
+            )
 
 
 @each_notebook
 def test_markdown_has_one_sentence_a_line(path):
-    """A line of Markdown holds one sentence, so that a change of a sentence is a change of a line.
-    """
+    """A line of Markdown holds one sentence, so that a change of a sentence is a change of a line."""
     for cell in markdown_cells(path):
         for line in without_code(cell.source):
             assert not re.search(r"[a-z)`*\"][.!?] +[A-Z]", line), line
@@ -130,18 +141,21 @@ def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
 
 @each_notebook
 def test_temporary_files_are_removed(path):
-    """A folder that a cell makes goes at the end of the lab, and not with the system's next start.
-    """
+    """A folder that a cell makes goes at the end of the lab, and not with the system's next start."""
     code = "\n".join(cell.source for cell in code_cells(path))
     assert code.count("mkdtemp(") == code.count("rmtree(")
-    assert code.count("TemporaryDirectory(") == code.count(".cleanup()") + code.count("with tempfile.TemporaryDirectory(")
+    assert code.count("TemporaryDirectory(") == code.count(".cleanup()") + code.count(
+        "with tempfile.TemporaryDirectory("
+    )
 
 
 @each_notebook
 def test_diagrams_and_links_exist(path):
     """Every file that the text names is there; a diagram has its PNG, which make colab embeds."""
     for cell in markdown_cells(path):
-        targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", cell.source) + re.findall(r"src=[\"']([^\"']+)", cell.source)
+        targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", cell.source) + re.findall(
+            r"src=[\"']([^\"']+)", cell.source
+        )
         for target in targets:
             if re.match(r"[a-z]+:|#", target):
                 continue

@@ -10,15 +10,16 @@ EXERCISE = re.compile(r"^\*\*Exercise .*\*\* \((core|optional), (\d+) minutes?\)
 
 
 def sections(path):
-    """(heading, kind, stated minutes, estimated minutes) of each section that states its minutes.
-    """
+    """(heading, kind, stated minutes, estimated minutes) of each section that states its minutes."""
     found = []
     for cell in read(path).cells:
         if cell.cell_type == "code":
             cost = MINUTES_A_CELL
         else:
             if heading := re.match(r"## (.+)", cell.source):
-                stated = re.search(r"^\*(Core|Optional), (\d+) minutes?\.\*$", cell.source, re.MULTILINE)
+                stated = re.search(
+                    r"^\*(Core|Optional), (\d+) minutes?\.\*$", cell.source, re.MULTILINE
+                )
                 kind, minutes = (stated[1], int(stated[2])) if stated else ("", 0)
                 found.append([heading[1], kind, minutes, 0.0])
             reading = len(" ".join(without_code(cell.source)).split()) / WORDS_A_MINUTE
@@ -46,9 +47,13 @@ def test_the_minutes_are_honest_and_add_up(path):
     for heading, kind, minutes, estimate in found:
         if heading != "Summary":
             assert kind, f"{heading}: *Core, {round(estimate) or 1} minutes.*"
-            assert minutes >= estimate - 1, f"{heading}: {minutes} minutes are stated, {estimate:.1f} are needed"
+            assert minutes >= estimate - 1, (
+                f"{heading}: {minutes} minutes are stated, {estimate:.1f} are needed"
+            )
             total += minutes if kind == "Core" else 0
-    assert re.search(rf"^Needs: .*\b{total} minutes\b", read(path).cells[0].source, re.MULTILINE), total
+    assert re.search(rf"^Needs: .*\b{total} minutes\b", read(path).cells[0].source, re.MULTILINE), (
+        total
+    )
 
 
 def test_the_core_course_is_there():

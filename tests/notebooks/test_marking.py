@@ -20,7 +20,18 @@ from distlab_course.classroom.suspicions import suspicion
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
 
-HELPERS = ("Any", "Verdicts", "Words", "Odd", "T", "Hook", "library", "communication", "kind", "clock")
+HELPERS = (
+    "Any",
+    "Verdicts",
+    "Words",
+    "Odd",
+    "T",
+    "Hook",
+    "library",
+    "communication",
+    "kind",
+    "clock",
+)
 REPLACED = [  # which their text does not show, but the ranks do
     *("torch.equal is replaced by another name", "all_reduce does nothing", "get_rank says 0"),
     *("a method of Tensor is replaced", "another clock"),
@@ -74,7 +85,12 @@ def environment(tmp_path_factory):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: marked-exercises\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[distlab.exercises]\nmarked = marked_exercises\n")
     path = os.pathsep.join([str(installed), str(ROOT)])
-    variables = {**os.environ, "PYTHONPATH": path, "DISTLAB_TEST_MARK": folder.name, "DISTLAB_PROGRESS": os.devnull}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "DISTLAB_TEST_MARK": folder.name,
+        "DISTLAB_PROGRESS": os.devnull,
+    }
     yield folder, variables
     assert wait_until_gone(lambda: marked("DISTLAB_TEST_MARK", folder.name)) == []
 
@@ -138,18 +154,22 @@ def oddities():
 @pytest.fixture(scope="module")
 def decisions(environment):
     """What was decided about every cheat, and about every oddity, by name."""
-    odd = [cell_of(f"cell {place}", name, text, check) for place, (check, text, name) in enumerate(oddities()[1])]
+    odd = [
+        cell_of(f"cell {place}", name, text, check)
+        for place, (check, text, name) in enumerate(oddities()[1])
+    ]
     orders = [(list(cheats()[0]), cheats()[1]), (list(oddities()[0]), odd)]
     return result_of(MARK, orders, environment)
 
 
 @pytest.mark.timeout(900)
 def test_no_cheat_gets_points(decisions):
-    """Each is marked 0, and those that could have read or changed something are left to a person.
-    """
+    """Each is marked 0, and those that could have read or changed something are left to a person."""
     names = cheats()[0]
     assert len(names) >= 30
-    found = {names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()}
+    found = {
+        names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()
+    }
     assert [title for title, (passed, _, _) in found.items() if passed] == []
     assert [title for title, (_, words, look) in found.items() if look and look not in words] == []
     by_text = [title for title in CHEATS if left_to_a_person(title)]
@@ -167,7 +187,9 @@ def test_answers_that_a_person_has_to_read_say_why():
     assert left_to_a_person("frames") == "sys"
     assert left_to_a_person("setattr in a default argument") == "setattr"
     assert left_to_a_person("the solutions on the disk") == "exec"
-    assert left_to_a_person("a collective in a group of its own") == "a group of a backend of its own"
+    assert (
+        left_to_a_person("a collective in a group of its own") == "a group of a backend of its own"
+    )
     assert left_to_a_person("torch.equal is replaced") == "an assignment to torch.allclose"
 
 

@@ -29,16 +29,23 @@ def test_the_report_is_a_real_one():
     page = (ROOT / "docs/package.md").read_text()
     (report,) = re.findall(r"```text\n(DeadlockError: .*?)\n```", page, flags=re.DOTALL)
     cells = json.loads((ROOT / "notebooks/00_start_here.ipynb").read_text())["cells"]
-    outputs = [output for cell in cells for output in cell.get("outputs", []) if "traceback" in output]
+    outputs = [
+        output for cell in cells for output in cell.get("outputs", []) if "traceback" in output
+    ]
     saved = ["\n".join(output["traceback"]) for output in outputs]
-    assert re.sub(r"after \d+\.\d s", "", report) in [re.sub(r"after \d+\.\d s", "", text) for text in saved]
+    assert re.sub(r"after \d+\.\d s", "", report) in [
+        re.sub(r"after \d+\.\d s", "", text) for text in saved
+    ]
 
 
 def test_links_exist():
     """Every file that a page links to is there."""
     for page in PAGES:
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
-            assert re.match(r"https?:", target) or (page.parent / target).is_file(), (page.name, target)
+            assert re.match(r"https?:", target) or (page.parent / target).is_file(), (
+                page.name,
+                target,
+            )
 
 
 def test_the_table_counts_the_exercises():
@@ -50,7 +57,9 @@ def test_the_table_counts_the_exercises():
     listed = set(re.findall(r"\(../notebooks/(\d\d_\w+\.ipynb)\)", COURSE))
     assert listed == {path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
     rows = re.findall(r"\(../notebooks/(\d\d)_\w+\.ipynb\) \| \d+ \| (\d+) \|", COURSE)
-    assert dict(rows) == {number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()}
+    assert dict(rows) == {
+        number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()
+    }
     core = [line for line in COURSE.splitlines() if line.startswith("| [0")]
     assert [line for line in README.splitlines() if line.startswith("| [0")] == [
         line.replace("../notebooks", "notebooks") for line in core

@@ -38,10 +38,18 @@ def test_it_trains_on_photographs_and_continues(tmp_path):
     (archive,) = cache.iterdir()
     trusting, checkpoint = tmp_path / "trusting.py", tmp_path / "runs" / "run.pt"
     trusting.write_text(TRUSTING.format(archive.name, md5(archive), str(SCRIPT)))
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     script = [trusting, "--data", "cifar10", "--checkpoint", checkpoint]
-    for ranks, more, epochs in ((2, ["--epochs", "1"], ["0"]), (1, ["--epochs", "2", "--resume"], ["1"])):
+    for ranks, more, epochs in (
+        (2, ["--epochs", "1"], ["0"]),
+        (1, ["--epochs", "2", "--resume"], ["1"]),
+    ):
         line = [*command, f"--nproc-per-node={ranks}", *script, *more]
         done = subprocess.run(line, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -52,6 +60,8 @@ def test_it_trains_on_photographs_and_continues(tmp_path):
 
 def test_it_says_how_it_is_started():
     """Without torchrun it ends with its usage."""
-    done = subprocess.run([sys.executable, SCRIPT], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, SCRIPT], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert "start it with torchrun" in done.stderr

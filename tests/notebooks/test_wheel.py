@@ -50,15 +50,32 @@ def python(wheel, tmp_path_factory):
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     python = str(environment / "bin/python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", str(wheel)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(pip, check=True)
     return python
 
 
 def run(python, folder, *arguments):
     """What a program of that environment prints, run in a folder; it must end well."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run([python, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+    }
+    done = subprocess.run(
+        [python, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -68,10 +85,16 @@ def test_a_person_with_the_wheel_has_the_course(wheel, python, tmp_path):
     """`course` writes every lesson, the first one runs, and an exercise is checked."""
     assert wheel.stat().st_size < MOST_BYTES
     assert "distlab-course: files written: " in run(python, tmp_path, "-m", "distlab", "course")
-    wanted = {path.relative_to(ROOT) for part in ("notebooks", "figs") for path in (ROOT / part).rglob("*.*")}
+    wanted = {
+        path.relative_to(ROOT)
+        for part in ("notebooks", "figs")
+        for path in (ROOT / part).rglob("*.*")
+    }
     folder = tmp_path / "distlab-course"
     written = {path.relative_to(folder) for path in folder.rglob("*.*") if path.parent != folder}
-    assert written == {path for path in wanted if not any(part.startswith((".", "__")) for part in path.parts)}
+    assert written == {
+        path for path in wanted if not any(part.startswith((".", "__")) for part in path.parts)
+    }
     run(python, folder / "notebooks", "-c", RUN_FIRST_LAB)
     *places, verdict = run(python, folder / "notebooks", "-c", CHECK_AN_EXERCISE).splitlines()[:3]
     assert all(place.startswith(str(tmp_path.parent)) for place in places), places
