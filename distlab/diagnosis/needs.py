@@ -1,9 +1,50 @@
-"""Why a rank that waits cannot go on.
+"""A rank that waits, with its call, and what it needs to go on.
 
-Plain data. Made by proof.py and by the two files with its rules for messages and for new groups.
+Plain data, which never travels. Made on the notebook's kernel by proof.py and its rules for
+messages and new groups (point_to_point.py, new_groups.py); read by report.py and cell.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from distlab.wire.messages import CallRecord, RankStatus
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A rank, or one of its threads, that waits in a call.
+
+    A status has a call only where something waits. Whoever needs the call asks `waiting` or
+    `waiting_ranks` once, and then has both.
+
+    Attributes:
+        state: the status.
+        call: the call in it.
+    """
+
+    state: RankStatus
+    call: CallRecord
+
+    @property
+    def rank(self) -> int:
+        """The rank that waits."""
+        return self.state.rank
+
+
+def waiting(state: RankStatus) -> Waiting | None:
+    """The status with its call, or None if nothing waits there."""
+    if state.call is None:
+        return None
+    return Waiting(state, state.call)
+
+
+def waiting_ranks(states: Mapping[int, RankStatus]) -> dict[int, Waiting]:
+    """The ranks that wait in a call, by rank, in the order of `states`."""
+    found = {}
+    for rank, state in states.items():
+        if state.call is not None:
+            found[rank] = Waiting(state, state.call)
+    return found
 
 
 @dataclass(frozen=True)
@@ -11,8 +52,8 @@ class Need:
     """What a waiting rank needs.
 
     Attributes:
-        ranks: all or any of them.
-        clash: why that can never happen, a sentence.
+        ranks: the ranks of which it needs all or any, as its call says.
+        clash: a sentence that says why it can never get it; "" if it only has to come.
     """
 
     ranks: tuple[int, ...] = ()

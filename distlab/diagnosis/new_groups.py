@@ -6,97 +6,122 @@ Pure functions. Runs on the notebook's kernel, called by proof.py and cell.py; o
 from collections.abc import Mapping, Sequence
 
 from distlab.diagnosis.matching import by_value
-from distlab.diagnosis.needs import Need
+from distlab.diagnosis.needs import Need, Waiting
 from distlab.wire.messages import NewGroup, RankStatus
 from distlab.words import grouped, rank_list
 
 RULE_OF_GROUPS = (
     "every rank must call new_group, even for a group that it is not in, and in the same order"
 )
-DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begin
+DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begins
 MOST_GROUPS = 4  # that are named in one sentence
+OPTION = "use_local_synchronization=True"
 
 
-def need_of_new_group(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+def need_of_new_group(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
     """The members that have not begun to make this group, or make another one in its place."""
-    call = state.call
-    begun = {r: _made(states[r], call.group) for r in call.members if r in states}
-    missing = tuple(r for r, group in begun.items() if group is None and r != state.rank)
-    if any(call.sequence and states[r].groups > call.sequence for r in missing):
-        return None  # it has made this group, which it no longer remembers
-    known = {r: (group,) for r, group in begun.items() if group is not None}
-    clash = words_of_groups(differing_groups(known)) or _other_name(
-        state, [states[r] for r in missing]
-    )
-    return Need(missing, clash) if missing or clash else None
+    call = waiter.call
+    members = [rank for rank in call.members if rank in states]
+    begun = {}
+    missing = []
+    for rank in members:
+        group = _made(states[rank], call.group)
+        if group is not None:
+            begun[rank] = (group,)
+        elif rank != waiter.rank:
+            missing.append(rank)
+    if call.sequence and any(states[rank].groups > call.sequence for rank in missing):
+        return None  # that rank has made this group, and no longer remembers it
+    clash = words_of_groups(differing_groups(begun))
+    if not clash:
+        clash = _words_of_other_name(waiter, [states[rank] for rank in missing])
+    if not missing and not clash:
+        return None
+    return Need(tuple(missing), clash)
 
 
 def _made(state: RankStatus, name: str) -> NewGroup | None:
-    """The group of this name that a rank has made, or makes; None if it does not, or no longer
-    remembers it.
-    """
-    return next((group for group in reversed(state.made) if group.name == name), None)
+    """The newest group of this name that a rank has made or makes; None if it remembers none."""
+    for group in reversed(state.made):
+        if group.name == name:
+            return group
+    return None
 
 
-def _other_name(state: RankStatus, others: Sequence[RankStatus]) -> str:
-    """A sentence about members that make the same group alone under another name; "" for anything
-    else.
+def _words_of_other_name(waiter: Waiting, others: Sequence[RankStatus]) -> str:
+    """A sentence about members that make the same group alone under another name, or "".
+
+    Args:
+        waiter: a rank that makes a group.
+        others: the members that have not made one of this name.
     """
-    call = state.call
-    own = _made(state, call.group)
-    alike = [
-        s for s in others if s.call and s.call.kind == call.kind and s.call.members == call.members
-    ]
-    theirs = [_made(other, other.call.group) for other in alike]
-    within = {group.rank: group.within for group in (own, *theirs) if group is not None}
+    call = waiter.call
+    made = [_made(waiter.state, call.group)]
+    for other in others:
+        theirs = other.call
+        if theirs is not None and theirs.kind == call.kind and theirs.members == call.members:
+            made.append(_made(other, theirs.group))
+    within = {group.rank: group.within for group in made if group is not None}
     if len(set(within.values())) < 2:
         return ""
     counts = by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
     start = f"The members of the group of {rank_list(call.members)} cannot find each other"
-    option = "use_local_synchronization=True"
-    rule = f"torch names a group with {option} by its members and by how many groups a rank is in"
-    return f"{start}: {rule}, and {counts}. Leave {option} out, and make every group on every rank."
+    rule = f"torch names a group with {OPTION} by its members and by how many groups a rank is in"
+    advice = f"Leave {OPTION} out, and make every group on every rank."
+    return f"{start}: {rule}, and {counts}. {advice}"
+
+
+# --- groups that differ ---
 
 
 def differing_groups(made: Mapping[int, Sequence[NewGroup]]) -> dict[int, NewGroup]:
-    """What the ranks make under the first number under which they do not make the same group; empty
-    if there is none.
+    """What the ranks make under the first number under which they do not make the same group.
 
     Ranks that make a group of themselves alone, each under the same number, do no harm.
 
     Args:
         made: by rank, the groups that it has made.
+
+    Returns:
+        The groups by rank; empty if the ranks make the same groups.
     """
     by_number: dict[int, dict[int, NewGroup]] = {}
     for rank, groups in made.items():
         for group in groups:
-            if group.name.isdigit():
+            if group.name.isdigit():  # others are made by their members only
                 by_number.setdefault(int(group.name), {})[rank] = group
-    for _, groups_of_number in sorted(by_number.items()):
-        members = {group.members for group in groups_of_number.values()}
+    for number in sorted(by_number):
+        members = {group.members for group in by_number[number].values()}
         if len(members) > 1 and max(map(len, members)) > 1:
-            return groups_of_number
+            return by_number[number]
     return {}
 
 
 def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
-    """What each rank makes, and where, of groups that differ under one number; "" without any.
+    """A sentence that says what each rank makes, and where, or "" without any group.
 
     Args:
-        groups: by rank.
+        groups: by rank, groups that differ under one number.
     """
     if not groups:
         return ""
     number = next(iter(groups.values())).name
-    alike = grouped((_group_words(group), rank) for rank, group in sorted(groups.items()))
-    ordered = sorted(alike.items(), key=lambda item: (len(item[1]), item[1]))
-    makes = [
-        f"{rank_list(ranks)} {'make' if len(ranks) > 1 else 'makes'} {what}"
-        for what, ranks in ordered
-    ]
-    more = f", and {len(makes) - MOST_GROUPS} more" if len(makes) > MOST_GROUPS else ""
+    ranks_by_group = grouped((_group_words(groups[rank]), rank) for rank in sorted(groups))
+    makes = []
+    for group, ranks in sorted(ranks_by_group.items(), key=_fewest_first):
+        verb = "make" if len(ranks) > 1 else "makes"
+        makes.append(f"{rank_list(ranks)} {verb} {group}")
+    listed = ", ".join(makes[:MOST_GROUPS])
+    if len(makes) > MOST_GROUPS:
+        listed += f", and {len(makes) - MOST_GROUPS} more"
     start = f"{DIFFERENT_GROUPS} in their new_group call number {number}"
-    return f"{start}: {', '.join(makes[:MOST_GROUPS])}{more}, but {RULE_OF_GROUPS}."
+    return f"{start}: {listed}, but {RULE_OF_GROUPS}."
+
+
+def _fewest_first(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
+    """The order in a sentence: the ranks that differ from most others come first."""
+    _, ranks = item
+    return len(ranks), ranks
 
 
 def _group_words(group: NewGroup) -> str:

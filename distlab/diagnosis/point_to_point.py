@@ -1,162 +1,259 @@
 """What a rank that waits in a send or a recv needs, and messages whose Work was dropped.
 
 Pure functions. Runs on the notebook's kernel, called by proof.py.
+
+The n-th send from one rank to another meets the n-th recv of the same group and tag, so it is enough
+to count how many each side has begun. A recv from any source takes a message that no recv from its
+sender takes.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 
-from distlab.diagnosis.needs import Need
+from distlab.diagnosis.needs import Need, Waiting
 from distlab.wire.messages import MESSAGE, CallRecord, MessageCount, RankStatus
 from distlab.words import rank_list
 
 
-def need_of_message(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """The peer, or every possible one, unless there already is a message, or a recv, for the call."""
-    call, peer = state.call, state.call.peer
-    receiver = peer if call.is_send else state.rank
-    members = [r for r in call.members if r in states]
-    if not {receiver, state.rank, state.rank if peer is None else peer} <= set(members):
-        return None  # no rank of the group has that number: nothing is known of it
-    sends = {r: _count(states[r], True, call.group, call.tag, receiver) for r in members}
-    recvs = {r: _count(states[receiver], False, call.group, call.tag, r) for r in members}
-    recvs_from_any = _count(states[receiver], False, call.group, call.tag, None)
-    if None in (*sends.values(), *recvs.values(), recvs_from_any):
-        return None  # it may have all that it needs
-    sent = {r: count.sequence for r, count in sends.items()}
-    kept = {r: count.sequence - count.dropped for r, count in sends.items()}
-    expected = {r: count.sequence for r, count in recvs.items()}
-    from_any = recvs_from_any.sequence
+@dataclass(frozen=True)
+class Exchange:
+    """The messages of one group and tag to one receiver, as both sides have begun them.
 
-    def served(coming: Mapping[int, int]) -> bool:
-        # what only a recv from any source can take
-        spare = sum(max(0, coming[r] - expected[r]) for r in members)
+    Attributes:
+        sent: by rank, how many messages it has begun to send.
+        kept: by rank, how many of these have not lost their Work undone.
+        expected: by rank, how many recvs of the receiver name it as their source.
+        from_any: how many recvs of the receiver take a message from any source.
+    """
+
+    sent: Mapping[int, int]
+    kept: Mapping[int, int]
+    expected: Mapping[int, int]
+    from_any: int
+
+    def serves(self, waiter: Waiting, coming: Mapping[int, int]) -> bool:
+        """Whether a rank that waits in a send or a recv has what it needs.
+
+        Args:
+            waiter: the rank that waits.
+            coming: by rank, how many messages of it count: `sent` or `kept`.
+        """
+        call = waiter.call
+        # messages that only a recv from any source can take
+        spare = sum(max(0, number - self.expected[rank]) for rank, number in coming.items())
         if call.is_send:
-            return call.sequence <= expected[state.rank] or spare <= from_any
-        return spare >= from_any if peer is None else coming[peer] >= call.sequence + from_any
+            return call.sequence <= self.expected[waiter.rank] or spare <= self.from_any
+        if call.peer is None:
+            return spare >= self.from_any
+        return coming[call.peer] >= call.sequence + self.from_any
 
-    peers = tuple(r for r in members if r != state.rank) if peer is None else (peer,)
+
+def need_of_message(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+    """The peer, or every possible one, unless the call already has its message or its recv."""
+    call = waiter.call
+    members = [rank for rank in call.members if rank in states]
+    receiver = call.peer if call.is_send else waiter.rank
+    peers = _possible_peers(waiter, members)
+    if receiver is None or not {receiver, waiter.rank, *peers} <= set(members):
+        return None  # no rank of the group has that number: nothing is known of it
+    exchange = _exchange(call, receiver, members, states)
+    if exchange is None:
+        return None  # it may have all that it needs
     if not peers:
-        return Need(
-            clash=f"Rank {state.rank} waits for a message from any other rank, but its group has none."
-        )
-    if not served(sent):
-        return Need(peers, _wrong_tag(state, states))
-    if call.is_send or served(kept):
-        return None if peer is None else blocked_by_dropped(call, (state.rank, peer), states)
-    whose = rank_list(
-        [r for r in (members if peer is None else peers) if kept[r] < sent[r]]
-    ).capitalize()
-    return _lost(whose, state.rank)
+        whom = f"Rank {waiter.rank} waits for a message from any other rank"
+        return Need(clash=f"{whom}, but its group has none.")
+    if not exchange.serves(waiter, exchange.sent):
+        clash = _other_tag(waiter, states[receiver]) if call.is_send else ""
+        return Need(peers, clash)
+    if call.is_send or exchange.serves(waiter, exchange.kept):
+        if call.peer is None:
+            return None
+        return blocked_by_dropped(call, (waiter.rank, call.peer), states)
+    sources = members if call.peer is None else peers
+    droppers = [rank for rank in sources if exchange.kept[rank] < exchange.sent[rank]]
+    return _need_behind_isend(rank_list(droppers).capitalize(), waiter.rank)
 
 
-def _lost(whose: str, receiver: int) -> Need:
-    lost = f"{whose} dropped the Work of its isend, and the message to rank {receiver} with it"
-    return Need(clash=f"{lost}: keep the Work and call its wait().")
+def _possible_peers(waiter: Waiting, members: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that can be at the other end of the message."""
+    if waiter.call.peer is not None:
+        return (waiter.call.peer,)
+    return tuple(rank for rank in members if rank != waiter.rank)
+
+
+def _exchange(
+    call: CallRecord, receiver: int, members: Sequence[int], states: Mapping[int, RankStatus]
+) -> Exchange | None:
+    """The messages of the call's group and tag to a receiver; None if any count is not known."""
+    recvs_from_any = count(states[receiver], False, call.group, call.tag, None)
+    if recvs_from_any is None:
+        return None
+    sent = {}
+    kept = {}
+    expected = {}
+    for rank in members:
+        sends = count(states[rank], True, call.group, call.tag, receiver)
+        recvs = count(states[receiver], False, call.group, call.tag, rank)
+        if sends is None or recvs is None:
+            return None
+        sent[rank] = sends.sequence
+        kept[rank] = sends.sequence - sends.dropped
+        expected[rank] = recvs.sequence
+    return Exchange(sent, kept, expected, from_any=recvs_from_any.sequence)
+
+
+def count(
+    state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
+) -> MessageCount | None:
+    """How many messages of one kind a rank has begun, or None if that is not known.
+
+    A rank reports the newest kinds only. Where none is left out, a kind that is not there has
+    never been begun.
+
+    Args:
+        state: the rank's status.
+        is_send: whether the rank sends them.
+        group: the name of their group.
+        tag: their tag.
+        peer: the rank at the other end; None for recvs from any source.
+    """
+    key = (is_send, group, peer, tag)
+    for one in state.traffic:
+        if (one.is_send, one.group, one.peer, one.tag) == key:
+            return one
+    if state.more_traffic:
+        return None
+    return MessageCount(is_send, group, peer, tag, sequence=0)
+
+
+def _other_tag(waiter: Waiting, receiver: RankStatus) -> str:
+    """A sentence about a send whose receiver waits for another tag, or "" for anything else."""
+    sent = waiter.call
+    got = receiver.call
+    if got is None or got.kind != MESSAGE or got.is_send:
+        return ""
+    if got.peer not in (waiter.rank, None):
+        return ""
+    if got.group != sent.group or got.tag == sent.tag:
+        return ""
+    sends = f"Rank {waiter.rank} sends with tag {sent.tag}"
+    return f"{sends}, but rank {sent.peer} waits for tag {got.tag}."
+
+
+# --- messages whose Work was dropped ---
 
 
 def blocked_by_dropped(
     call: CallRecord, ends: Iterable[int], states: Mapping[int, RankStatus]
 ) -> Need | None:
     """Why a call that has all that it needs does not end: a message between two of its ranks blocks
-    it; None if none.
+    it. None if no message does.
 
     gloo's thread looks again and again for the data of a message whose recv is there and whose Work
     was dropped, and nothing else moves between these two ranks. A message that was sent before its
     Work was dropped does no harm, but then the call moves, and what moves is not proven. In the
     same way, it looks for the memory of a message that comes after the Work of its irecv was
-    dropped. Where that is known, its isend has been sent, if it was dropped or not.
+    dropped. Where that is known, its isend has been sent, whether it was dropped or not.
+
+    Args:
+        call: the call that does not end.
+        ends: its ranks.
+        states: the statuses of every rank, by rank.
     """
     pairs = list(permutations(ends, 2))
     for sender, receiver in pairs:
-        irecv = lost_irecv(sender, receiver, states, call.group)
-        if irecv is not None:
-            return _not_received(irecv, sender, states[receiver])
+        irecvs = lost_irecv(sender, receiver, states, call.group)
+        if irecvs is not None:
+            return _need_behind_irecv(irecvs, sender, states[receiver])
     for sender, receiver in pairs:
-        for one in states[sender].traffic:
-            if not (
-                one.is_send and one.dropped and (one.group, one.peer) == (call.group, receiver)
-            ):
-                continue
-            recvs = _count(states[receiver], False, call.group, one.tag, sender)
-            if recvs is not None and recvs.sequence >= one.first_dropped:
-                return _lost(f"Rank {sender}", receiver)
+        if _has_lost_isend(sender, receiver, states, call.group):
+            return _need_behind_isend(f"Rank {sender}", receiver)
     return None
+
+
+def _has_lost_isend(
+    sender: int, receiver: int, states: Mapping[int, RankStatus], group: str
+) -> bool:
+    """Whether the sender has dropped the Work of an isend for which the receiver has a recv."""
+    for isends in states[sender].traffic:
+        if not isends.is_send or not isends.dropped:
+            continue
+        if isends.group != group or isends.peer != receiver:
+            continue
+        recvs = count(states[receiver], False, group, isends.tag, sender)
+        if recvs is not None and recvs.sequence >= isends.first_dropped:
+            return True
+    return False
 
 
 def lost_irecv(
     sender: int, receiver: int, states: Mapping[int, RankStatus], group: str | None = None
 ) -> MessageCount | None:
-    """Messages of which the receiver has dropped the Work, and the sender has sent one; None if
-    there are none.
+    """Messages of which the receiver has dropped the Work, and the sender has sent one; or None.
 
-    One that has arrived before does no harm: the receiver reads all that comes after it.
+    A message that arrived before does no harm: the receiver reads all that comes after it.
 
     Args:
-        group: in which; None for any.
+        sender: the rank that has sent them.
+        receiver: the rank that does not read them.
+        states: the statuses of every rank, by rank.
+        group: the name of their group; None for any.
     """
     if not states[receiver].unread:
         return None
     for irecvs in reversed(states[receiver].traffic):
-        if (
-            irecvs.is_send
-            or not irecvs.dropped
-            or irecvs.peer != sender
-            or group not in (irecvs.group, None)
-        ):
+        if irecvs.is_send or not irecvs.dropped or irecvs.peer != sender:
             continue
-        from_any = _count(states[receiver], False, irecvs.group, irecvs.tag, None)
+        if group is not None and irecvs.group != group:
+            continue
+        from_any = count(states[receiver], False, irecvs.group, irecvs.tag, None)
         if from_any is None or from_any.sequence:
             continue  # nobody knows which message it takes
-        sends = _count(states[sender], True, irecvs.group, irecvs.tag, receiver)
+        sends = count(states[sender], True, irecvs.group, irecvs.tag, receiver)
         if sends is not None and sends.sequence >= irecvs.first_dropped:
             return replace(irecvs, sequence=min(irecvs.sequence, sends.sequence))
     return None
 
 
-def _not_received(irecvs: MessageCount, sender: int, receiver: RankStatus) -> Need:
-    """The need of a call behind a message of which the receiver has dropped the Work.
+def _need_behind_isend(whose: str, receiver: int) -> Need:
+    """The need of a call behind a message of which the sender has dropped the Work.
 
     Args:
-        irecvs: as many as were sent. Older ones may have arrived before, not the newest that was
-            dropped.
+        whose: the senders, in words that begin a sentence.
+        receiver: the rank that the message was for.
     """
-    kind = (False, irecvs.group, irecvs.peer, irecvs.tag)
-    calls = [
-        one for one in receiver.abandoned if (one.is_send, one.group, one.peer, one.tag) == kind
-    ]
-    lines = [
-        one.lines[-1]
-        for one in calls
-        if one.kind == MESSAGE and one.lines and one.sequence <= irecvs.sequence
-    ]
-    where = f" ({lines[-1].position})" if lines else ""
-    lost = f"Rank {receiver.rank} dropped the Work of its irecv{where}, and the message from rank {sender} with it"
+    lost = f"{whose} dropped the Work of its isend, and the message to rank {receiver} with it"
     return Need(clash=f"{lost}: keep the Work and call its wait().")
 
 
-def _wrong_tag(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
-    """A sentence about a send whose receiver waits for another tag; "" for anything else."""
-    sent = state.call
-    got = states[sent.peer].call if sent.is_send else None
-    if got is None or got.kind != MESSAGE or got.is_send or got.peer not in (state.rank, None):
-        return ""
-    if got.group != sent.group or got.tag == sent.tag:
-        return ""
-    return f"Rank {state.rank} sends with tag {sent.tag}, but rank {sent.peer} waits for tag {got.tag}."
+def _need_behind_irecv(irecvs: MessageCount, sender: int, receiver: RankStatus) -> Need:
+    """The need of a call behind a message of which the receiver has dropped the Work.
 
-
-def _count(
-    state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
-) -> MessageCount | None:
-    """How many messages of this group and tag a rank has begun to send to, or receive from, a peer
-    (None: any).
-
-    None where that is not known.
+    Args:
+        irecvs: the messages, as many as were sent. Older ones may have arrived before, but not the
+            newest one that was dropped.
+        sender: the rank that has sent them.
+        receiver: the status of the rank that has dropped their Work.
     """
-    key = (is_send, group, peer, tag)
-    for one in state.traffic:
-        if (one.is_send, one.group, one.peer, one.tag) == key:
-            return one
-    return None if state.more_traffic else MessageCount(*key, sequence=0)
+    position = _position_of_newest(irecvs, receiver.abandoned)
+    where = f" ({position})" if position else ""
+    dropped = f"Rank {receiver.rank} dropped the Work of its irecv{where}"
+    lost = f"{dropped}, and the message from rank {sender} with it"
+    return Need(clash=f"{lost}: keep the Work and call its wait().")
+
+
+def _position_of_newest(irecvs: MessageCount, calls: Iterable[CallRecord]) -> str:
+    """Where the newest of some irecvs was called: "line 3"; "" if no call has a line."""
+    position = ""
+    for one in calls:
+        is_alike = (
+            one.kind == MESSAGE
+            and one.is_send == irecvs.is_send
+            and one.group == irecvs.group
+            and one.peer == irecvs.peer
+            and one.tag == irecvs.tag
+        )
+        if is_alike and one.lines and one.sequence <= irecvs.sequence:
+            position = one.lines[-1].position
+    return position

@@ -14,12 +14,15 @@ from dataclasses import replace
 from itertools import permutations
 
 from distlab.diagnosis.matching import disagreement
-from distlab.diagnosis.needs import Need
+from distlab.diagnosis.needs import Need, Waiting, waiting
 from distlab.diagnosis.new_groups import need_of_new_group
 from distlab.diagnosis.point_to_point import blocked_by_dropped, lost_irecv, need_of_message
 from distlab.wire import messages
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, RankStatus
+from distlab.wire.messages import Answer, CallRecord, RankStatus
 from distlab.words import rank_list
+
+# calls of RPC that end as soon as every rank has called them
+END_TOGETHER = ("init_rpc", "shutdown")
 
 
 def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> RankStatus:
@@ -27,126 +30,180 @@ def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> Rank
 
     Args:
         rank: the rank.
-        answer: None where none came.
-        with_work: whether it still owes a reply.
+        answer: its answer, or None if none came.
+        with_work: whether the rank still owes a reply.
     """
     if answer is None or answer.status is None:
         return RankStatus(rank, messages.SILENT)
-    return (
-        replace(answer.status, doing=messages.BETWEEN)
-        if with_work and answer.status.idle
-        else answer.status
-    )
+    if with_work and answer.status.idle:
+        return replace(answer.status, doing=messages.BETWEEN)
+    return answer.status
+
+
+# --- whether anything moves ---
 
 
 def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
-    """Whether nothing happened on any rank between two looks, and nothing is about to.
+    """Whether nothing happened on any rank between two looks, and nothing is about to happen.
 
-    gloo's own threads have run in between: what they had in hand at the first look has been
-    delivered.
+    gloo's own threads have run in between, so they have delivered what they had at the first look.
+
+    Args:
+        before: the statuses at the first look, by rank.
+        now: the statuses at the second look.
     """
-    if before.keys() != now.keys() or not all(
-        _unmoved(before[rank], state) for rank, state in now.items()
-    ):
+    if before.keys() != now.keys():
         return False
-    under_way = any(state.unread or state.unsent for state in (*before.values(), *now.values()))
-    return not under_way or _is_stuck(before, now)
+    if not all(_unmoved(before[rank], state) for rank, state in now.items()):
+        return False
+    if _has_bytes_under_way(before) or _has_bytes_under_way(now):
+        return _is_stuck(before, now)
+    return True
 
 
 def _unmoved(before: RankStatus, now: RankStatus) -> bool:
-    delivered = len(now.gloo_wakeups) == len(before.gloo_wakeups) and all(
-        map(int.__gt__, now.gloo_wakeups, before.gloo_wakeups)
-    )
-    return (
-        now.doing != messages.SILENT
-        and now.is_quiescent
-        and before.is_quiescent
-        and now.fingerprint == before.fingerprint
-        and delivered
-    )
+    """Whether nothing happened on one rank between two looks."""
+    if now.doing == messages.SILENT:
+        return False
+    if not (before.is_quiescent and now.is_quiescent):
+        return False
+    return now.fingerprint == before.fingerprint and _gloo_has_run(before, now)
+
+
+def _gloo_has_run(before: RankStatus, now: RankStatus) -> bool:
+    """Whether each of gloo's threads on a rank has run between two looks."""
+    if len(now.gloo_wakeups) != len(before.gloo_wakeups):
+        return False  # a thread began or ended
+    counts = zip(before.gloo_wakeups, now.gloo_wakeups, strict=True)
+    return all(earlier < later for earlier, later in counts)
+
+
+def _has_bytes_under_way(states: Mapping[int, RankStatus]) -> bool:
+    """Whether the sockets of any rank hold bytes."""
+    return any(state.unread or state.unsent for state in states.values())
 
 
 def _is_stuck(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
-    """Whether the bytes in the sockets stay where they are: gloo does not read a message whose
-    irecv was dropped.
+    """Whether the bytes in the sockets will stay there.
+
+    gloo does not read a message whose irecv was dropped, nor anything that comes after it.
     """
-    stay = all(
-        (before[rank].unread, before[rank].unsent) == (one.unread, one.unsent)
-        for rank, one in now.items()
-    )
-    return stay and any(
-        lost_irecv(sender, receiver, now) for sender, receiver in permutations(now, 2)
-    )
+    for rank, state in now.items():
+        if (before[rank].unread, before[rank].unsent) != (state.unread, state.unsent):
+            return False
+    pairs = permutations(now, 2)
+    return any(lost_irecv(sender, receiver, now) is not None for sender, receiver in pairs)
+
+
+# --- whether any rank can go on ---
 
 
 def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     """For every rank that has not finished, why it never will; None while any of them may go on.
 
     Args:
-        states: of every rank of the cluster.
+        states: the statuses of every rank of the cluster.
     """
-    if any(s.doing not in (messages.IDLE, messages.COMMUNICATING) for s in states.values()):
-        return None
-    needs = {r: need(s, states) for r, s in states.items() if s.doing == messages.COMMUNICATING}
-    others = [
-        need(one, states)
-        for state in states.values()
-        for one in (*state.serving, *state.other_threads)
-    ]
-    if not needs or any(n is None for n in (*needs.values(), *others)):
-        return None
-    return needs
+    needs = {}
+    for rank, state in states.items():
+        if state.doing not in (messages.IDLE, messages.COMMUNICATING):
+            return None
+        # a thread that can go on may send what another rank needs
+        for thread in (*state.serving, *state.other_threads):
+            if need(thread, states) is None:
+                return None
+        if state.doing == messages.COMMUNICATING:
+            needed = need(state, states)
+            if needed is None:
+                return None
+            needs[rank] = needed
+    return needs or None
 
 
 def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    """What a waiting rank needs; None if it has that, or if its call ends by itself, so that it
-    goes on.
+    """What a waiting rank needs, or None if it can go on.
+
+    It can go on if it has what it needs, or if its call ends by itself.
+
+    Args:
+        state: the status of the rank, or of one of its threads.
+        states: the statuses of every rank, by rank.
     """
-    call = state.call
-    # a group that was destroyed has no members
-    if call is None or call.own_limit or not call.members:
+    waiter = waiting(state)
+    if waiter is None or waiter.call.own_limit:
         return None
-    if call.kind == MESSAGE:
-        return need_of_message(state, states)
-    if call.kind == COLLECTIVE:
-        return need_of_collective(state, states)
-    # their own statuses decide whether those can act
-    if call.kind in (messages.REMOTE, messages.WAITING):
-        known = tuple(rank for rank in call.members if rank in states)
-        return Need(known) if known else None
-    if call.kind == messages.NEW_GROUP:
-        return need_of_new_group(state, states)
-    others = [s for r, s in states.items() if r in call.members and r != state.rank]
-    if elsewhere := tuple(s.rank for s in others if s.call is None or s.call.op != call.op):
-        return Need(elsewhere)
-    ends = call.op in ("init_rpc", "shutdown")  # once all have called it
-    return None if ends else Need(clash=f"Every rank waits in {call.op} for the others.")
+    if not waiter.call.members:
+        return None  # its group was destroyed
+    kind = waiter.call.kind
+    if kind == messages.MESSAGE:
+        return need_of_message(waiter, states)
+    if kind == messages.COLLECTIVE:
+        return need_of_collective(waiter, states)
+    if kind == messages.NEW_GROUP:
+        return need_of_new_group(waiter, states)
+    if kind in (messages.REMOTE, messages.WAITING):
+        return _need_of_named_ranks(waiter, states)
+    return _need_of_every_member(waiter, states)
 
 
-def need_of_collective(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
-    call = state.call
-    others = [r for r in call.members if r != state.rank and r in states]
-    begun = {
-        r: {old.sequence: old for old in states[r].history if old.group == call.group}
-        for r in others
-    }
-    missing = tuple(r for r in others if max(begun[r], default=0) < call.sequence)
-    same = {r: calls[call.sequence] for r, calls in begun.items() if call.sequence in calls}
-    # no group is left where a rank has destroyed it
-    same = {r: theirs for r, theirs in same.items() if theirs.members}
-    clash = disagreement({state.rank: call, **same})
+def need_of_collective(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+    """The members that have not called this collective yet, or how its calls differ."""
+    call = waiter.call
+    others = [rank for rank in call.members if rank != waiter.rank and rank in states]
+    missing = []
+    calls = {waiter.rank: call}
+    for rank in others:
+        begun = {old.sequence: old for old in states[rank].history if old.group == call.group}
+        if max(begun, default=0) < call.sequence:
+            missing.append(rank)
+        theirs = begun.get(call.sequence)
+        # a call without members is of a group that the rank has destroyed since: nothing to compare
+        if theirs is not None and theirs.members:
+            calls[rank] = theirs
+    clash = disagreement(calls)
     if missing or clash:
-        return Need(missing, clash)
-    return blocked_by_dropped(call, [state.rank, *others], states)
+        return Need(tuple(missing), clash)
+    return blocked_by_dropped(call, [waiter.rank, *others], states)
+
+
+def _need_of_named_ranks(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+    """The ranks that a remote call, or a wait of the learner's own, names.
+
+    Whether these ranks can act is decided by their own statuses.
+    """
+    known = tuple(rank for rank in waiter.call.members if rank in states)
+    return Need(known) if known else None
+
+
+def _need_of_every_member(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+    """The members that do not wait in the same function, of a wait that C++ makes."""
+    op = waiter.call.op
+    elsewhere = []
+    for rank, state in states.items():
+        if rank not in waiter.call.members or rank == waiter.rank:
+            continue
+        if state.call is None or state.call.op != op:
+            elsewhere.append(rank)
+    if elsewhere:
+        return Need(tuple(elsewhere))
+    if op in END_TOGETHER:
+        return None
+    return Need(clash=f"Every rank waits in {op} for the others.")
 
 
 def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
-    """Why nothing matches an operation that a rank has begun: the other side has begun fewer; "" if
-    it has not.
+    """Why nothing matches an operation that a rank has begun, or "" if something does.
+
+    Nothing matches it if the other side has begun fewer of its kind.
+
+    Args:
+        rank: the rank that has begun the operation.
+        call: the operation.
+        states: the statuses of every rank, by rank.
     """
     missing = need(replace(states[rank], call=call), states)
     if missing is None or not missing.ranks:
         return ""
-    if call.kind == MESSAGE:
-        return "was never received" if call.is_send else "nothing was sent for it"
-    return f"was not called by {rank_list(missing.ranks)}"
+    if call.kind != messages.MESSAGE:
+        return f"was not called by {rank_list(missing.ranks)}"
+    return "was never received" if call.is_send else "nothing was sent for it"
