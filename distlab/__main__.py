@@ -19,7 +19,7 @@ import distlab
 from distlab import machine
 from distlab.errors import ClusterError
 from distlab.launch import reaper, this_host
-from distlab.notebook.recording import clock_offsets
+from distlab.notebook.tracing import clock_offsets
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
 RANKS = 4  # of the lessons

@@ -12,7 +12,7 @@ import pickle
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # module and function in which an engine runs a call of the notebook's
@@ -92,11 +92,35 @@ def written(result: Any) -> list[dict[str, Any]]:
     return result._metadata
 
 
-def answers(result: Any) -> list[Any]:
-    """The future of each engine's answer, in the order of the targets. Private: the AsyncResult's
-    children.
+class Replies:
+    """What some ranks have replied to what they were sent.
+
+    Private: the AsyncResult's children, the future of each engine's answer.
+
+    Args:
+        result: ipyparallel's AsyncResult.
+        targets: its ranks.
+
+    Attributes:
+        futures: of each rank's reply.
     """
-    return result._children
+
+    def __init__(self, result: Any, targets: Sequence[int]):
+        self.result = result
+        self.futures = dict(zip(targets, result._children, strict=True))
+
+    def unfinished(self) -> list[int]:
+        """The ranks that have not replied yet."""
+        return [rank for rank, answer in self.futures.items() if not answer.done()]
+
+    def so_far(self) -> dict[int, Any]:
+        """The replies that have arrived; an exception object where ipyparallel reports one."""
+        return {rank: a.exception() or a.result() for rank, a in self.futures.items() if a.done()}
+
+    def within(self, limit: float) -> dict[int, Any]:
+        """The replies that arrive within `limit` seconds."""
+        self.result.wait(limit)
+        return self.so_far()
 
 
 # --- controller and engines ---

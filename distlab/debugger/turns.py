@@ -7,7 +7,7 @@ debugger/console.py is the other side.
 import re
 import time
 
-from distlab.notebook import waiting
+from distlab.notebook import interrupts
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import COMPUTING
 from distlab.words import rank_list
@@ -38,7 +38,7 @@ class Turns:
         print(text, end=end, flush=True)
         self._announce(rank)
         try:
-            with waiting.allowed():
+            with interrupts.allowed():
                 line = input(prompt)
         except EOFError:
             line = "quit"

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distlab import arguments
+from distlab.compat.ipyparallel import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import failures, meanwhile, new_groups, proof, report
 from distlab.diagnosis.needs import Need
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
-from distlab.notebook import display, waiting
+from distlab.notebook import display, interrupts
 from distlab.notebook.ranks import Ranks
-from distlab.notebook.waiting import Replies
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
@@ -182,7 +182,7 @@ class Cell:
         """
         limit, duration = self._timeout or math.inf, 0.0
         while duration < limit:
-            with waiting.allowed():
+            with interrupts.allowed():
                 if self._sent.result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
@@ -218,7 +218,7 @@ class Cell:
     def _show(self) -> None:
         whole = not self._sent.unfinished() and set(self._targets) <= set(self._ranks.client.ids)
         limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
-        with waiting.allowed():
+        with interrupts.allowed():
             display.show(
                 self._sent.result, self._targets, self._place, limit, self._ranks.printed()
             )

@@ -18,7 +18,7 @@ from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
-from distlab.notebook import ahead, display, waiting
+from distlab.notebook import ahead, display, interrupts
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
 from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make_plan
@@ -150,7 +150,7 @@ class Cluster:
             raise ClusterError(f"This cluster was started elsewhere: {self._plan.again}.")
         self._begin()
 
-    @waiting.held()
+    @interrupts.held()
     def _begin(self) -> None:
         before, warm, plan = Cluster.current, None, self._plan
         why = f"was replaced by Cluster({plan.n})"
@@ -168,7 +168,7 @@ class Cluster:
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
 
-    @waiting.held()
+    @interrupts.held()
     def _end(self, why: str, keep: bool = False) -> Processes | None:
         """End the ranks; with `keep`, return their processes if another cluster can use them."""
         ranks, self._ranks = self._ranks, None
@@ -180,7 +180,7 @@ class Cluster:
         atexit.unregister(self._end)
         return ranks.end(keep)
 
-    @waiting.held()
+    @interrupts.held()
     def stop(self) -> None:
         """End every rank of this cluster and all that they have started; it may be called twice.
 
@@ -197,7 +197,7 @@ class Cluster:
         if gone := self.ranks.rebuild(anew=True):
             display.say(gone, sys.stdout)
 
-    @waiting.held()
+    @interrupts.held()
     def interrupt(self) -> None:
         """Free every rank now and rebuild the process group; variables stay, but not on ranks that
         must be ended.
@@ -314,13 +314,13 @@ class Cluster:
         the block raises; on a simulated cluster the trace holds what happened in virtual time.
         """
         # only now: figures of a trace take time to import
-        from distlab.notebook.recording import recorded
+        from distlab.notebook.tracing import traced
 
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError(
                 "This cluster is already being traced. End that trace first: leave its with block."
             )
-        with recorded(self, self.check_ranks(ranks)) as self.last_trace:
+        with traced(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
     @contextlib.contextmanager
@@ -339,7 +339,7 @@ class Cluster:
             if self._ranks is not None:
                 self._move_to(before)
 
-    @waiting.held()
+    @interrupts.held()
     def _move_to(self, network: Network | None) -> None:
         self._plan = self.ranks.plan = replace(self._plan, network=network)
         self.ranks.rebuild()
@@ -363,7 +363,7 @@ class Cluster:
             "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
         )
 
-    @waiting.held()
+    @interrupts.held()
     def _ask(
         self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any
     ) -> list[Any]:

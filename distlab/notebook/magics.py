@@ -19,7 +19,7 @@ from IPython.display import display as ipython_display
 
 from distlab import arguments
 from distlab.errors import DistlabError
-from distlab.notebook import display, one_process, waiting
+from distlab.notebook import display, interrupts, one_process
 from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
 from distlab.notebook.export import Step
@@ -77,7 +77,7 @@ class PxMagics(Magics):
         help="then write this and the cells before it into a script for torchrun",
     )
     @argument("--force", action="store_true", help="with --export: replace an existing file")
-    @waiting.held()
+    @interrupts.held()
     def cell_px(self, line: str, cell: str, source: str = "") -> None:
         """Run the cell on every rank, where `rank`, `world_size`, `torch` and `dist` are defined.
 
@@ -111,7 +111,7 @@ class PxMagics(Magics):
                 options,
             )
             if args.local:
-                with waiting.allowed():
+                with interrupts.allowed():
                     self.shell.run_cell(code)
             sent.finish()
         cluster.steps.append(Step("cell", tuple(targets), cell))

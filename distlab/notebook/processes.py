@@ -27,7 +27,7 @@ from distlab.diagnosis import failures
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, reaper, this_host
-from distlab.notebook import hosts, mpiexec, settings, waiting
+from distlab.notebook import hosts, interrupts, mpiexec, settings
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.wire import faults, seconds
@@ -264,7 +264,7 @@ class Processes:
         compat.drop_late_replies(self.client)
         # which imports numpy; later, the ranks would wait for it
         ipyparallel.serialize.serialize_object(None)
-        with waiting.allowed():
+        with interrupts.allowed():
             self._wait(
                 lambda: (
                     self.client.ids == list(range(n))
@@ -286,7 +286,7 @@ class Processes:
                 return {kind: json.loads(path.read_text()) for kind, path in files.items()}
             return None
 
-        with waiting.allowed():
+        with interrupts.allowed():
             return self._wait(read)
 
     def _fork(self, engines: Iterable[int], threads: int) -> None:
@@ -305,7 +305,7 @@ class Processes:
             for command, plan in hosts.programs(self._plan.hosts, numbers, self._server_plan, here):
                 self._start_server(command, plan)
             try:
-                with waiting.allowed():
+                with interrupts.allowed():
                     return hosts.answers(
                         self.servers, self._plan.hosts, numbers, Path(self.folder, "log")
                     )

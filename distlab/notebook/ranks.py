@@ -16,15 +16,15 @@ from dataclasses import replace
 from typing import Any
 
 from distlab import simulated
-from distlab.compat.ipyparallel import engines_with_work
+from distlab.compat.ipyparallel import Replies, engines_with_work
 from distlab.diagnosis import failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.notebook import display, mpiexec, waiting
+from distlab.notebook import display, interrupts, mpiexec
 from distlab.notebook.ahead import started, take
+from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
-from distlab.notebook.waiting import Patience, Replies
 from distlab.rank import entry
 from distlab.wire import messages, pickling, seconds
 from distlab.wire.faults import Fault
@@ -174,7 +174,7 @@ class Ranks:
             getattr(reply, "evalue", str(reply)),
         )
 
-    @waiting.held()
+    @interrupts.held()
     def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
         """Rebuild the group, with a new process for every rank that has died; the others keep their
         variables.
@@ -199,7 +199,7 @@ class Ranks:
                 raise ClusterError(
                     f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first."
                 )
-            with waiting.allowed():
+            with interrupts.allowed():
                 time.sleep(0.002)
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
@@ -390,7 +390,7 @@ class Ranks:
             for every rank that had to be ended, what is lost with it, in words.
         """
         self.broken = self._cut = True
-        with contextlib.suppress(KeyboardInterrupt), waiting.allowed():
+        with contextlib.suppress(KeyboardInterrupt), interrupts.allowed():
             patience, given_up = self.patience(sent.unfinished()), set()
             communicating = {
                 rank for rank, state in states.items() if state.doing == messages.COMMUNICATING

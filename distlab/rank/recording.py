@@ -1,7 +1,7 @@
 """Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every
 wait.
 
-Runs on a rank, called through entry.py by notebook/recording.py. It costs nothing while no trace is
+Runs on a rank, called through entry.py by notebook/tracing.py. It costs nothing while no trace is
 recorded.
 
 The profiler times all that torch does, but it does not know the group of a call, nor who sent what

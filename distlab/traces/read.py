@@ -1,7 +1,7 @@
 """Turns what the ranks recorded into a trace: calls with their ends, computation, and which calls
 belong together.
 
-Pure functions, called by notebook/recording.py. Runs on the notebook's kernel.
+Pure functions, called by notebook/tracing.py. Runs on the notebook's kernel.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The contents of a trace of a simulated cluster: the results of simulation.py as events, messages
 and collectives.
 
-A pure function, called by notebook/recording.py. Runs on the notebook's kernel. Nothing is
+A pure function, called by notebook/tracing.py. Runs on the notebook's kernel. Nothing is
 estimated here: every time is the model's.
 """
 

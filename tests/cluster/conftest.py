@@ -19,7 +19,7 @@ from jupyter_client.manager import start_new_kernel
 
 import distlab
 from distlab.launch import reaper
-from distlab.notebook import waiting
+from distlab.notebook import interrupts
 from distlab.notebook.cell import Cell, Options
 from distlab.notebook.magics import with_first_line
 from tests.processes import marked, wait_until_gone
@@ -306,7 +306,7 @@ def px(cluster, code, **options):
     ranks = list(range(cluster.n))
     options = Options(source=f"%%px\n{code}", **options)
     compiled = with_first_line("%%px", code)
-    with waiting.held():
+    with interrupts.held():
         Cell(
             cluster.ranks,
             ranks,

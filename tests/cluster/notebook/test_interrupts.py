@@ -101,7 +101,7 @@ def two(shared):
     "name",
     [
         "notebook.cell.Replies",
-        "notebook.waiting.Replies.unfinished",
+        "compat.ipyparallel.Replies.unfinished",
         "notebook.ranks.Ranks.bring_back",
     ],
 )

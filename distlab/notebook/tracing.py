@@ -10,7 +10,7 @@ from typing import Any
 
 from distlab import simulated
 from distlab.errors import ClusterError
-from distlab.notebook import waiting
+from distlab.notebook import interrupts
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.traces import read, virtual
@@ -24,7 +24,7 @@ CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 
 @contextlib.contextmanager
-def recorded(cluster: Any, targets: list[int]) -> Iterator[Trace]:
+def traced(cluster: Any, targets: list[int]) -> Iterator[Trace]:
     """A trace of what some ranks of a `Cluster` do meanwhile; a simulated one notes what all ranks
     do anyway.
     """
@@ -76,7 +76,7 @@ def _gather(
     if not there:
         return {}, missing
     sent = ranks.send(there, function)
-    with waiting.allowed():
+    with interrupts.allowed():
         received = sent.within(seconds.BUILD)
     for rank in there:
         if rank not in received:

@@ -1,122 +1,17 @@
-"""Waiting for ranks: interrupts that do no harm, replies as they arrive, and more patience on a
-loaded machine.
+"""More patience with ranks on a loaded machine: their own time, without the wait for a CPU.
 
-Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
+Runs on the notebook's kernel, called by ranks.py.
 """
 
 import contextlib
 import glob
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from distlab.compat.ipyparallel import answers
 from distlab.wire import seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import IDLE, STATUS, Answer
-
-# --- interrupts ---
-
-
-class _Gate:
-    """A handler of SIGINT that holds the signal while it is closed, and passes it to `handler` when
-    it is open.
-    """
-
-    def __init__(self, handler: Callable[..., Any]):
-        self.handler, self.open, self.kept = handler, False, False
-
-    def __call__(self, number: int, frame: Any) -> None:
-        self.kept = not self.open
-        if self.open:
-            self.open = False  # the handling of the interrupt must not be interrupted either
-            self.handler(number, frame)
-
-    def turn(self, open_now: bool) -> None:
-        self.open = open_now
-        if open_now and self.kept:
-            self(signal.SIGINT, None)
-
-
-def held() -> contextlib.AbstractContextManager[None]:
-    """An interrupt waits until this is over, or until something inside is `allowed` to be
-    interrupted.
-
-    A KeyboardInterrupt can come between any two steps of Python, for example after a process has
-    been started and before it is noted, and then nothing would end that process. One that came
-    before an error does not replace it. Python interrupts only the main thread, and only if SIGINT
-    has a handler; elsewhere this changes nothing.
-    """
-    return _turned(False)
-
-
-def allowed() -> contextlib.AbstractContextManager[None]:
-    """Within `held`, a wait that may be interrupted; after an interrupt, everything is held again."""
-    return _turned(True)
-
-
-@contextlib.contextmanager
-def _turned(open_now: bool) -> Iterator[None]:
-    """Open or close the gate; whoever closes it first installs it, and removes it at the end."""
-    handler = signal.getsignal(signal.SIGINT)
-    first = not isinstance(handler, _Gate)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not callable(handler) or (first and open_now):
-        yield
-        return
-    gate = _Gate(handler) if first else handler
-    before = gate.open
-    signal.signal(signal.SIGINT, gate)
-    try:
-        gate.turn(open_now)
-        yield
-    except KeyboardInterrupt:
-        before = False
-        raise
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if not first:
-            gate.turn(before)
-    if first and gate.kept:
-        handler(signal.SIGINT, None)
-
-
-# --- replies ---
-
-
-class Replies:
-    """What some ranks have replied to what they were sent.
-
-    Args:
-        result: ipyparallel's AsyncResult.
-        targets: its ranks.
-
-    Attributes:
-        futures: of each rank's reply.
-    """
-
-    def __init__(self, result: Any, targets: Sequence[int]):
-        self.result = result
-        self.futures = dict(zip(targets, answers(result), strict=True))
-
-    def unfinished(self) -> list[int]:
-        """The ranks that have not replied yet."""
-        return [rank for rank, answer in self.futures.items() if not answer.done()]
-
-    def so_far(self) -> dict[int, Any]:
-        """The replies that have arrived; an exception object where ipyparallel reports one."""
-        return {rank: a.exception() or a.result() for rank, a in self.futures.items() if a.done()}
-
-    def within(self, limit: float) -> dict[int, Any]:
-        """The replies that arrive within `limit` seconds."""
-        self.result.wait(limit)
-        return self.so_far()
-
-
-# --- patience ---
 
 
 class Patience:
