@@ -17,7 +17,7 @@ from distlab import arguments
 from distlab.compat.ipyparallel import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
-from distlab.diagnosis import failures, meanwhile, new_groups, proof, report
+from distlab.diagnosis import failures, meanwhile, new_groups, proof, report, stuck
 from distlab.diagnosis.needs import Need
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.notebook import display, interrupts
@@ -378,7 +378,7 @@ class Cell:
             for s in waits
         )
         first = (
-            report.headline(needs, everyone, self._targets)
+            stuck.why_stuck(needs, everyone, self._targets)
             if needs
             else failures.late(late, timeout)
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis import report
+from distlab.diagnosis import stuck
 from distlab.diagnosis.proof import proof, status_of, unmoved
 from distlab.wire import messages
 from distlab.wire.messages import Answer, RankStatus
@@ -161,7 +161,7 @@ HEADLINES = {  # what is hard to reach with real ranks
 def test_the_headline_of_a_deadlock(steps, headline):
     """Who waits for whom, and why it will not end; the zoo has many more."""
     states = Paper(steps).states()
-    assert report.headline(proof(states), states) == headline
+    assert stuck.why_stuck(proof(states), states) == headline
 
 
 LOST = "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0 tag=1; 0 recv 1 tag=1"
@@ -180,7 +180,7 @@ def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
     lines = {number: (Line(10 + number, ""),) for number in dropped}
     left = [replace(irecv, sequence=number, lines=line) for number, line in lines.items()]
     states[0] = replace(states[0], abandoned=(*left, replace(irecv, op="isend", is_send=True)))
-    assert report.headline(proof(states), states) == (
+    assert stuck.why_stuck(proof(states), states) == (
         f"Rank 0 dropped the Work of its irecv{where}, and the message from rank 1 with it: "
         "keep the Work and call its wait()."
     )
@@ -191,7 +191,7 @@ def test_ranks_that_do_not_run_the_cell_are_named_as_that():
     run it.
     """
     states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
-    assert report.headline(proof(states), states, [0, 1, 2]) == (
+    assert stuck.why_stuck(proof(states), states, [0, 1, 2]) == (
         "Rank 0 waits in all_reduce for ranks 2-3, which have finished without calling it. "
         "Rank 1 waits for a message from rank 3, which has finished without sending it. "
         "This cell runs on ranks 0-2 only."

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlab.diagnosis import marks, meanwhile, report
+from distlab.diagnosis import marks, meanwhile, report, stuck
 from distlab.diagnosis.needs import Need
 from distlab.errors import RankError
 from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, RankStatus
@@ -108,7 +108,7 @@ def test_passes_of_ddp_are_counted():
     def first(op, *passes):
         states = Paper(f"3 ranks; 0-1 {op}").states()
         states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
-        return report.headline({rank: Need((2,)) for rank in (0, 1)}, states)
+        return stuck.why_stuck({rank: Need((2,)) for rank in (0, 1)}, states)
 
     fewer = (
         "Rank 2 has made 3 forward passes, and this one is number 4: with fewer batches on some ranks, use "
@@ -141,7 +141,7 @@ def test_backward_passes_and_those_that_average_are_compared():
         other = replace(
             states[1], passes=forward, averaging_passes=averaging, backward_passes=backward
         )
-        words = report.headline({0: Need((1,))}, {0: states[0], 1: other})
+        words = stuck.why_stuck({0: Need((1,))}, {0: states[0], 1: other})
         assert words.startswith(waits)
         return words.removeprefix(waits)
 
@@ -163,7 +163,7 @@ def test_finished_ranks_that_made_different_numbers_of_passes():
     states = Paper("4 ranks; 0 backward").states()
     passes = {0: 6, 1: 5, 2: 4, 3: 6}
     states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
-    words = report.headline({0: Need((1, 2, 3))}, states)
+    words = stuck.why_stuck({0: Need((1, 2, 3))}, states)
     assert (
         "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, and this one is number 6: with"
         in words
@@ -183,7 +183,7 @@ def test_two_threads_in_one_group_are_named():
             rank: replace(state, call=replace(call, lines=(line,)), other_threads=beside)
             for rank, state in states.items()
         }
-        return report.headline({0: Need((1,))}, {0: both[0], 1: states[1]})
+        return stuck.why_stuck({0: Need((1,))}, {0: both[0], 1: states[1]})
 
     thread = RankStatus(0, COMMUNICATING, replace(call, op="all_reduce", lines=(other,)), (other,))
     words = "Two threads of rank 0 use one group at once: give the second a group of its own."

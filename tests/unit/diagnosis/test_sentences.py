@@ -21,6 +21,7 @@ from distlab.diagnosis import (
     point_to_point,
     proof,
     report,
+    stuck,
 )
 from distlab.wire import messages
 from distlab.wire.messages import COMMUNICATING, MESSAGE, CallRecord, Failure, NewGroup, RankStatus
@@ -133,9 +134,9 @@ def is_a_table(text):
 # --- calls of the functions with generated arguments, which look at what they return ---
 
 
-def _headline(rng, states):
+def _why_stuck(rng, states):
     if needs := proof.proof(states):
-        is_a_sentence(report.headline(needs, states, rng.choice((None, [*states], [0]))))
+        is_a_sentence(stuck.why_stuck(needs, states, rng.choice((None, [*states], [0]))))
 
 
 def _proof(rng, states):
@@ -280,13 +281,13 @@ def _advice(rng, states):
 
 
 CHECKS = {
-    "headline": _headline,
+    "why_stuck": _why_stuck,
     "table": lambda rng, states: is_a_table(report.table(states)),
     "rows": lambda rng, states: [is_a_sentence(what) for _, what, *_ in report.rows(states)],
     "brief": lambda rng, states: is_a_sentence(report.brief(states)),
     "destroyed": lambda rng, states: is_a_table(failures.destroyed(states) or "-"),
     "proof need": _proof,
-    "call_words tensor_words": _calls,
+    "call_words callee_words with_line tensor_words": _calls,
     "activity": _activity,
     "left begun_earlier words_of_left": _left,
     "at_that_time clash_of were_late last_calls": _at_that_time,
