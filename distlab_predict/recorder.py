@@ -28,7 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distlab import machine
 from distlab.compat import torch as private
 from distlab.launch.fork_server import end_with_parent
-from distlab.rank.log import LOG, describe_failure
+from distlab.rank.log import LOG
+from distlab.rank.raised import describe_failure
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab_predict import group, memory, streams

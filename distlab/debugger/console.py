@@ -200,7 +200,7 @@ def post_mortem(error: BaseException) -> None:
     """Look at where an exception was raised; does nothing if another rank is at fault, or where
     nobody can type.
     """
-    from distlab.rank.log import is_at_fault
+    from distlab.rank.raised import is_at_fault
 
     if is_at_fault(error):
         with contextlib.suppress(RuntimeError):

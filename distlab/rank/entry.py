@@ -30,7 +30,7 @@ def join(
         what went wrong, with the learner's lines, if this rank could not join.
     """
     from distlab.rank import group
-    from distlab.rank.log import describe_failure
+    from distlab.rank.raised import describe_failure
 
     try:
         return (
@@ -113,7 +113,8 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
         [Reply, *buffers of the value].
     """
     from distlab.rank.around_cells import end_abandoned_children, restore_builtins
-    from distlab.rank.log import LOG, describe_failure
+    from distlab.rank.log import LOG
+    from distlab.rank.raised import describe_failure
 
     failure = None
     try:
@@ -140,7 +141,7 @@ def pull(names: list[str]) -> list[Any]:
     """The values of names, a list, as [Reply, *buffers]; the failure is a NameError if one is not
     defined.
     """
-    from distlab.rank.log import describe_failure
+    from distlab.rank.raised import describe_failure
 
     namespace = namespace_of_cells()
     if missing := [name for name in names if name not in namespace]:
@@ -166,7 +167,7 @@ def last_failure() -> Failure | None:
     """What the last cell that failed on this rank raised; None if none has: asked for when a cell
     has just failed.
     """
-    from distlab.rank.log import describe_failure
+    from distlab.rank.raised import describe_failure
 
     error = getattr(sys, "last_value", None)
     return None if error is None else describe_failure(error)

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
-from distlab.rank.log import LOG, Note, is_short, waits
+from distlab.rank.log import LOG, Note, waits
+from distlab.rank.membership import is_short
 from distlab.rank.waits import wait_until
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import NEW_GROUP, NewGroup

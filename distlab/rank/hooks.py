@@ -30,20 +30,9 @@ from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import groups, stores
 from distlab.rank import rpc_calls as remote
-from distlab.rank.log import (
-    C10D,
-    COLLECTIVES,
-    LOG,
-    PLACES,
-    POINT_TO_POINT,
-    ROOTED,
-    TOGETHER,
-    Note,
-    is_short,
-    members_of,
-    waits,
-    whole,
-)
+from distlab.rank.log import C10D, LOG, Note, waits, whole
+from distlab.rank.membership import is_short, members_of
+from distlab.rank.methods import COLLECTIVES, PLACES, POINT_TO_POINT, ROOTED, TOGETHER
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER
 from distlab.wire.source import is_learners

@@ -7,17 +7,14 @@ nor a number of numpy's: they are made plain when the note is made, on the threa
 because the watchdog's thread could only fail.
 """
 
-import asyncio
 import functools
 import os
-import re
 import sys
 import threading
-import traceback
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from operator import index
 from types import FrameType
@@ -26,16 +23,13 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, Failure, NewGroup
+from distlab.rank.membership import is_short, members_of
+from distlab.rank.methods import IMMEDIATE, ROOTED
+from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, NewGroup
 from distlab.wire.source import is_learners, line_of
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
-IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
-# A call with a shorter timeout than this is left to end by itself: whoever gives it one of seconds
-# expects that it may be over, and handles the error. With one of minutes, as real scripts have,
-# nobody would wait for it: it is judged.
-SHORT = timedelta(seconds=10)
 # Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a
 # statement false. Calls that are remembered until they are waited for: an older one is never
 # reported as left, and a group in which one may still be waited for stays
@@ -49,56 +43,6 @@ REMEMBERED = 32
 # nothing is known, and no message that may depend on it is called unmatched
 # (RankStatus.more_traffic).
 MOST_KINDS = 1000
-
-# methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
-POINT_TO_POINT = ("send", "recv", "recv_anysource")
-_REDUCING = (
-    "allreduce",
-    "allreduce_coalesced",
-    "reduce",
-    "reduce_scatter",
-    private.REDUCE_SCATTER_BASE,
-)
-_GATHERING = (
-    "allgather",
-    "allgather_coalesced",
-    private.ALL_GATHER_BASE,
-    "gather",
-    "all_gather_single",
-)
-_EXCHANGING = (
-    "broadcast",
-    "scatter",
-    "alltoall",
-    "alltoall_base",
-    "all_to_all_single",
-    "reduce_scatter_single",
-)
-# several calls as one, and the function that a learner calls for each
-TOGETHER = {
-    "allreduce_coalesced": "all_reduce",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
-    "all_gather_single_coalesced": "all_gather_single",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
-    "reduce_scatter_single_coalesced": "reduce_scatter_single",
-}
-_ALL = (*_REDUCING, *_GATHERING, *_EXCHANGING, *TOGETHER, "barrier", "monitored_barrier")
-COLLECTIVES = tuple(dict.fromkeys(_ALL))
-ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
-# the arguments with a place for what each rank sends
-PLACES = {"allgather": "tensor_list", "gather": "gather_list", "alltoall": "output_tensor_list"}
-
-_TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
-WAITED = re.compile(
-    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|client socket has timed out|Timed out after \d+ seconds waiting for clients|[Ww]ait timeout"
-    r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
-)
-
-# how messages of errors are known that no frame of torch.distributed has raised, as where a program
-# waits for a Work
-OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pair closure")
 
 # what messages are counted by: whether it is a send, its group, peer and tag
 Kind = tuple[bool, str, int, int]
@@ -504,71 +448,6 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
             op = code.co_name
         frame = frame.f_back
     return op, lines
-
-
-def describe_failure(error: BaseException) -> Failure:
-    """An exception as the notebook receives it, with the learner's own lines."""
-    stack = traceback.extract_tb(error.__traceback__, limit=200)
-    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
-    message = str(error)
-    if isinstance(error, SyntaxError):
-        message = error.msg
-        if error.filename and error.lineno:
-            where = line_of(error.filename, error.lineno, "<module>")
-            lines.append(replace(where, text=(error.text or "").strip()))
-    in_torch = isinstance(error, dist.DistNetworkError) or any(
-        _TORCH_DISTRIBUTED in frame.filename for frame in stack
-    )
-    communicated = in_torch or bool(OF_COMMUNICATION.search(message))
-    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
-    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
-    note = getattr(error, "distlab_note", None)
-    call = note.record() if note is not None else None
-    handled = _handled(error) if communicated else None
-    return Failure(
-        LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled
-    )
-
-
-def _handled(error: BaseException) -> Failure | None:
-    """The first error of the learner's own code that was being handled when this one was raised;
-    None without one.
-
-    One that a library has handled has none of the learner's lines.
-    """
-    found = None
-    while error.__context__ is not None and not error.__suppress_context__:
-        error = error.__context__
-        described = describe_failure(error)
-        if described.lines and not described.communicated:
-            found = replace(described, traceback="")
-    return found
-
-
-def is_at_fault(error: BaseException) -> bool:
-    """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for
-    another one before.
-    """
-    ended = KeyboardInterrupt, asyncio.CancelledError
-    return not (LOG.closed or isinstance(error, ended) or describe_failure(error).consequence)
-
-
-def members_of(name: str) -> tuple[tuple[int, ...], bool]:
-    """Ranks of the group with this name, and whether its timeout is short."""
-    # the watchdog's thread looks here, too
-    for group, its_name in list(private.GROUP_NAMES.items()):
-        if its_name == name:
-            # new_group takes numpy's
-            members = tuple(map(int, dist.get_process_group_ranks(group)))
-            return members, is_short(private.timeout_of(group))
-    return (), False
-
-
-def is_short(limit: timedelta) -> bool:
-    """Whether a call with this timeout is left to end by itself; one with the cluster's is not.
-    Zero means none.
-    """
-    return timedelta(0) < limit < min(SHORT, private.default_timeout())
 
 
 def whole(number: Any) -> Any:

@@ -24,7 +24,9 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, profiling, sender_of
-from distlab.rank.log import IMMEDIATE, LOG, ROOTED, Note, members_of
+from distlab.rank.log import LOG, Note
+from distlab.rank.membership import members_of
+from distlab.rank.methods import IMMEDIATE, ROOTED
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 

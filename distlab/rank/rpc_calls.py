@@ -25,7 +25,8 @@ from torch.distributed import autograd, rpc
 from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
-from distlab.rank.log import LOG, Note, describe_failure, waits
+from distlab.rank.log import LOG, Note, waits
+from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.wire.codec import from_json, to_json

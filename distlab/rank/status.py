@@ -23,7 +23,9 @@ from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells
-from distlab.rank.log import C10D, LOG, MOST_KINDS, Note, describe_failure, members_of
+from distlab.rank.log import C10D, LOG, MOST_KINDS, Note
+from distlab.rank.membership import members_of
+from distlab.rank.raised import describe_failure
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus

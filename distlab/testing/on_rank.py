@@ -173,7 +173,7 @@ class RankPytest:
     def _note(self, report: Any, error: BaseException) -> None:
         """Remember what a phase of the test has raised, if it is the first one that has."""
         # with torch, which the process that finds the tests does without
-        from distlab.rank.log import is_at_fault
+        from distlab.rank.raised import is_at_fault
 
         if self.error is None or isinstance(self.error, pytest.skip.Exception):
             self.error = error

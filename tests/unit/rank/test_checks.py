@@ -17,7 +17,8 @@ from torch._C import _distributed_c10d as c10d_in_cpp
 from distlab.compat import torch as private
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.checks import Checker
-from distlab.rank.log import LOG, POINT_TO_POINT, Note
+from distlab.rank.log import LOG, Note
+from distlab.rank.methods import POINT_TO_POINT
 from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord
 from tests.processes import until
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch.distributed as dist
 
-from distlab.rank.log import describe_failure
+from distlab.rank.raised import describe_failure
 
 CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
     "Broken pipe",

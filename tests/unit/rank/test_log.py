@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import hooks, log, status
+from distlab.rank import hooks, log, membership, status
 from distlab.rank.log import LOG, Passes
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
 
@@ -203,7 +203,7 @@ def test_which_timeouts_are_short(monkeypatch, cluster, limit, short):
     as any other.
     """
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", timedelta(seconds=cluster))
-    assert log.is_short(timedelta(seconds=limit)) is short
+    assert membership.is_short(timedelta(seconds=limit)) is short
 
 
 def test_an_interrupted_wait_does_not_outlive_its_group(four):

@@ -1,0 +1,45 @@
+"""The methods of torch's ProcessGroup by what they are, and the functions that a learner calls.
+
+Tables for every rank; hooks.py, log.py, checks.py and recording.py read them.
+"""
+
+from distlab.compat import torch as private
+
+IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
+# methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
+POINT_TO_POINT = ("send", "recv", "recv_anysource")
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    private.REDUCE_SCATTER_BASE,
+)
+_GATHERING = (
+    "allgather",
+    "allgather_coalesced",
+    private.ALL_GATHER_BASE,
+    "gather",
+    "all_gather_single",
+)
+_EXCHANGING = (
+    "broadcast",
+    "scatter",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "reduce_scatter_single",
+)
+# several calls as one, and the function that a learner calls for each
+TOGETHER = {
+    "allreduce_coalesced": "all_reduce",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_single",
+}
+_ALL = (*_REDUCING, *_GATHERING, *_EXCHANGING, *TOGETHER, "barrier", "monitored_barrier")
+COLLECTIVES = tuple(dict.fromkeys(_ALL))
+ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+# the arguments with a place for what each rank sends
+PLACES = {"allgather": "tensor_list", "gather": "gather_list", "alltoall": "output_tensor_list"}
