@@ -28,8 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distlab import machine
 from distlab.compat import torch as private
 from distlab.launch.fork_server import end_with_parent
-from distlab.rank.log import LOG
 from distlab.rank.raised import describe_failure
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab_predict import group, memory, streams
@@ -187,7 +187,7 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Recording | Fail
     os.environ.update(run.environment)
     os.chdir(run.folder)
     sys.path[:] = run.path
-    recorder, LOG.rank = Recorder(rank), rank
+    recorder, THIS_RANK.rank = Recorder(rank), rank
     streams.install(recorder.timeline)
     group.install(recorder.timeline, functools.cache(meet))
     dist.init_process_group(
@@ -238,7 +238,7 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
             try:
                 said = child.recv()
             except EOFError:
-                LOG.rank = rank
+                THIS_RANK.rank = rank
                 said = describe_failure(
                     RuntimeError("the program has ended its process, or the machine had no memory")
                 )

@@ -47,6 +47,7 @@ from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.memory import places_that_share
+from distlab.rank.plugins import PLUGINS
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 from distlab.words import rank_list
@@ -60,7 +61,7 @@ Lane = tuple[Any, ...]
 
 def end() -> None:
     """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
-    checker, LOG.checker = LOG.checker, None
+    checker, PLUGINS.checker = PLUGINS.checker, None
     if checker is not None:
         checker.close()
 

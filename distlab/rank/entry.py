@@ -55,9 +55,10 @@ def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     """Compare the arguments of calls between the ranks from now on; see checks.Checker for the
     arguments.
     """
-    from distlab.rank.checks import LOG, Checker
+    from distlab.rank.checks import Checker
+    from distlab.rank.plugins import PLUGINS
 
-    LOG.checker = Checker(token, host, port, limit)
+    PLUGINS.checker = Checker(token, host, port, limit)
 
 
 def end_checks() -> None:
@@ -113,14 +114,14 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
         [Reply, *buffers of the value].
     """
     from distlab.rank.around_cells import end_abandoned_children, restore_builtins
-    from distlab.rank.log import LOG
     from distlab.rank.raised import describe_failure
+    from distlab.rank.this_rank import THIS_RANK
 
     failure = None
     try:
         fn, args, kwargs = pickling.loads(header, buffers)
         lend_names(fn)
-        value = fn(LOG.rank, LOG.world_size, *args, **kwargs)
+        value = fn(THIS_RANK.rank, THIS_RANK.world_size, *args, **kwargs)
     except BaseException as error:
         restore_builtins()
         failure = describe_failure(error)
@@ -153,9 +154,9 @@ def _packed(value: Any, what: str) -> list[Any]:
     try:
         header, buffers = pickling.dumps(value)
     except Exception as error:  # whatever the value's own pickling raises
-        from distlab.rank.log import LOG
+        from distlab.rank.this_rank import THIS_RANK
 
-        words = f"The value of rank {LOG.rank}, {what}, cannot be sent to the notebook"
+        words = f"The value of rank {THIS_RANK.rank}, {what}, cannot be sent to the notebook"
         advice = (
             "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
         )

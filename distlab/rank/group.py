@@ -21,6 +21,7 @@ from distlab.devices import device_for
 from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, waits, watchdog
 from distlab.rank.log import LOG
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import faults
 from distlab.wire.rendezvous import (
     INTERFACES,
@@ -53,7 +54,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
         )
     # meant for the start of this process, not for programs that it starts
     os.environ.pop("PYTHONSAFEPATH", None)
-    LOG.rank, LOG.world_size = rank, meeting.world_size
+    THIS_RANK.rank, THIS_RANK.world_size = rank, meeting.world_size
     private.quiet_loggers()
     faults.keep(rank)
     _use_folder_of_cluster()
@@ -90,8 +91,8 @@ def build(rank: int, meeting: Meeting) -> None:
     # a learner's failed init_process_group has used one up on this rank only
     private.forget_group_numbers()
     LOG.forget()
-    LOG.gives_way = False
-    LOG.generation = meeting.name
+    THIS_RANK.gives_way = False
+    THIS_RANK.generation = meeting.name
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
@@ -186,7 +187,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
     build(rank, meeting)
-    LOG.gives_way = gives_way
+    THIS_RANK.gives_way = gives_way
     watcher.connections.store_port = meeting.port
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
 

@@ -25,6 +25,7 @@ from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.membership import is_short
+from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import NEW_GROUP, NewGroup
@@ -50,7 +51,7 @@ def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     name, limit = str(given["group_name"]), given.get("timeout") or private.default_timeout()
     note = _note(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None
-    group = NewGroup(LOG.rank, name, members, len(private.GROUP_NAMES), line)
+    group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
     with waits(note):
         _begin(group)
         try:

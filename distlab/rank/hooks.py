@@ -33,6 +33,8 @@ from distlab.rank import rpc_calls as remote
 from distlab.rank.log import C10D, LOG, Note, waits, whole
 from distlab.rank.membership import is_short, members_of
 from distlab.rank.methods import COLLECTIVES, PLACES, POINT_TO_POINT, ROOTED, TOGETHER
+from distlab.rank.plugins import PLUGINS
+from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER
 from distlab.wire.source import is_learners
@@ -132,8 +134,8 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
     """init_process_group. A cell that destroyed the group left the next one to the learner, as far
     as we know.
     """
-    if LOG.gives_way and dist.is_initialized():
-        LOG.gives_way = False
+    if THIS_RANK.gives_way and dist.is_initialized():
+        THIS_RANK.gives_way = False
         private.leave_all_groups()
         LOG.forget()
     original(*args, **kwargs)
@@ -189,11 +191,11 @@ def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kw
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
-    if LOG.checker is not None:
+    if PLUGINS.checker is not None:
         _check_memory(note, args)
         make = functools.partial(_checked, note, group, make, _is_compared(caller))
     begin = functools.partial(_begin, note, group, make)
-    return begin() if LOG.tracer is None else LOG.tracer.call(note, begin)
+    return begin() if PLUGINS.tracer is None else PLUGINS.tracer.call(note, begin)
 
 
 def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
@@ -324,7 +326,7 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
     """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may
     be posted later.
     """
-    checker = LOG.checker
+    checker = PLUGINS.checker
     if not is_compared:
         return checker.in_turn(note.group, make)
     if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
@@ -361,16 +363,16 @@ def _check_memory(note: Note, args: tuple) -> None:
     given = args[0]
     # a list of a list, but for all_to_all
     places = given[0] if given and isinstance(given[0], list) else given
-    LOG.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
+    PLUGINS.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
 
 
 def _for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
     """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as
     it is not there.
     """
-    if LOG.checker is None:
+    if PLUGINS.checker is None:
         return make()
-    return LOG.checker.in_turn(group_name, make)
+    return PLUGINS.checker.in_turn(group_name, make)
 
 
 def building_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
@@ -388,8 +390,8 @@ def beginning_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     """A function that begins collectives in C++: in a group among its arguments, or else in those
     of any Reducer.
     """
-    if LOG.checker is not None:
-        LOG.checker.post(_groups_among(args) or LOG.shared_with_cpp)
+    if PLUGINS.checker is not None:
+        PLUGINS.checker.post(_groups_among(args) or LOG.shared_with_cpp)
     return original(*args, **kwargs)
 
 
@@ -411,8 +413,8 @@ def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
         limits = [given for given in (*args, *kwargs.values()) if isinstance(given, timedelta)]
         note.has_limit |= any(map(is_short, limits))
         outcome = _wait(work, note, make)
-    if LOG.simulator is not None:
-        LOG.simulator.has_waited(work)
+    if PLUGINS.simulator is not None:
+        PLUGINS.simulator.has_waited(work)
     return outcome
 
 
@@ -422,7 +424,7 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     if freed_with:
         make = functools.partial(_wait_in_python, work, freed_with, make)
     with waits(note):
-        outcome = make() if LOG.tracer is None else LOG.tracer.wait(note, work, make)
+        outcome = make() if PLUGINS.tracer is None else PLUGINS.tracer.wait(note, work, make)
     if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
         sender = private.sender_of(work)
         if sender is not None:
@@ -474,8 +476,8 @@ def then(
     derive = functools.partial(derived, original)
     return (
         derive(future, callback)
-        if LOG.simulator is None
-        else LOG.simulator.then(future, callback, derive)
+        if PLUGINS.simulator is None
+        else PLUGINS.simulator.then(future, callback, derive)
     )
 
 
@@ -500,8 +502,8 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     if private.is_tracing(args):  # the sizes may be symbols, which a note would make numbers of
         return original(operator, *args, **kwargs)
     note = _note_of_operator(operator.__name__, group, args)
-    if LOG.checker is not None:
-        LOG.checker.post([group])
+    if PLUGINS.checker is not None:
+        PLUGINS.checker.post([group])
     result = _added(note, functools.partial(original, operator, *args))
     if private.functional_count(group) == before:
         LOG.take_back(note)

@@ -25,6 +25,8 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.rank.membership import is_short, members_of
 from distlab.rank.methods import IMMEDIATE, ROOTED
+from distlab.rank.plugins import PLUGINS
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, NewGroup
 from distlab.wire.source import is_learners, line_of
 
@@ -162,21 +164,12 @@ class Passes:
 
 
 class Log:
-    """All that one rank remembers of its calls; one object a process, `LOG`.
+    """The calls of this rank that communicate, and its waits for them; one object a process, `LOG`.
 
     Attributes:
-        rank, world_size: of the cluster; the environment has them, too, but a learner may change
-            it.
         total: counts everything that is noted; equal at two times if nothing happened in between.
         freed: how often the watchdog has freed this rank.
-        checker: a checks.Checker while a cell is checked.
-        tracer: a recording.Recording while a trace is recorded.
-        simulator: backend.Futures on a simulated cluster, which notes waits for Futures.
-        send: sends the notebook a message.
-        generation: of the groups, the same on every rank; their names repeat.
         cells: how many cells and calls of the notebook have ended.
-        gives_way: whether the group was built in the place of one that the learner had destroyed:
-            it gives way to the learner's next one.
         of_parent: in a process that was forked from this rank, the rank's groups, whose connections
             it does not have.
         unwaited: calls that return at once and were not waited for, with their Work and the number
@@ -188,14 +181,7 @@ class Log:
     """
 
     def __init__(self) -> None:
-        self.rank, self.world_size = 0, 1
         self.total = self.freed = self.cells = 0
-        self.generation = ""
-        self.gives_way = False
-        self.send: Callable[[Answer], None] = lambda _: None
-        self.checker: Any = None
-        self.tracer: Any = None
-        self.simulator: Any = None
         self.of_parent: tuple[Any, ...] = ()
         self.forget()
 
@@ -239,7 +225,7 @@ class Log:
         They are kept: destroying one would wait for gloo's threads, which are not here.
         """
         self.of_parent = (*private.GROUP_NAMES, *self.ties)
-        self.checker = None  # whose thread is not here, either
+        PLUGINS.checker = None  # whose thread is not here, either
 
     def check_not_of_parent(self, used: Any) -> None:
         """Refuse a group or a Work of the rank that this process was forked from: it would wait for
@@ -247,7 +233,7 @@ class Log:
         """
         if self.of_parent and any(used is one for one in self.of_parent):
             raise RuntimeError(
-                f"This process was forked from rank {self.rank}, by a DataLoader worker or multiprocessing, and has "
+                f"This process was forked from rank {THIS_RANK.rank}, by a DataLoader worker or multiprocessing, and has "
                 "none of its connections: communicate on the rank itself."
             )
 
@@ -366,9 +352,9 @@ class Log:
         """
         self.cells += 1
         if self.unwaited and self.left():
-            self.send(Answer(0, unwaited=True))
+            PLUGINS.send(Answer(0, unwaited=True))
         if self.destroyed is not None and not dist.is_initialized():
-            self.send(Answer(0, without_group=True))
+            PLUGINS.send(Answer(0, without_group=True))
 
     def kept(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from distlab.rank.log import LOG
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners, line_of
 
@@ -48,7 +49,7 @@ def describe_failure(error: BaseException) -> Failure:
     call = note.record() if note is not None else None
     handled = _handled(error) if communicated else None
     return Failure(
-        LOG.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled
+        THIS_RANK.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled
     )
 
 

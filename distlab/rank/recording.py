@@ -27,6 +27,8 @@ from distlab.compat.torch import flight_record, profiling, sender_of
 from distlab.rank.log import LOG, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import IMMEDIATE, ROOTED
+from distlab.rank.plugins import PLUGINS
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 
@@ -146,7 +148,7 @@ class Recording:
 
     def _group_of(self, name: str) -> GroupKey:
         """What identifies a group of this generation; its ranks are unknown if it is gone."""
-        key = (name, LOG.generation)
+        key = (name, THIS_RANK.generation)
         if key not in self._groups:
             self._groups[key] = (*key, members_of(name)[0])
         return self._groups[key]
@@ -175,7 +177,7 @@ def start() -> None:
         raise RuntimeError("a profiler is already running there")
     profiler = profile(use_kineto=True)
     profiler.__enter__()
-    LOG.tracer = Recording(profiler)
+    PLUGINS.tracer = Recording(profiler)
 
 
 def stop() -> Recorded:
@@ -186,7 +188,7 @@ def stop() -> Recorded:
     Raises:
         RuntimeError: nothing was recorded, and why.
     """
-    recording, LOG.tracer = LOG.tracer, None
+    recording, PLUGINS.tracer = PLUGINS.tracer, None
     if recording is None:
         raise RuntimeError("its process ended, and another took its place")
     if not profiling():

@@ -22,6 +22,7 @@ from torch.distributed import rpc
 from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
 from distlab.rank.log import LOG, Note, waits
+from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.messages import OTHER
 from distlab.words import grouped, rank_list
@@ -92,19 +93,19 @@ def init_rpc(
         ArgumentError: a number or a name that two workers have.
         RuntimeError: a name that torch refuses, or RPC runs on this rank already.
     """
-    size = world_size or LOG.world_size
-    number = whole_number("rank", LOG.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
+    size = world_size or THIS_RANK.world_size
+    number = whole_number("rank", THIS_RANK.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     if AGENT.workers:
         advice = "Call rpc.shutdown() on every rank first."
         raise RuntimeError(
-            f'RPC is already running on rank {LOG.rank}, as "{rpc.get_worker_info().name}". {advice}'
+            f'RPC is already running on rank {THIS_RANK.rank}, as "{rpc.get_worker_info().name}". {advice}'
         )
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
-    with waits(Note("init_rpc", OTHER, range(LOG.world_size))):
+    with waits(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
         # others may call it as soon as it starts
         AGENT.workers, generations = _introduce(name, number, size)
         latest = max(generations)
@@ -133,7 +134,7 @@ def _introduce(name: str, number: int, size: int) -> Any:
     # they meet when this many have come
     turn, place = divmod(store.add(f"rpc/{size}", 1) - 1, size)
     AGENT.store = dist.PrefixStore(f"rpc/{size}/{turn}", store)
-    AGENT.store.set(keys[place], json.dumps((number, LOG.rank, name, AGENT.generation)))
+    AGENT.store.set(keys[place], json.dumps((number, THIS_RANK.rank, name, AGENT.generation)))
     _until(lambda: AGENT.store.check(keys))
     numbers, ranks, names, generations = zip(
         *sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True

@@ -26,9 +26,11 @@ from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
 from distlab.rank.log import LOG, Note, waits
+from distlab.rank.plugins import PLUGINS
 from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
 from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import REMOTE, SERVED, Answer
 from distlab.wire.namespace import lend_names, namespace_of_cells
@@ -90,7 +92,7 @@ def _invoke(
     callee, op = rank_of(to), f"rpc_{rpc_type.value}"
     note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
-    tracer = LOG.tracer
+    tracer = PLUGINS.tracer
     trace = tracer and tracer.remote(
         REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note
     )
@@ -110,14 +112,14 @@ def _invoke(
 def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent for a call of a Python function, instead of torch's PythonUDF."""
     number = 0
-    if LOG.tracer is not None:
+    if PLUGINS.tracer is not None:
         number = next(_numbers)
         trace = getattr(_sending, "trace", None)
         if trace is None:  # for a call that makes an RRef, only the time when it was sent is known
-            trace = LOG.tracer.remote(REMOTE, name_of(func, args), 0)
+            trace = PLUGINS.tracer.remote(REMOTE, name_of(func, args), 0)
             trace.end = trace.start
         trace.sequence = number
-    return Request(func, args, kwargs, LOG.rank, number)
+    return Request(func, args, kwargs, THIS_RANK.rank, number)
 
 
 def rank_of(to: Any) -> int:
@@ -170,7 +172,7 @@ def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.U
 
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
-    ranks = [rank for rank in AGENT.workers.values() if rank != LOG.rank]
+    ranks = [rank for rank in AGENT.workers.values() if rank != THIS_RANK.rank]
     return _wait(
         _note("dist_autograd.backward", "", ranks),
         None,
@@ -180,7 +182,7 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
     """Make a wait for other ranks, noted and traced."""
-    trace = LOG.tracer and LOG.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
+    trace = PLUGINS.tracer and PLUGINS.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
     with waits(note):
         try:
             return make()
@@ -203,7 +205,9 @@ def _serve(_: Any, request: Any) -> Any:
     thread = threading.get_ident()
     served, number = Served(request.caller, name_of(request.func, request.args)), request.number
     trace = (
-        LOG.tracer and number and LOG.tracer.remote(SERVED, served.function, number, served.caller)
+        PLUGINS.tracer
+        and number
+        and PLUGINS.tracer.remote(SERVED, served.function, number, served.caller)
     )
     AGENT.serving[thread] = served
     _collect_prints()
@@ -217,7 +221,7 @@ def _serve(_: Any, request: Any) -> Any:
         return _failed(error)
     finally:
         if served.printed:
-            LOG.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED]))
+            PLUGINS.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED]))
         if trace:
             ended(trace)
         LOG.total += 1

@@ -27,6 +27,7 @@ from distlab.rank.log import C10D, LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
 from distlab.rank.raised import describe_failure
 from distlab.rank.rpc import AGENT
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus
 from distlab.wire.source import Line, is_learners, line_of
@@ -99,7 +100,7 @@ def summary(
     passes = LOG.passes(is_idle=not begun)
     still = rounds is not None and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
-        rank=LOG.rank,
+        rank=THIS_RANK.rank,
         doing=doing,
         call=call,
         lines=(thread == main and _lines_of_coroutine(cell)) or _lines(thread) or _lines(main),
@@ -151,7 +152,7 @@ def _serving() -> tuple[RankStatus, ...]:
 def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
     """What a thread other than the main one is doing; for whom, if it has a caller."""
     doing = messages.COMPUTING if note is None else messages.COMMUNICATING
-    return RankStatus(LOG.rank, doing, note and note.record(), _lines(thread), **served)
+    return RankStatus(THIS_RANK.rank, doing, note and note.record(), _lines(thread), **served)
 
 
 def _what_is_known(thread: int, op: str) -> CallRecord:
@@ -159,7 +160,7 @@ def _what_is_known(thread: int, op: str) -> CallRecord:
 
     All may, except what C++ sends for a model in training.
     """
-    everyone = tuple(range(LOG.world_size))
+    everyone = tuple(range(THIS_RANK.world_size))
     may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
     in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD) and os.path.isdir(
         "/proc/self/task"

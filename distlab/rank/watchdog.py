@@ -43,7 +43,9 @@ from typing import Any
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells, status
 from distlab.rank.log import LOG
+from distlab.rank.plugins import PLUGINS
 from distlab.rank.status import Traffic
+from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import close_blocked_groups
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
@@ -65,7 +67,7 @@ def watch(thread: Watchdog) -> None:
 
     Runs on: a rank, on its main thread, when its group is built.
     """
-    LOG.send = PERSON.send = thread.send
+    PLUGINS.send = PERSON.send = thread.send
     os.register_at_fork(after_in_child=LOG.begin_child)
     around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
     thread.start()
@@ -97,7 +99,7 @@ class Watchdog(SupervisedThread):
         *address, token = meeting.channel
         self._channel = socket.create_connection(address)
         self._channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._channel.sendall(hello(token, LOG.rank))
+        self._channel.sendall(hello(token, THIS_RANK.rank))
         self._received = b""
         self.connections = Connections(meeting.port)
         # a forked process's main_thread().native_id is its parent's

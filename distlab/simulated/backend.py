@@ -31,7 +31,7 @@ from torch import Future, Tensor
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
-from distlab.rank.log import LOG
+from distlab.rank.plugins import PLUGINS
 from distlab.simulated.events import Collective, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
@@ -47,7 +47,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
         hooks.install()
         hooks.install(hooks.rows_of(Group, Work))
-        LOG.simulator = Futures()
+        PLUGINS.simulator = FUTURES
 
 
 class Work(dist.Work):
@@ -90,7 +90,7 @@ class Work(dist.Work):
             NOTES.add(Wait(self.op))
 
     def get_future(self) -> Future:
-        return LOG.simulator.add(self._work.get_future(), self)
+        return FUTURES.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -146,6 +146,9 @@ class Futures:
                 return callback(future)
 
         return self.add(then(future, called), program)
+
+
+FUTURES = Futures()
 
 
 class Group(dist.ProcessGroup):

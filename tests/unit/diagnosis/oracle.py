@@ -224,6 +224,7 @@ class Rank:
     of that.
     """
 
+    number: int
     steps: Sequence[Step]
     log: Log
     place: int = 0
@@ -248,9 +249,7 @@ class Run:
     """
 
     def __init__(self, program: Program, rng: Random):
-        self.ranks = [Rank(steps, Log()) for steps in program]
-        for number, rank in enumerate(self.ranks):
-            rank.log.rank, rank.log.world_size = number, len(RANKS)
+        self.ranks = [Rank(number, steps, Log()) for number, steps in enumerate(program)]
         self._numbers = itertools.count()
         # sends, by group and ends
         self._flying: defaultdict[tuple[str, int, int], deque[Op]] = defaultdict(deque)
@@ -434,7 +433,7 @@ class Run:
         """What a rank that is stuck waits for, and its steps after that."""
         if rank.waits_for is None:
             return []
-        number = rank.log.rank
+        number = rank.number
         turns = {group: len(self._called[group, number]) for group in GROUPS}
         works = dict(rank.works)
         events: list[Event] = [Wait(rank.waits_for.number)]
@@ -500,7 +499,7 @@ def _status(rank: Rank) -> RankStatus:
     """What a rank's watchdog reports of it."""
     with patch.object(status, "LOG", rank.log):
         return RankStatus(
-            rank.log.rank,
+            rank.number,
             COMMUNICATING if rank.waits_for else IDLE,
             call=rank.waits_for.note.record() if rank.waits_for else None,
             groups=len(GROUPS),

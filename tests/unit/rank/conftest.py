@@ -9,6 +9,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers
 
 from distlab.rank import hooks
 from distlab.rank.log import LOG
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.rendezvous import loopback_interface
 
 LIMIT = timedelta(seconds=60)  # of the cluster
@@ -33,7 +34,7 @@ def layer(monkeypatch):
 @pytest.fixture
 def four(layer, monkeypatch):
     """This process is rank 1 of four that do not exist: every call ends at once."""
-    monkeypatch.setattr(LOG, "world_size", 4)
+    monkeypatch.setattr(THIS_RANK, "world_size", 4)
     monkeypatch.setattr(FakeWork, "wait", FakeWork.wait)  # it does not inherit Work's
     hooks.install([(FakeWork, "wait", hooks.waiting)])
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)
@@ -42,6 +43,6 @@ def four(layer, monkeypatch):
 @pytest.fixture
 def alone(layer, monkeypatch):
     """A gloo group of this process alone."""
-    monkeypatch.setattr(LOG, "world_size", 1)
+    monkeypatch.setattr(THIS_RANK, "world_size", 1)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
