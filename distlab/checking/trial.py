@@ -53,7 +53,7 @@ def leave(rank: int, world_size: int) -> bool:
     for own in groups[groups.index(group) :]:
         LOG.forget_group(GROUP_NAMES.get(own, ""))
         destroy_group(own)
-    for name in list(LOG.met):  # of those that the answer has destroyed itself
+    for name in list(LOG.meetings):  # of those that the answer has destroyed itself
         if name.isdigit() and int(name) >= number:
             LOG.forget_group(name)
     forget_group_numbers(number + 1)

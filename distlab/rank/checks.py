@@ -382,7 +382,7 @@ class Checker:
                     self._forget_begun(call)
                     call.posting.set_exception(error)
                 self._waiting.remove(call)
-                LOG.total += 1
+                LOG.activity += 1
             time.sleep(POLL_SECONDS)
 
     def _forget_begun(self, call: Deferred) -> None:

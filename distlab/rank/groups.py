@@ -44,7 +44,7 @@ def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not members:  # the world, after which groups are numbered from 1 again
         LOG.new_groups.clear()
         # in the store of an earlier world, also that of the rank which this process was forked from
-        LOG.met.clear()
+        LOG.meetings.clear()
         return original(*args, **kwargs)
     # before a forked process writes into the store of the ranks
     LOG.check_not_of_parent(dist.group.WORLD)
@@ -101,7 +101,7 @@ def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
     destroyed.
     """
     key = f"{KEYS}/{group.name}/members"
-    expected = (LOG.met[group.name] + 1) * len(group.members)
+    expected = (LOG.meetings[group.name] + 1) * len(group.members)
 
     def all_here(seconds: float) -> bool:
         if store.add(key, 0) >= expected:
@@ -120,4 +120,4 @@ def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone
             store.add(key, -1)
         raise
-    LOG.met[group.name] += 1
+    LOG.meetings[group.name] += 1

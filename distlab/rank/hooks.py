@@ -509,7 +509,7 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
         LOG.take_back(note)
     else:
         for one in result if isinstance(result, list) else [result]:
-            LOG.made(private.key_of(one.untyped_storage()), note)
+            LOG.remember_result(private.key_of(one.untyped_storage()), note)
     return result
 
 

@@ -167,7 +167,7 @@ class Log:
     """The calls of this rank that communicate, and its waits for them; one object a process, `LOG`.
 
     Attributes:
-        total: counts everything that is noted; equal at two times if nothing happened in between.
+        activity: counts everything that is noted; equal at two times if nothing happened in between.
         freed: how often the watchdog has freed this rank.
         cells: how many cells and calls of the notebook have ended.
         of_parent: in a process that was forked from this rank, the rank's groups, whose connections
@@ -176,12 +176,12 @@ class Log:
             of the cell.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest that this rank has begun to make with new_group.
-        met: how often this rank has met the other members of a group of the world that it is in, by
+        meetings: how often this rank has met the other members of a group of the world that it is in, by
             its name, before it was built.
     """
 
     def __init__(self) -> None:
-        self.total = self.freed = self.cells = 0
+        self.activity = self.freed = self.cells = 0
         self.of_parent: tuple[Any, ...] = ()
         self.forget()
 
@@ -189,7 +189,7 @@ class Log:
         """Forget every call; the group that they were made in is gone."""
         # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its
         # call there
-        self.now: dict[int, Note | None] = {}
+        self.waiting_in: dict[int, Note | None] = {}
         # by thread: the notes that it has entered and not left, the last one innermost; tasks leave
         # in any order
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
@@ -205,7 +205,7 @@ class Log:
         self.kept_works: dict[str, list[Any]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
-        self.met: Counter[str] = Counter()
+        self.meetings: Counter[str] = Counter()
         # by Work or Future
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
@@ -241,7 +241,7 @@ class Log:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
         self.members.pop(name, None)
-        self.met.pop(name, None)
+        self.meetings.pop(name, None)
         for group in [group for group in self.new_groups if group.name == name]:
             self.new_groups.remove(group)
         self.kept_works.pop(name, None)
@@ -256,7 +256,7 @@ class Log:
             raise RuntimeError(
                 "Connection closed: this rank was freed from a call of its group before."
             )
-        self.total += 1
+        self.activity += 1
         if note.kind == MESSAGE:
             note.peer = index(note.peer)  # a TypeError here, as torch would raise one
             note.tag = index(note.tag)
@@ -297,7 +297,7 @@ class Log:
         """Keep the Work of a send that a program has dropped, until its group goes."""
         self.kept_works.setdefault(note.group, []).append(work)
 
-    def made(self, key: int, note: Note) -> None:
+    def remember_result(self, key: int, note: Note) -> None:
         """Remember the functional collective that made a storage, which C++ keeps until it is
         waited for.
         """
@@ -310,7 +310,7 @@ class Log:
         note.done = True
         self.unwaited.pop(note, None)
 
-    def left(self) -> list[Note]:
+    def abandoned(self) -> list[Note]:
         """The calls that nobody can wait for any more."""
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
 
@@ -351,12 +351,12 @@ class Log:
         any more.
         """
         self.cells += 1
-        if self.unwaited and self.left():
+        if self.unwaited and self.abandoned():
             PLUGINS.send(Answer(0, unwaited=True))
         if self.destroyed is not None and not dist.is_initialized():
             PLUGINS.send(Answer(0, without_group=True))
 
-    def kept(self) -> list[Note]:
+    def pending(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""
         earlier = [
             (note, work())
@@ -401,16 +401,16 @@ class waits:
     def __enter__(self) -> Any:
         self._thread = threading.get_ident()
         LOG.entered[self._thread].append(self._note)
-        LOG.now[self._thread] = self._note
-        LOG.total += 1
+        LOG.waiting_in[self._thread] = self._note
+        LOG.activity += 1
         return self
 
     def __exit__(self, _: Any, error: BaseException | None, *__: Any) -> None:
-        LOG.total += 1
+        LOG.activity += 1
         entered = LOG.entered[self._thread]
         if self._note in entered:
             entered.remove(self._note)
-        LOG.now[self._thread] = entered[-1] if entered else None
+        LOG.waiting_in[self._thread] = entered[-1] if entered else None
         if self._note.readable and isinstance(error, RuntimeError):
             readable = self._note.readable(error)
             readable.distlab_note = self._note

@@ -241,7 +241,7 @@ def _take_down() -> None:
     while private.threads_at_work() and (waited := time.monotonic() - began) < END_SECONDS:
         time.sleep(0.005)
         for thread in {*AGENT.serving} - interrupted:
-            if LOG.now.get(thread) is None and waited > INTERRUPT_SECONDS:
+            if LOG.waiting_in.get(thread) is None and waited > INTERRUPT_SECONDS:
                 interrupted.add(thread)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)

@@ -101,7 +101,7 @@ def _invoke(
         future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
     finally:  # the request may not be picklable
         _sending.trace = None
-    LOG.total += 1
+    LOG.activity += 1
     LOG.tie(future, note)
     if trace:
         trace.posted = time.time_ns()
@@ -211,7 +211,7 @@ def _serve(_: Any, request: Any) -> Any:
     )
     AGENT.serving[thread] = served
     _collect_prints()
-    LOG.total += 1
+    LOG.activity += 1
     try:
         # the agent is being taken down, and this call was waiting for a thread
         if not AGENT.workers:
@@ -224,7 +224,7 @@ def _serve(_: Any, request: Any) -> Any:
             PLUGINS.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED]))
         if trace:
             ended(trace)
-        LOG.total += 1
+        LOG.activity += 1
         AGENT.serving.pop(thread, None)
 
 

@@ -74,7 +74,7 @@ def summary(
         thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")
     }
     thread = waiter(main)
-    note, op = LOG.now.get(thread), communication(thread)
+    note, op = LOG.waiting_in.get(thread), communication(thread)
     first, of_main = next(frames(thread), None), next(frames(main), None)
     at = (id(first), first.f_lasti) if first else ()
     executes, imports = executing(of_main), importing(of_main)
@@ -119,7 +119,7 @@ def summary(
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         # a call that is noted may wait in a loop of Python's, whose frames come and go; its end
         # would be noted
-        fingerprint=(*(at if call and note is None else ()), LOG.total, bytes_now.moved),
+        fingerprint=(*(at if call and note is None else ()), LOG.activity, bytes_now.moved),
         is_quiescent=still
         and not others_may_act(main, ours)
         and not timer_is_set()
@@ -129,12 +129,12 @@ def summary(
         gloo_wakeups=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
-        abandoned=tuple(note.record() for note in LOG.left()),
-        pending=tuple(note.record() for note in LOG.kept()),
+        abandoned=tuple(note.record() for note in LOG.abandoned()),
+        pending=tuple(note.record() for note in LOG.pending()),
         more_unwaited=LOG.more_unwaited,
         destroyed=LOG.destroyed and LOG.destroyed.record(),
         other_threads=tuple(
-            _thread(other, LOG.now[other])
+            _thread(other, LOG.waiting_in[other])
             for other in waiting_threads()
             if other not in (main, thread)
         ),
@@ -145,7 +145,8 @@ def _serving() -> tuple[RankStatus, ...]:
     """What this rank is running for others, by remote calls."""
     serving = list(AGENT.serving.items())
     return tuple(
-        _thread(t, LOG.now.get(t), caller=one.caller, function=one.function) for t, one in serving
+        _thread(t, LOG.waiting_in.get(t), caller=one.caller, function=one.function)
+        for t, one in serving
     )
 
 
@@ -257,7 +258,7 @@ def communication(thread: int) -> str:
     """The name of what the thread waits in if it is inside torch.distributed or a backward pass;
     else "".
     """
-    note = LOG.now.get(thread)
+    note = LOG.waiting_in.get(thread)
     if note is not None:
         return note.op or note.method
     # such as torch._dynamo, whose modules have names like those below
@@ -333,7 +334,9 @@ def waiting_threads() -> list[int]:
     """
     # without the frames: this one would keep all the others alive
     running = {*sys._current_frames()}
-    waiting = [thread for thread, note in list(LOG.now.items()) if note and thread in running]
+    waiting = [
+        thread for thread, note in list(LOG.waiting_in.items()) if note and thread in running
+    ]
     return [thread for thread in waiting if thread not in AGENT.serving]
 
 
@@ -411,7 +414,7 @@ def others_may_act(main: int, ours: set[int]) -> bool:
     running = sys._current_frames()
     del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
     for ident, innermost in running.items():
-        if ident in harmless or LOG.now.get(ident):
+        if ident in harmless or LOG.waiting_in.get(ident):
             continue
         stack = list(outwards(innermost))
         waits_for_work = any(

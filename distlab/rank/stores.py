@@ -45,7 +45,7 @@ def _note_of(name: str, words: str = "") -> Note | None:
     Inside of another call, such as init_process_group or init_rpc, it is that call which the
     learner waits in.
     """
-    note = LOG.now.get(threading.get_ident())
+    note = LOG.waiting_in.get(threading.get_ident())
     if note is not None:
         return note
     note = Note("", OTHER, has_limit=True)
@@ -249,7 +249,9 @@ def building(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any
     note = _note_of("ProcessGroupGloo")
     if note is not None and note.op != "init_process_group":
         LOG.check_not_of_parent(dist.group.WORLD)  # whose store this one is
-    if note is None or (note.op == "new_group" and note is not LOG.now.get(threading.get_ident())):
+    if note is None or (
+        note.op == "new_group" and note is not LOG.waiting_in.get(threading.get_ident())
+    ):
         return call()
     with waits(note):
         return wait_elsewhere(call, FREED.format(note.op))

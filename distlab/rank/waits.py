@@ -49,7 +49,7 @@ class waiting(waits):
             refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
         self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
         super().__init__(
-            LOG.now.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words)
+            LOG.waiting_in.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words)
         )
 
     def check(self) -> None:

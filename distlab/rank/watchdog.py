@@ -343,14 +343,14 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
         gently: whether to leave it alone if it makes progress; if not, it also begins no more calls
             of its group.
     """
-    before, call = _position(thread), LOG.now.get(thread)
+    before, call = _position(thread), LOG.waiting_in.get(thread)
     if not gently:
         LOG.free()
     moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
     while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
         time.sleep(0.01)
     # it did not wait; if it does later, the order comes again
-    if gently and LOG.now.get(thread) is not call:
+    if gently and LOG.waiting_in.get(thread) is not call:
         return
     LOG.free()
     connections.shut(socket.SHUT_RD)

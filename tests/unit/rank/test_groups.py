@@ -88,7 +88,7 @@ def test_members_meet_before_gloo_connects_them(alone):
     """Each time, also if the name of a group comes again."""
     for _ in range(2):
         dist.destroy_process_group(dist.new_group([0], use_local_synchronization=True))
-    assert sorted(LOG.met.values()) == [2]
+    assert sorted(LOG.meetings.values()) == [2]
 
 
 def test_members_meet_for_the_first_time_in_each_world(alone):
@@ -97,7 +97,7 @@ def test_members_meet_for_the_first_time_in_each_world(alone):
         dist.new_group([0], timeout=timedelta(milliseconds=50))
         dist.destroy_process_group()
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    assert not LOG.met
+    assert not LOG.meetings
 
 
 def test_a_wait_for_members_ends_at_its_limit(alone, monkeypatch):

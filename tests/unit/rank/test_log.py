@@ -135,13 +135,13 @@ def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
-        assert LOG.now[thread].op == "second"
+        assert LOG.waiting_in[thread].op == "second"
         second.__exit__(None, None, None)
-        assert LOG.now[thread] is call
+        assert LOG.waiting_in[thread] is call
         with log.waits(call):  # begins and waits for the same call
-            assert LOG.now[thread] is call
-        assert LOG.now[thread] is call
-    assert LOG.now[thread] is None
+            assert LOG.waiting_in[thread] is call
+        assert LOG.waiting_in[thread] is call
+    assert LOG.waiting_in[thread] is None
 
 
 # --- what is kept ---
@@ -154,11 +154,11 @@ def test_what_an_earlier_cell_has_begun_is_kept_until_it_ends():
     note.options.asyncOp = True
     future = torch.futures.Future()
     notes.tie(future, note)
-    assert notes.kept() == []
+    assert notes.pending() == []
     notes.end_cell()
-    assert notes.kept() == [note]
+    assert notes.pending() == [note]
     future.set_result(None)
-    assert notes.kept() == []
+    assert notes.pending() == []
 
 
 # --- limits, forgetting ---

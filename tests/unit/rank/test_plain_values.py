@@ -136,7 +136,7 @@ def test_a_group_of_numpys_ranks(four):
 def test_a_wait_of_ones_own_for_numpys_ranks(four):
     """What is no number is refused where it is written."""
     with distlab.waiting(np.str_("for a file"), np.arange(1, 3)):
-        (note,) = [note for note in LOG.now.values() if note]
+        (note,) = [note for note in LOG.waiting_in.values() if note]
         assert (note.record().members, note.record().function) == ((1, 2), "for a file")
         assert travels(note)
     with pytest.raises(

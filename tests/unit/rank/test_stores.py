@@ -163,7 +163,7 @@ def test_a_client_that_is_freed_ends_its_thread(noted):
 
 
 def free_when(holds):
-    while not holds() or not any(LOG.now.values()):
+    while not holds() or not any(LOG.waiting_in.values()):
         threading.Event().wait(0.001)
     threading.Event().wait(0.1)
     LOG.freed += 1
