@@ -48,6 +48,7 @@ from distlab.rank import hooks
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.memory import places_that_share
 from distlab.rank.plugins import PLUGINS
+from distlab.rank.records import record_of
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 from distlab.words import rank_list
@@ -254,7 +255,7 @@ class Checker:
         if note.method == "monitored_barrier":
             # it has no arguments that could differ, and a limit of its own
             return self.in_turn(note.group, make)
-        record, is_send = note.record(), note.method == "send"
+        record, is_send = record_of(note), note.method == "send"
         if len(record.members) == 1:
             # there is nobody to compare with; each rank may have a group of its own by this name
             return make()

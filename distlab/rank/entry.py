@@ -66,7 +66,7 @@ def end_checks() -> None:
     from distlab.rank import checks
     from distlab.rank.log import LOG
 
-    LOG.keep_passes()
+    LOG.passes.keep(LOG.cells)
     checks.end()
 
 
@@ -82,7 +82,7 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
     from distlab.debugger.console import PERSON
     from distlab.rank.log import LOG
 
-    LOG.keep_passes()
+    LOG.passes.keep(LOG.cells)
     PERSON.after_failure = after_failure
     linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
     set_timeouts(timedelta(seconds=limit))

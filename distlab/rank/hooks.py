@@ -148,7 +148,7 @@ def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs
     compiles it.
     """
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-        LOG.count_forward(model.require_backward_grad_sync)
+        LOG.passes.count_forward(LOG.cells, model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
 
 
@@ -157,7 +157,7 @@ def going_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     hooks begin in C++.
     """
     if not torch.compiler.is_compiling():
-        LOG.count_backward()
+        LOG.passes.count_backward(LOG.cells)
     return beginning_in_cpp(original, *args, **kwargs)
 
 

@@ -8,14 +8,11 @@ because the watchdog's thread could only fail.
 """
 
 import functools
-import os
 import sys
 import threading
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from operator import index
 from types import FrameType
 from typing import Any
@@ -23,12 +20,12 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.rank.membership import is_short, members_of
-from distlab.rank.methods import IMMEDIATE, ROOTED
+from distlab.rank.methods import IMMEDIATE
+from distlab.rank.passes import PassCounter
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
-from distlab.wire.messages import COLLECTIVE, MESSAGE, Answer, CallRecord, NewGroup
-from distlab.wire.source import is_learners, line_of
+from distlab.wire.messages import MESSAGE, Answer, NewGroup
+from distlab.wire.source import is_learners
 
 C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
@@ -115,53 +112,6 @@ class Note:
             self.options, "rootRank", self.options if isinstance(self.options, int) else 0
         )
 
-    def record(self, with_lines: bool = True) -> CallRecord:
-        """The call as another process reads and compares it."""
-        members, ends_soon = members_of(self.group) if self.method else (self.ranks, False)
-        known = members or LOG.members.get(self.group, ())  # also where the group is gone
-        ranks, splits = dict(enumerate(known)), self.splits or (None, None)
-        sends, receives = (_by_rank(split, len(known)) for split in splits)
-        ends_soon |= is_short(getattr(self.options, "timeout", timedelta(0)))
-        return CallRecord(
-            op=self.op or self.method,
-            kind=self.kind,
-            members=members,
-            # which says who is missing
-            own_limit=ends_soon or self.has_limit or self.method == "monitored_barrier",
-            collective=self.method if self.kind == COLLECTIVE else "",
-            group=self.group,
-            sequence=self.sequence,
-            tensors=tuple(
-                (str(dtype).removeprefix("torch."), tuple(shape)) for dtype, shape in self.tensors
-            ),
-            place=(os.path.basename(self.lines[0][0]), self.lines[0][1]) if self.lines else None,
-            lines=tuple(line_of(*line) for line in reversed(self.lines)) if with_lines else (),
-            is_send=self.method == "send",
-            peer=ranks.get(self.peer),
-            tag=self.tag,
-            root=ranks.get(self.root, self.root) if self.method in ROOTED else None,
-            reduce_op=self.options.reduceOp.op.name if hasattr(self.options, "reduceOp") else "",
-            sends=sends,
-            receives=receives,
-            function=self.words,
-        )
-
-
-@dataclass
-class Passes:
-    """What a rank has begun of the training of its models in one cell.
-
-    Attributes:
-        forward: passes of DDP in training.
-        averaging: those of them that are outside of no_sync(), so that their backward pass averages
-            gradients.
-        backward: passes of any model.
-    """
-
-    forward: int = 0
-    averaging: int = 0
-    backward: int = 0
-
 
 class Log:
     """The calls of this rank that communicate, and its waits for them; one object a process, `LOG`.
@@ -210,8 +160,7 @@ class Log:
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False  # whether older ones were forgotten
-        self._passes = Passes()  # in the cell of this number
-        self._cell_of_passes = 0
+        self.passes = PassCounter()
         self.destroyed: Note | None = None  # the learner's last call that destroyed a group
         # by storage: of functional collectives that were not waited for yet
         self.results: dict[int, Note] = {}
@@ -313,38 +262,6 @@ class Log:
     def abandoned(self) -> list[Note]:
         """The calls that nobody can wait for any more."""
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
-
-    def count_forward(self, averages: bool) -> None:
-        """Note that a forward pass of DDP in training begins, whose backward pass averages
-        gradients or does not.
-        """
-        self._begin_passes()
-        self._passes.forward += 1
-        if averages:
-            self._passes.averaging += 1
-
-    def count_backward(self) -> None:
-        """Note that a backward pass begins."""
-        self._begin_passes()
-        self._passes.backward += 1
-
-    def _begin_passes(self) -> None:
-        """Count from 0 where the passes that were counted are those of an earlier cell."""
-        if self._cell_of_passes != self.cells:
-            self._cell_of_passes = self.cells
-            self._passes = Passes()
-
-    def keep_passes(self) -> None:
-        """Note that the call that runs belongs to the cell before it, as what restores a rank
-        afterwards does.
-        """
-        if self._cell_of_passes == self.cells - 1:
-            self._cell_of_passes = self.cells
-
-    def passes(self, is_idle: bool) -> Passes:
-        """The passes of the cell that runs; on a rank that is idle, of the one that ended last."""
-        cell = self.cells - 1 if is_idle else self.cells
-        return self._passes if self._cell_of_passes == cell else Passes()
 
     def end_cell(self) -> None:
         """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for
@@ -450,8 +367,5 @@ def whole(number: Any) -> Any:
     return int(number) if takes_it else number
 
 
-def _by_rank(split: list[int] | int | None, members: int) -> tuple[int, ...] | None:
-    """Elements by rank, from a list of them or from a total that is split evenly."""
-    return (
-        (split // max(1, members),) * members if isinstance(split, int) else split and tuple(split)
-    )
+# the elements of each rank, or their total where they are split evenly
+Split = list[int] | int

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from distlab.rank.log import LOG
+from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners, line_of
@@ -46,7 +47,7 @@ def describe_failure(error: BaseException) -> Failure:
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     note = getattr(error, "distlab_note", None)
-    call = note.record() if note is not None else None
+    call = record_of(note) if note is not None else None
     handled = _handled(error) if communicated else None
     return Failure(
         THIS_RANK.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled

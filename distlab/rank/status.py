@@ -26,6 +26,7 @@ from distlab.rank import around_cells
 from distlab.rank.log import C10D, LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
 from distlab.rank.raised import describe_failure
+from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import messages
@@ -87,7 +88,7 @@ def summary(
     running = thread != main or begun or PERSON.asked or PERSON.is_open
     call = None
     if running and op:
-        call = _what_is_known(thread, op) if note is None else note.record()
+        call = _what_is_known(thread, op) if note is None else record_of(note)
     doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
     # while the main thread is in a call, the event loop continues nothing; one task may wait by
     # hand, and another run
@@ -97,7 +98,7 @@ def summary(
     bytes_now = Traffic() if doing == messages.COMPUTING else traffic()
     rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
     serving = _serving()
-    passes = LOG.passes(is_idle=not begun)
+    passes = LOG.passes.of_cell(LOG.cells if begun else LOG.cells - 1)
     still = rounds is not None and torch_rpc.threads_at_work() == len(serving)
     return RankStatus(
         rank=THIS_RANK.rank,
@@ -129,10 +130,10 @@ def summary(
         gloo_wakeups=rounds or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
-        abandoned=tuple(note.record() for note in LOG.abandoned()),
-        pending=tuple(note.record() for note in LOG.pending()),
+        abandoned=tuple(record_of(note) for note in LOG.abandoned()),
+        pending=tuple(record_of(note) for note in LOG.pending()),
         more_unwaited=LOG.more_unwaited,
-        destroyed=LOG.destroyed and LOG.destroyed.record(),
+        destroyed=record_of(LOG.destroyed) if LOG.destroyed else None,
         other_threads=tuple(
             _thread(other, LOG.waiting_in[other])
             for other in waiting_threads()
@@ -153,7 +154,9 @@ def _serving() -> tuple[RankStatus, ...]:
 def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
     """What a thread other than the main one is doing; for whom, if it has a caller."""
     doing = messages.COMPUTING if note is None else messages.COMMUNICATING
-    return RankStatus(THIS_RANK.rank, doing, note and note.record(), _lines(thread), **served)
+    return RankStatus(
+        THIS_RANK.rank, doing, record_of(note) if note else None, _lines(thread), **served
+    )
 
 
 def _what_is_known(thread: int, op: str) -> CallRecord:
@@ -177,7 +180,7 @@ def _history() -> tuple[CallRecord, ...]:
     finished.
     """
     return tuple(
-        note.record(with_lines=is_last)
+        record_of(note, with_lines=is_last)
         for notes in list(LOG.collectives.values())
         for is_last, note in _with_last(list(notes))
     )

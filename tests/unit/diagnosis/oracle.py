@@ -25,8 +25,9 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from distlab.diagnosis.proof import proof
-from distlab.rank import log, status
+from distlab.rank import records, status
 from distlab.rank.log import Log, Note
+from distlab.rank.records import record_of
 from distlab.simulated.events import Collective, Compute, Event, PointToPoint, Wait
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
@@ -501,7 +502,7 @@ def _status(rank: Rank) -> RankStatus:
         return RankStatus(
             rank.number,
             COMMUNICATING if rank.waits_for else IDLE,
-            call=rank.waits_for.note.record() if rank.waits_for else None,
+            call=record_of(rank.waits_for.note) if rank.waits_for else None,
             groups=len(GROUPS),
             history=tuple(status._history()),
             traffic=tuple(status._traffic()),
@@ -516,7 +517,7 @@ def three_ranks() -> Iterator[None]:
         return GROUPS[name], False
 
     with (
-        patch.object(log, "members_of", members_of),
+        patch.object(records, "members_of", members_of),
         patch.object(status, "members_of", members_of),
     ):
         yield

@@ -9,13 +9,15 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import hooks, log, membership, status
-from distlab.rank.log import LOG, Passes
+from distlab.rank.log import LOG
+from distlab.rank.passes import Passes
+from distlab.rank.records import record_of
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
 
 
 def newest():
     """The newest collective, as another process reads it."""
-    return [note for row in LOG.collectives.values() for note in row][-1].record()
+    return record_of([note for row in LOG.collectives.values() for note in row][-1])
 
 
 def traffic():
@@ -69,7 +71,7 @@ def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
 def test_an_even_side_of_an_uneven_all_to_all_is_split_by_its_own_size(four):
     """Splits may be given for the input alone: the output's parts are quarters of the output."""
     arguments = (ones(4, 3), ones(10, 3), [], [1, 2, 3, 4], dist.AllToAllOptions())
-    said = hooks.note_of("alltoall_base", "0", arguments, {}).record()
+    said = record_of(hooks.note_of("alltoall_base", "0", arguments, {}))
     assert (said.sends, said.receives) == ((3, 6, 9, 12), (3,) * 4)
 
 
@@ -230,23 +232,23 @@ def test_a_rank_that_is_freed_begins_no_more_calls(four):
 
 def test_passes_are_counted_in_each_cell(four):
     """A rank that is idle has ended its cell; one that makes none in a cell has made none."""
-    assert LOG.passes(is_idle=False) == Passes()
-    LOG.count_forward(averages=False)
-    LOG.count_backward()
-    LOG.count_forward(averages=True)
-    assert LOG.passes(is_idle=False) == Passes(forward=2, averaging=1, backward=1)
+    assert LOG.passes.of_cell(LOG.cells) == Passes()
+    LOG.passes.count_forward(LOG.cells, averages=False)
+    LOG.passes.count_backward(LOG.cells)
+    LOG.passes.count_forward(LOG.cells, averages=True)
+    assert LOG.passes.of_cell(LOG.cells) == Passes(forward=2, averaging=1, backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == Passes(forward=2, averaging=1, backward=1)
-    assert LOG.passes(is_idle=False) == Passes()
-    LOG.count_backward()
-    assert LOG.passes(is_idle=False) == Passes(backward=1)
+    assert LOG.passes.of_cell(LOG.cells - 1) == Passes(forward=2, averaging=1, backward=1)
+    assert LOG.passes.of_cell(LOG.cells) == Passes()
+    LOG.passes.count_backward(LOG.cells)
+    assert LOG.passes.of_cell(LOG.cells) == Passes(backward=1)
     LOG.end_cell()
-    LOG.keep_passes()
-    assert LOG.passes(is_idle=False) == Passes(backward=1)
+    LOG.passes.keep(LOG.cells)
+    assert LOG.passes.of_cell(LOG.cells) == Passes(backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == Passes(backward=1)
+    assert LOG.passes.of_cell(LOG.cells - 1) == Passes(backward=1)
     LOG.end_cell()
-    assert LOG.passes(is_idle=True) == Passes()
+    assert LOG.passes.of_cell(LOG.cells - 1) == Passes()
 
 
 # --- the end of a group ---

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import distlab
 from distlab.rank import hooks, status
 from distlab.rank.log import LOG, Note, waits
+from distlab.rank.records import record_of
 from distlab.rank.watchdog import variables
 from distlab.wire.codec import to_json
 from distlab.wire.messages import COMPUTING, Answer, RankStatus
@@ -50,7 +51,7 @@ def noted(monkeypatch):
 
 def travels(*calls):
     """The calls, and the newest messages, as JSON; every number in them must be Python's own."""
-    records = tuple(call.record() for call in calls)
+    records = tuple(record_of(call) for call in calls)
     assert all(type(one.tag) is int and type(one.peer) in (int, type(None)) for one in records)
     return to_json(
         Answer(1, RankStatus(0, COMPUTING, history=records, traffic=tuple(status._traffic())))
@@ -121,7 +122,7 @@ def test_splits_of_another_library(four, method, sizes):
         method, "0", (ones(4, 3), ones(3, 3), [], sizes, dist.AllToAllOptions()), {}
     )
     assert travels(note)
-    assert (note.record().sends, note.record().receives) == ((3, 6), (3,) * 4)
+    assert (record_of(note).sends, record_of(note).receives) == ((3, 6), (3,) * 4)
 
 
 def test_a_group_of_numpys_ranks(four):
@@ -129,7 +130,7 @@ def test_a_group_of_numpys_ranks(four):
     for ranks in (np.array([1, 3]), [np.int64(1), np.int64(3)], torch.tensor([1, 3])):
         group = dist.new_group(ranks)
         note = hooks.note_of("allreduce", group.group_name, ([ones()],), {})
-        assert note.record().members == (1, 3)
+        assert record_of(note).members == (1, 3)
         assert travels(note)
 
 
@@ -137,7 +138,7 @@ def test_a_wait_of_ones_own_for_numpys_ranks(four):
     """What is no number is refused where it is written."""
     with distlab.waiting(np.str_("for a file"), np.arange(1, 3)):
         (note,) = [note for note in LOG.waiting_in.values() if note]
-        assert (note.record().members, note.record().function) == ((1, 2), "for a file")
+        assert (record_of(note).members, record_of(note).function) == ((1, 2), "for a file")
         assert travels(note)
     with pytest.raises(
         distlab.ArgumentError, match=r"^ranks must be whole numbers, got \[1\.5\]\. For example: "

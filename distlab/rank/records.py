@@ -1,0 +1,73 @@
+"""A call of this rank as another process reads and compares it.
+
+Runs on every rank: status.py makes records of what the rank waits in and remembers, on the
+watchdog's thread; checks.py compares them with the other ranks', and raised.py adds one to an error.
+"""
+
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from distlab.rank.log import LOG, Note, Split
+from distlab.rank.membership import is_short, members_of
+from distlab.rank.methods import ROOTED
+from distlab.wire.messages import COLLECTIVE, CallRecord
+from distlab.wire.source import line_of
+
+
+def record_of(note: Note, with_lines: bool = True) -> CallRecord:
+    """The call of a note, without the learner's lines if `with_lines` is False."""
+    if note.method:
+        members, group_ends_soon = members_of(note.group)
+    else:
+        members, group_ends_soon = note.ranks, False
+    # peers are known also where the group is gone; it has no members then: nothing waits in it
+    rank_at = dict(enumerate(members or LOG.members.get(note.group, ())))
+    to_each, from_each = note.splits or (None, None)
+    limit = getattr(note.options, "timeout", timedelta(0))
+    return CallRecord(
+        op=note.op or note.method,
+        kind=note.kind,
+        members=members,
+        own_limit=group_ends_soon
+        or is_short(limit)
+        or note.has_limit
+        or note.method == "monitored_barrier",  # whose own error says who is missing
+        collective=note.method if note.kind == COLLECTIVE else "",
+        group=note.group,
+        sequence=note.sequence,
+        tensors=tuple(_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
+        place=_place(note),
+        lines=tuple(line_of(*line) for line in reversed(note.lines)) if with_lines else (),
+        is_send=note.method == "send",
+        peer=rank_at.get(note.peer),
+        tag=note.tag,
+        root=rank_at.get(note.root, note.root) if note.method in ROOTED else None,
+        reduce_op=note.options.reduceOp.op.name if hasattr(note.options, "reduceOp") else "",
+        sends=_by_rank(to_each, len(rank_at)),
+        receives=_by_rank(from_each, len(rank_at)),
+        function=note.words,
+    )
+
+
+def _type_and_shape(dtype: Any, shape: Iterable[int]) -> tuple[str, tuple[int, ...]]:
+    """Plain values for a tensor's type and shape."""
+    return str(dtype).removeprefix("torch."), tuple(shape)
+
+
+def _place(note: Note) -> tuple[str, int] | None:
+    """The name of the file, and the number, of the innermost line of the learner's."""
+    if not note.lines:
+        return None
+    file, number, _ = note.lines[0]
+    return os.path.basename(file), number
+
+
+def _by_rank(split: Split | None, members: int) -> tuple[int, ...] | None:
+    """Elements by rank, from a list of them or from a total that is split evenly."""
+    if split is None:
+        return None
+    if isinstance(split, int):
+        return (split // max(1, members),) * members
+    return tuple(split)
