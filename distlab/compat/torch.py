@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import json
 import logging
+import operator
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils.flop_counter import flop_registry
 # DTensor's own functions.
 FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 DTENSOR_MODULE = "torch.distributed.tensor._api"
+C10D_MODULE = c10d.__name__
 DDP_MODULE = "torch.nn.parallel.distributed"
 UNUSED_TAG = 2**31 - 1  # of messages
 # Functions that begin collectives in C++, beside the backward pass, which runs DDP's hooks. The
@@ -257,7 +259,22 @@ def flight_record() -> list[dict[str, Any]]:
     return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])
 
 
-# --- tensors ---
+# --- tensors and numbers ---
+
+
+def whole(number: Any) -> Any:
+    """A whole number of any library as Python's own, where torch takes it for one.
+
+    Anything else stays what it is.
+    """
+    if type(number) is int:
+        return number
+    try:
+        return int(operator.index(number))
+    except TypeError:
+        # as pybind11 does it, for which numpy.float32(1) is 1, and 1.0 is no whole number
+        takes_it = hasattr(number, "__int__") and not isinstance(number, float)
+    return int(number) if takes_it else number
 
 
 def is_compiled(function: Any) -> bool:

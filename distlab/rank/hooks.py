@@ -30,7 +30,7 @@ from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import groups, stores
 from distlab.rank import rpc_calls as remote
-from distlab.rank.log import C10D, LOG, Note, waits, whole
+from distlab.rank.log import LOG, Note, waits
 from distlab.rank.membership import is_short, members_of
 from distlab.rank.methods import COLLECTIVES, PLACES, POINT_TO_POINT, ROOTED, TOGETHER
 from distlab.rank.plugins import PLUGINS
@@ -207,7 +207,7 @@ def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Not
     given = (*args, *kwargs.values()) if kwargs else args
     if note.kind == MESSAGE:
         note.tensors = [_type_and_shape(given[0][0])]
-        rest = [whole(number) for number in given[1:]]
+        rest = [private.whole(number) for number in given[1:]]
         if method != "recv_anysource" and rest:
             note.peer = rest.pop(0)
         if rest:  # the tag may be left out
@@ -259,7 +259,7 @@ def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
     if sizes is None or len(sizes) == 0:  # they may be an array, or a tensor
         return tensor.numel()
     elements_of_row = prod(tensor.shape[1:])
-    return [index(whole(size)) * elements_of_row for size in sizes]
+    return [index(private.whole(size)) * elements_of_row for size in sizes]
 
 
 def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
@@ -352,7 +352,9 @@ def _is_compared(caller: FrameType) -> bool:
     Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in
     Python.
     """
-    return caller.f_globals.get("__name__") == C10D or is_learners(caller.f_code.co_filename)
+    return caller.f_globals.get("__name__") == private.C10D_MODULE or is_learners(
+        caller.f_code.co_filename
+    )
 
 
 def _check_memory(note: Note, args: tuple) -> None:
@@ -527,7 +529,7 @@ def _note_of_operator(name: str, group: str, args: tuple) -> Note:
     been given.
     """
     tensors, *more, _ = args
-    options = whole(more[0]) if name == "broadcast" else None  # the root
+    options = private.whole(more[0]) if name == "broadcast" else None  # the root
     if "reduce" in name:
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, more[0].upper())

@@ -1,5 +1,4 @@
-"""The log of one rank: a `Note` of each call that communicates, and of which note each thread is
-waiting in.
+"""The log of one rank: a `Note` of each call, and the one that each thread waits in.
 
 Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread,
 checks.py compares calls by it, recording.py times them. A note holds plain values, never a tensor
@@ -15,8 +14,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
@@ -27,13 +27,15 @@ from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import MESSAGE, Answer, NewGroup
 from distlab.wire.source import is_learners
 
-C10D = dist.distributed_c10d.__name__
 _C10D_FILE = dist.distributed_c10d.__file__
+
 # Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a
-# statement false. Calls that are remembered until they are waited for: an older one is never
-# reported as left, and a group in which one may still be waited for stays
-# (RankStatus.more_unwaited). So many results of functional collectives, too: the wait for an older
-# one is not noted, and may then end by itself.
+# statement false.
+
+# Calls that are remembered until they are waited for. An older one is never reported as abandoned,
+# and a group in which one may still be waited for stays (RankStatus.more_unwaited). As many results
+# of functional collectives are remembered: the wait for an older one is not noted, and may then end
+# by itself.
 MOST_UNWAITED = 1000
 # Collectives of each group that are remembered, the newest: whether a rank has called an older one
 # follows from their numbers, and its arguments are not compared.
@@ -43,8 +45,18 @@ REMEMBERED = 32
 # (RankStatus.more_traffic).
 MOST_KINDS = 1000
 
-# what messages are counted by: whether it is a send, its group, peer and tag
-Kind = tuple[bool, str, int, int]
+
+# the elements of each rank, or their total where they are split evenly
+Split = list[int] | int
+
+
+class Kind(NamedTuple):
+    """What messages are counted by; the peer is a number in the group, -1 for any rank."""
+
+    is_send: bool
+    group: str
+    peer: int
+    tag: int
 
 
 class Note:
@@ -68,37 +80,45 @@ class Note:
         sequence: its number among the collectives of its group, or among the messages of its
             `Kind`; from 1.
         tensors: type and shape of each.
-        options: of a collective; torch's own, read only when needed.
-        splits: of all_to_all, the elements that go to and come from each rank.
+        options: of a collective; torch's own, read only when needed. For the operator of broadcast,
+            the root.
+        splits: of all_to_all, the elements that go to and that come from each rank.
         lines: the learner's, as (file, number, function), innermost first.
         done: whether it was waited for until its end.
     """
 
-    method = group = ""
-    readable: Callable[[RuntimeError], RuntimeError] | None = None
-    peer, tag, sequence = -1, 0, 0
+    readable: Callable[[RuntimeError], Exception] | None = None
+    method: str = ""
+    group: str = ""
+    peer: int = -1
+    tag: int = 0
+    sequence: int = 0
     tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()
-    options = splits = None
-    done = False
+    options: Any = None
+    splits: tuple[Split, Split] | None = None
+    done: bool = False
 
     def __init__(
         self,
         op: str,
         kind: str,
         ranks: Iterable[int] = (),
-        words="",
-        has_limit=False,
-        freed_with="",
+        words: object = "",
+        has_limit: bool = False,
+        freed_with: str = "",
     ):
         called, self.lines = place_of(sys._getframe(1))
-        self.op, self.kind, self.words = op or called, kind, str(words)
-        self.ranks = tuple(map(whole, ranks))
-        self.has_limit, self.freed_with = bool(has_limit), freed_with
+        self.op = op or called
+        self.kind = kind
+        self.words = str(words)
+        self.ranks = tuple(map(private.whole, ranks))
+        self.has_limit = bool(has_limit)
+        self.freed_with = freed_with
 
     @property
     def message_kind(self) -> Kind:
         """What messages like this one are counted by."""
-        return self.method == "send", self.group, self.peer, self.tag
+        return Kind(self.method == "send", self.group, self.peer, self.tag)
 
     @property
     def is_async(self) -> bool:
@@ -108,96 +128,74 @@ class Note:
     @property
     def root(self) -> int:
         """The number in the group of the rank that a collective starts from, or ends at."""
-        return getattr(
-            self.options, "rootRank", self.options if isinstance(self.options, int) else 0
-        )
+        if isinstance(self.options, int):
+            return self.options
+        return getattr(self.options, "rootRank", 0)
 
 
 class Log:
     """The calls of this rank that communicate, and its waits for them; one object a process, `LOG`.
 
     Attributes:
-        activity: counts everything that is noted; equal at two times if nothing happened in between.
+        activity: grows with everything that is noted; equal at two times if nothing happened in
+            between.
         freed: how often the watchdog has freed this rank.
         cells: how many cells and calls of the notebook have ended.
-        of_parent: in a process that was forked from this rank, the rank's groups, whose connections
-            it does not have.
-        unwaited: calls that return at once and were not waited for, with their Work and the number
-            of the cell.
+        of_parent: in a process that was forked from this rank, the groups and Works of the rank,
+            whose connections it does not have.
+
+        waiting_in: the call that each thread waits in; None after its end. An interrupt that hits
+            `waits` itself may leave its call there.
+        entered: the notes that each thread has entered and not left, the innermost last. Tasks of
+            an event loop leave in any order.
+        closed: whether the watchdog has freed this rank, which begins no more calls.
+        collectives: the newest of each group.
+        traffic: how many messages of each kind were begun, the newest kind last.
+        dropped: the numbers of those whose Work was dropped before its end was waited for.
+        kept_works: Works of sends that checked mode lets arrive, by group.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest that this rank has begun to make with new_group.
-        meetings: how often this rank has met the other members of a group of the world that it is in, by
-            its name, before it was built.
+        meetings: how often this rank has met the other members of a group of the world that it is
+            in, by its name, before it was built.
+        ties: the note of each Work or Future that is alive.
+        unwaited: calls that return at once and were not waited for, with their Work and the number
+            of the cell.
+        more_unwaited: whether older ones of these were forgotten.
+        destroyed: the learner's last call that destroyed a group.
+        results: functional collectives that were not waited for yet, by the storage of the result.
+        shared_with_cpp: names of groups in which C++ begins collectives as well.
+        passes: counts the passes of models in training.
     """
 
     def __init__(self) -> None:
-        self.activity = self.freed = self.cells = 0
+        self.activity = 0
+        self.freed = 0
+        self.cells = 0
         self.of_parent: tuple[Any, ...] = ()
         self.forget()
 
     def forget(self) -> None:
         """Forget every call; the group that they were made in is gone."""
-        # by thread: the call that it waits in; an interrupt that hit `waits` itself has left its
-        # call there
         self.waiting_in: dict[int, Note | None] = {}
-        # by thread: the notes that it has entered and not left, the last one innermost; tasks leave
-        # in any order
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
-        self.closed = False  # whether the watchdog frees this rank: it begins no more calls
-        self.collectives: defaultdict[str, deque[Note]] = defaultdict(
-            functools.partial(deque, maxlen=REMEMBERED)
-        )
-        # messages by kind, the newest kind last, and the numbers of those whose Work was dropped
-        # undone
+        self.closed = False
+        newest = functools.partial(deque[Note], maxlen=REMEMBERED)
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(newest)
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, list[int]] = {}
-        # by group: of sends that checked mode lets arrive
         self.kept_works: dict[str, list[Any]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
         self.meetings: Counter[str] = Counter()
-        # by Work or Future
         self.ties: weakref.WeakKeyDictionary[Any, Note] = weakref.WeakKeyDictionary()
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
-        self.more_unwaited = False  # whether older ones were forgotten
-        self.passes = PassCounter()
-        self.destroyed: Note | None = None  # the learner's last call that destroyed a group
-        # by storage: of functional collectives that were not waited for yet
+        self.more_unwaited = False
+        self.destroyed: Note | None = None
         self.results: dict[int, Note] = {}
-        # names of groups in which C++ begins collectives, too
         self.shared_with_cpp: set[str] = set()
+        self.passes = PassCounter()
 
-    def begin_child(self) -> None:
-        """Note that this process was forked from a rank: it can use none of the rank's groups and
-        Works.
-
-        They are kept: destroying one would wait for gloo's threads, which are not here.
-        """
-        self.of_parent = (*private.GROUP_NAMES, *self.ties)
-        PLUGINS.checker = None  # whose thread is not here, either
-
-    def check_not_of_parent(self, used: Any) -> None:
-        """Refuse a group or a Work of the rank that this process was forked from: it would wait for
-        ever.
-        """
-        if self.of_parent and any(used is one for one in self.of_parent):
-            raise RuntimeError(
-                f"This process was forked from rank {THIS_RANK.rank}, by a DataLoader worker or multiprocessing, and has "
-                "none of its connections: communicate on the rank itself."
-            )
-
-    def forget_group(self, name: str) -> None:
-        """Forget the calls in a group that is gone, whose name another one gets."""
-        self.collectives.pop(name, None)
-        self.members.pop(name, None)
-        self.meetings.pop(name, None)
-        for group in [group for group in self.new_groups if group.name == name]:
-            self.new_groups.remove(group)
-        self.kept_works.pop(name, None)
-        self.shared_with_cpp.discard(name)
-        for counts in (self.traffic, self.dropped):
-            for key in [key for key in list(counts) if key[1] == name]:
-                del counts[key]
+    # --- calls ---
 
     def add(self, note: Note) -> None:
         """Note a call of a process group that begins."""
@@ -209,12 +207,17 @@ class Log:
         if note.kind == MESSAGE:
             note.peer = index(note.peer)  # a TypeError here, as torch would raise one
             note.tag = index(note.tag)
-            key = note.message_kind
-            self.traffic[key] = note.sequence = self.traffic.pop(key, 0) + 1
-            return
-        before = self.collectives[note.group]
-        note.sequence = before[-1].sequence + 1 if before else 1
-        before.append(note)
+            note.sequence = self._count(note.message_kind)
+        else:
+            before = self.collectives[note.group]
+            note.sequence = before[-1].sequence + 1 if before else 1
+            before.append(note)
+
+    def _count(self, kind: Kind) -> int:
+        """Count a message, of a kind that is now the newest; its number among those of the kind."""
+        number = self.traffic.pop(kind, 0) + 1
+        self.traffic[kind] = number
+        return number
 
     def take_back(self, note: Note) -> None:
         """Forget a call that was refused before it began."""
@@ -224,86 +227,122 @@ class Log:
             self.collectives[note.group].remove(note)
 
     def received_from(self, note: Note, source: int) -> None:
-        """Count a message that was received from any rank as one from its sender, by its number in
-        the group.
-        """
-        key = (False, note.group, source, note.tag)
+        """Count a message that was received from any rank as one from this rank of the group."""
         self.traffic[note.message_kind] -= 1
-        self.traffic[key] = self.traffic.pop(key, 0) + 1
+        self._count(Kind(False, note.group, source, note.tag))
 
     def tie(self, work: Any, note: Note, is_lost_when_dropped: bool = False) -> None:
-        """Remember the note of a Work or Future for as long as it is alive."""
+        """Remember the note of a Work or Future for as long as that is alive."""
         self.ties[work] = note
         if note.is_async or note.op in IMMEDIATE:
             self.unwaited[note] = weakref.ref(work), self.cells
             if len(self.unwaited) > MOST_UNWAITED:
-                del self.unwaited[next(iter(self.unwaited))]
+                _forget_oldest(self.unwaited)
                 self.more_unwaited = True
         if is_lost_when_dropped:
             weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
 
-    def keep_dropped(self, note: Note, work: Any) -> None:
-        """Keep the Work of a send that a program has dropped, until its group goes."""
-        self.kept_works.setdefault(note.group, []).append(work)
-
     def remember_result(self, key: int, note: Note) -> None:
-        """Remember the functional collective that made a storage, which C++ keeps until it is
-        waited for.
-        """
+        """Remember the functional collective that made a storage, until it is waited for."""
         self.results[key] = note
         if len(self.results) > MOST_UNWAITED:
-            del self.results[next(iter(self.results))]
+            _forget_oldest(self.results)
 
     def has_ended(self, note: Note) -> None:
         """Note that a call was waited for until its end."""
         note.done = True
         self.unwaited.pop(note, None)
 
+    def keep_dropped(self, note: Note, work: Any) -> None:
+        """Keep the Work of a send that a program has dropped, until its group goes."""
+        self.kept_works.setdefault(note.group, []).append(work)
+
     def abandoned(self) -> list[Note]:
         """The calls that nobody can wait for any more."""
         return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
 
-    def end_cell(self) -> None:
-        """Note that a cell, or a call of the notebook, has ended; report what nobody can wait for
-        any more.
+    def pending(self) -> list[Note]:
+        """The calls of earlier cells that have not ended, and that somebody may still wait for."""
+        found = []
+        for note, (reference, cell) in list(self.unwaited.items()):
+            work = reference()
+            if cell < self.cells and work is not None and not _has_ended(work):
+                found.append(note)
+        return found
+
+    # --- groups, and the life of this rank ---
+
+    def forget_group(self, name: str) -> None:
+        """Forget the calls in a group that is gone, whose name another one gets."""
+        self.collectives.pop(name, None)
+        self.members.pop(name, None)
+        self.meetings.pop(name, None)
+        for group in list(self.new_groups):
+            if group.name == name:
+                self.new_groups.remove(group)
+        self.kept_works.pop(name, None)
+        self.shared_with_cpp.discard(name)
+        _forget_messages(self.traffic, name)
+        _forget_messages(self.dropped, name)
+
+    def free(self) -> None:
+        """Begin no more calls of the group, and end the waits that are Python code.
+
+        Runs on: any thread.
         """
+        self.freed += 1
+        self.closed = True
+
+    def begin_child(self) -> None:
+        """Note that this process was forked from a rank, whose groups and Works it cannot use."""
+        # kept, because destroying one would wait for gloo's threads, which are not here
+        self.of_parent = (*private.GROUP_NAMES, *self.ties)
+        PLUGINS.checker = None  # whose thread is not here, either
+
+    def check_not_of_parent(self, used: Any) -> None:
+        """Refuse a group or a Work of the rank that this was forked from: nothing ends its wait."""
+        if self.of_parent and any(used is one for one in self.of_parent):
+            raise RuntimeError(
+                f"This process was forked from rank {THIS_RANK.rank}, by a DataLoader worker or "
+                "multiprocessing, and has none of its connections: communicate on the rank itself."
+            )
+
+    def end_cell(self) -> None:
+        """Note the end of a cell or of a call of the notebook; report what is left behind."""
         self.cells += 1
         if self.unwaited and self.abandoned():
             PLUGINS.send(Answer(0, unwaited=True))
         if self.destroyed is not None and not dist.is_initialized():
             PLUGINS.send(Answer(0, without_group=True))
 
-    def pending(self) -> list[Note]:
-        """The calls of earlier cells that have not ended, and that somebody may still wait for."""
-        earlier = [
-            (note, work())
-            for note, (work, cell) in list(self.unwaited.items())
-            if cell < self.cells
-        ]
-        # a Future, in the place of the Work that it came from, says `done` for it
-        return [
-            n
-            for n, work in earlier
-            if work and not getattr(work, "is_completed", getattr(work, "done", None))()
-        ]
 
-    def free(self) -> None:
-        """Begin no more calls of the group, and end the waits that are Python code. Runs on: any
-        thread.
-        """
-        self.freed += 1
-        self.closed = True
+def _forget_oldest(remembered: dict[Any, Any]) -> None:
+    del remembered[next(iter(remembered))]
+
+
+def _forget_messages(by_kind: dict[Kind, Any], group: str) -> None:
+    """Delete what is known of the messages of a group."""
+    for kind in list(by_kind):  # a Work may be dropped meanwhile, on any thread
+        if kind.group == group:
+            del by_kind[kind]
+
+
+def _has_ended(work: Any) -> bool:
+    """Whether a Work, or a Future in the place of the Work that it came from, has ended."""
+    return work.done() if isinstance(work, torch.Future) else work.is_completed()
 
 
 def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
-    """The Work of a message is gone. gloo forgets one that nobody waited for, unless it was on its
-    way before.
+    """The Work of a message is gone.
+
+    gloo forgets a message that nobody waited for, unless it was on its way before.
     """
     if not note.done:
         dropped.setdefault(note.message_kind, []).append(note.sequence)
 
 
 LOG = Log()
+_NOTE = "distlab_note"  # the attribute of an error that has the note of the call that raised it
 
 
 class waits:
@@ -328,19 +367,26 @@ class waits:
         if self._note in entered:
             entered.remove(self._note)
         LOG.waiting_in[self._thread] = entered[-1] if entered else None
-        if self._note.readable and isinstance(error, RuntimeError):
-            readable = self._note.readable(error)
-            readable.distlab_note = self._note
-            raise readable from None
         if isinstance(error, RuntimeError):  # what a wait for another rank ends in
-            error.distlab_note = getattr(error, "distlab_note", self._note)
+            if self._note.readable is not None:
+                readable = self._note.readable(error)
+                vars(readable)[_NOTE] = self._note
+                raise readable from None
+            vars(error).setdefault(_NOTE, self._note)
+
+
+def note_of_error(error: BaseException) -> Note | None:
+    """The note of the call that raised an error; None if it was raised in no call of the log."""
+    return vars(error).get(_NOTE)
 
 
 def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
-    """The outermost function of torch.distributed on the stack, and the learner's lines that led to
-    it.
+    """The function of torch.distributed that was called, and the learner's lines that led to it.
+
+    The function is the outermost one on the stack; "" if there is none.
     """
-    op, lines = "", []
+    op = ""
+    lines = []
     while frame is not None:
         code = frame.f_code
         if is_learners(code.co_filename):
@@ -351,21 +397,3 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
             op = code.co_name
         frame = frame.f_back
     return op, lines
-
-
-def whole(number: Any) -> Any:
-    """A whole number of any library as Python's own, where torch takes it for one; anything else
-    stays what it is.
-    """
-    if type(number) is int:
-        return number
-    try:
-        return int(index(number))
-    except TypeError:
-        # as pybind11 does it, for which numpy.float32(1) is 1, and 1.0 is no whole number
-        takes_it = hasattr(number, "__int__") and not isinstance(number, float)
-    return int(number) if takes_it else number
-
-
-# the elements of each rank, or their total where they are split evenly
-Split = list[int] | int

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
@@ -20,9 +20,10 @@ from distlab.wire.source import is_learners, line_of
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
 WAITED = re.compile(
-    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure|Read error|Write error"
-    r"|Socket closed|client socket has timed out|Timed out after \d+ seconds waiting for clients|[Ww]ait timeout"
-    r"|Timeout waiting for key|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
+    r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure"
+    r"|Read error|Write error|Socket closed|client socket has timed out"
+    r"|Timed out after \d+ seconds waiting for clients|[Ww]ait timeout|Timeout waiting for key"
+    r"|^Freed while it waited|^(EOF|ECONNRESET|EPIPE|ECONNREFUSED): "
 )
 
 # how messages of errors are known that no frame of torch.distributed has raised, as where a program
@@ -46,7 +47,7 @@ def describe_failure(error: BaseException) -> Failure:
     communicated = in_torch or bool(OF_COMMUNICATION.search(message))
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
     whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
-    note = getattr(error, "distlab_note", None)
+    note = note_of_error(error)
     call = record_of(note) if note is not None else None
     handled = _handled(error) if communicated else None
     return Failure(

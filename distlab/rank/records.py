@@ -1,7 +1,7 @@
 """A call of this rank as another process reads and compares it.
 
 Runs on every rank: status.py makes records of what the rank waits in and remembers, on the
-watchdog's thread; checks.py compares them with the other ranks', and raised.py adds one to an error.
+watchdog's thread; checks.py compares them with the other ranks'; raised.py adds one to an error.
 """
 
 import os

@@ -23,7 +23,7 @@ from distlab.compat import ipyparallel, ipython, torch_rpc
 from distlab.compat import torch as private
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells
-from distlab.rank.log import C10D, LOG, MOST_KINDS, Note
+from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
 from distlab.rank.raised import describe_failure
 from distlab.rank.records import record_of
@@ -272,7 +272,7 @@ def communication(thread: int) -> str:
         module, function = place(frame)
         if not module.startswith("distlab."):  # a wrapper of distlab's is not what the thread is in
             innermost = innermost or module
-        if module == C10D:
+        if module == private.C10D_MODULE:
             found = function
         elif module == DDP and innermost in (DDP, DDP_HELPERS):  # not in the model that it calls
             found = messages.DDP_FORWARD if function == "forward" else DDP_CONSTRUCTOR

@@ -13,7 +13,7 @@ from typing import Any
 
 from distlab.arguments import refuse
 from distlab.compat import torch as private
-from distlab.rank.log import LOG, Note, waits, whole
+from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import WAITING
 
 ANY_SOURCE = -1  # in the place of the peer of a message
@@ -44,7 +44,7 @@ class waiting(waits):
     """
 
     def __init__(self, words: str, ranks: Iterable[int]):
-        ranks = [whole(rank) for rank in ranks]
+        ranks = [private.whole(rank) for rank in ranks]
         if not all(isinstance(rank, int) for rank in ranks):
             refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
         self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import hooks, log, membership, status
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, Kind
 from distlab.rank.passes import Passes
 from distlab.rank.records import record_of
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
@@ -275,7 +275,7 @@ class Name(str):
     """
 
     def __eq__(self, other):
-        LOG.dropped.setdefault((True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)
+        LOG.dropped.setdefault(Kind(True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)
         return super().__eq__(other)
 
     __hash__ = str.__hash__
@@ -284,7 +284,7 @@ class Name(str):
 def test_a_work_that_goes_meanwhile_disturbs_no_wait(alone):
     """Nor does it disturb the end of a group."""
     note = hooks.note_of("barrier", "0", (), {})
-    LOG.dropped[True, Name("0"), 1, 0] = [1]
+    LOG.dropped[Kind(True, Name("0"), 1, 0)] = [1]
     assert hooks._ends_without_connections(note) == hooks.DROPPED_BEFORE
     LOG.forget_group("0")
     assert hooks._ends_without_connections(note) == ""
