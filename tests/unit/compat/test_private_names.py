@@ -24,7 +24,7 @@ from distlab.compat import ipyparallel as of_ipyparallel
 from distlab.compat import ipython as of_ipython
 from distlab.compat import torch as of_torch
 from distlab.compat import torch_rpc as of_rpc
-from distlab.rank import log, status, stores
+from distlab.rank import methods, raised, status, stores
 from tests.private_names import attributes_set_by, found, source_of, variables_of
 
 C10D = "torch.distributed.distributed_c10d"
@@ -61,7 +61,7 @@ TORCH = [
     f"{GROUP}._register_backend",
     f"{GROUP}._set_default_backend",
     f"{GROUP}.BackendType.GLOO",
-    *(f"{GROUP}.{method}" for method in (*log.POINT_TO_POINT, *log.COLLECTIVES)),
+    *(f"{GROUP}.{method}" for method in (*methods.POINT_TO_POINT, *methods.COLLECTIVES)),
     "torch.distributed.Backend._plugins",
     "torch.distributed.Backend._BackendPlugin.creator_fn",
     "torch.distributed.ProcessGroupGloo._Options._timeout",
@@ -262,7 +262,7 @@ def test_a_module_has_the_text(module, text):
     assert text in source_of(module).replace("'", '"')
 
 
-# Words of torch's C++, by which log.py, failures.py and advice.py know an error. A wrong one would
+# Words of torch's C++, by which raised.py, failures.py and advice.py know an error. A wrong one would
 # make the rank that waited look like the one that failed.
 OF_CPP = [
     "Timed out waiting",
@@ -306,7 +306,7 @@ def test_an_error_of_cpp_has_the_words(library, words):
 
 def test_the_words_are_read_as_those_of_a_wait():
     """What gloo and stores say if a peer did not come is no fault of the rank that waited."""
-    assert [words for words in OF_CPP[:7] if not log.WAITED.search(words)] == []
+    assert [words for words in OF_CPP[:7] if not raised.WAITED.search(words)] == []
 
 
 def test_gloos_thread_has_the_name_gloo_tcp_loop():
