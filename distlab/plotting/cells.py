@@ -1,8 +1,7 @@
-"""Cells, boxes and texts on the lanes of ranks: what each rank holds before and after a call, rank
-x slot.
+"""Cells, boxes and texts on the lanes of ranks: what each rank holds before and after a call.
 
 `before_after` is called by the notebooks, on values that were pulled from the ranks; the parts by
-`stepping`, the course's figures and tools/diagrams.py. Runs in the notebook's kernel. Lengths are
+`stepping`, the course's figures and tools/diagrams.py. Runs on the notebook's kernel. Lengths are
 in inches; y points down.
 """
 
@@ -13,6 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextPath
 
@@ -22,6 +22,7 @@ from distlab.plotting.style import (
     HAZE,
     INK,
     MIXED,
+    WHITE,
     line_color,
     new_figure,
     rank_color,
@@ -39,14 +40,20 @@ WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
 GAP = 0.44  # between two panels side by side
 LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
 INSET = 0.032  # between a lane's edge, or a slot's, and its cell
+ROUND = 0.064  # radius of a cell's corners
+DASHES = (0, (3, 2.5))  # the edge of an empty cell
+HEADING, NAMED = 0.36, 0.64  # height above the lanes of a panel; of one whose slots have names
 
 
 @dataclass(frozen=True)
 class Cell:
     """One value in one slot of one rank.
 
-    `origin` is the rank that the value came from, or "mixed" (made from several ranks' values),
-    "shared" (several ranks had this value), "unknown" (unspecified) or "empty" (nothing there yet).
+    Attributes:
+        value: None for an empty slot.
+        origin: the rank that the value came from, or "mixed" (made from several ranks' values),
+            "shared" (several ranks had this value), "unknown" (unspecified) or "empty" (nothing
+            there yet).
     """
 
     value: float | str | None = None
@@ -82,8 +89,11 @@ def before_after(
     Returns:
         The figure; a notebook shows it if it is the last value of a cell.
     """
-    befores, afters = ([flatten(held) for held in held_by_rank] for held_by_rank in (before, after))
-    figure, ax, (left, right), middles = draw_panels(*traced(befores, afters), title, slots)
+    rows_before, rows_after = traced(
+        [flatten(held) for held in before], [flatten(held) for held in after]
+    )
+    figure, ax, gap, middles = draw_panels(rows_before, rows_after, title, slots)
+    left, right = gap
     if left < right:
         draw_text(ax, (left + right) / 2, (middles[0] + middles[-1]) / 2, "→", fontsize=20)
     return figure
@@ -91,32 +101,57 @@ def before_after(
 
 def flatten(values: Any) -> list[float | str | None]:
     """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
-    # a tensor, or a NumPy array or number
-    values = values.tolist() if hasattr(values, "tolist") else values
-    return (
-        [value for part in values for value in flatten(part)]
-        if isinstance(values, (list, tuple))
-        else [values]
-    )
+    if hasattr(values, "tolist"):  # a tensor, or a NumPy array or number
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)):
+        return [values]
+    return [value for part in values for value in flatten(part)]
 
 
 def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
-    """Both as cells: a value has the colour of its rank, and afterwards of the one rank that had it
-    before.
+    """Both as rows of cells that show where each value came from.
+
+    A value before the call has the colour of its rank, one after it the colour of the one rank that
+    had it before.
     """
-    own = [
-        [Cell() if value is None else Cell(value, rank) for value in row]
-        for rank, row in enumerate(before)
-    ]
-    return shortened(own), shortened([[trace(value, before) for value in row] for row in after])
+    own = [[_own_cell(value, rank) for value in row] for rank, row in enumerate(before)]
+    found = [[trace(value, before) for value in row] for row in after]
+    return shortened(own), shortened(found)
 
 
-def shortened(rows: Rows) -> Rows:
-    """Rows as they are drawn: "…" is the last cell of one that holds more."""
-    return [
-        row if len(row) <= MOST_SLOTS else [*row[: MOST_SLOTS - 1], Cell("…", "unknown")]
-        for row in rows
-    ]
+def _own_cell(value: float | str | None, rank: int) -> Cell:
+    if value is None:
+        return Cell()
+    return Cell(value, rank)
+
+
+def shortened(rows: Sequence[list[Cell]]) -> Rows:
+    """Rows as they are drawn: "…" is the last cell of a row that holds more."""
+    shown = []
+    for row in rows:
+        if len(row) > MOST_SLOTS:
+            row = [*row[: MOST_SLOTS - 1], Cell("…", "unknown")]
+        shown.append(row)
+    return shown
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """The cells before a call or after it, and where they stand.
+
+    Attributes:
+        heading: "before" or "after".
+        rows: by rank, its cells.
+        slots: the number of slots of the longest row, at least 1.
+        left: where the first slot begins.
+        top: where the panel begins.
+    """
+
+    heading: str
+    rows: Rows
+    slots: int
+    left: float
+    top: float
 
 
 def draw_panels(
@@ -127,11 +162,10 @@ def draw_panels(
     gap: float = GAP,
     family: str = FONT,
 ) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
-    """Draw the panels before and after on the lanes of the ranks: side by side if they fit, else
-    below each other.
+    """Draw the panels before and after a call on the lanes of the ranks.
 
-    A slot is as wide as the longest value or slot name in both panels; with up to three digits it
-    is a square.
+    They stand side by side if they fit, else one below the other. A slot is as wide as the longest
+    value or slot name in both panels; with up to three digits it is a square.
 
     Runs on: the notebook's kernel.
 
@@ -139,42 +173,75 @@ def draw_panels(
         The figure, its axes, where the gap and the second panel begin (without a gap, the second
         panel begins further left), and the height of each lane's middle in the first panel.
     """
+    ranks = range(len(before))
+    head = NAMED if slots else HEADING
+    left = text_width(f"rank {len(before) - 1}", TEXT) + 0.32
+    height = head + len(before) * PITCH
+    slot = _slot_width(before, after, slots)
+    first = _Panel("before", before, _most_slots(before), left, 0.0)
+    end = left + first.slots * slot
+    if (first.slots + _most_slots(after)) * slot <= WIDEST:
+        second = _Panel("after", after, _most_slots(after), end + gap, 0.0)
+    else:
+        second = _Panel("after", after, _most_slots(after), left, height + 0.08)
+    width = max(end, second.left + second.slots * slot) + 0.08
+    figure, ax = canvas(width, second.top + height - (PITCH - LANE), title, family)
+    tops = [head + rank * PITCH for rank in ranks]
+    for panel_top in sorted({first.top, second.top}):
+        for rank in ranks:
+            name = f"rank {rank}"
+            draw_lane(ax, 0, panel_top + tops[rank], width, LANE, rank_color(rank), name)
+    for panel in (first, second):
+        _draw_panel(ax, panel, slot, slots, tops)
+    return figure, ax, (end, second.left), [top + LANE / 2 for top in tops]
+
+
+def _most_slots(rows: Rows) -> int:
+    """The number of slots of the longest row, at least 1."""
+    return max(1, *(len(row) for row in rows))
+
+
+def _slot_width(before: Rows, after: Rows, names: Sequence[str]) -> float:
+    """The width of a slot that all values and names of slots fit into."""
     texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
-    width = max([LANE] + [text_width(text, TEXT) + 0.16 for text in [*texts, *slots]])
-    head = 0.64 if slots else 0.36
-    left, high = text_width(f"rank {len(before) - 1}", TEXT) + 0.32, head + len(before) * PITCH
-    slots_before, slots_after = (max(1, *map(len, rows)) for rows in (before, after))
-    start = left + slots_before * width
-    beside = (slots_before + slots_after) * width <= WIDEST
-    x, y = (start + gap, 0.0) if beside else (left, high + 0.08)
-    wide = max(start, x + slots_after * width) + 0.08
-    figure, ax = canvas(wide, y + high - (PITCH - LANE), title, family)
-    tops = [head + rank * PITCH for rank in range(len(before))]
-    for down in sorted({0.0, y}):
-        for rank, top in enumerate(tops):
-            draw_lane(ax, 0, down + top, wide, LANE, rank_color(rank), f"rank {rank}")
-    panels = (("before", before, slots_before, left, 0.0), ("after", after, slots_after, x, y))
-    for heading, rows, longest, right, down in panels:
-        draw_text(ax, right + longest * width / 2, down + 0.16, heading)
-        for slot, name in enumerate(slots[:longest]):
-            draw_text(ax, right + (slot + 0.5) * width, down + 0.46, name)
-        for row, top in zip(rows, tops, strict=True):
-            for slot, cell in enumerate(row):
-                corner = right + slot * width + INSET, down + top + INSET
-                draw_cell(ax, *corner, width - 2 * INSET, LANE - 2 * INSET, cell)
-    return figure, ax, (start, x), [top + LANE / 2 for top in tops]
+    widths = [text_width(text, TEXT) + 0.16 for text in (*texts, *names)]
+    return max([LANE, *widths])
+
+
+def _draw_panel(
+    ax: Axes, panel: _Panel, width: float, names: Sequence[str], tops: Sequence[float]
+) -> None:
+    """Draw the heading of a panel, the names of its slots and its cells.
+
+    Args:
+        ax: axes that have the lanes.
+        panel: its cells, and where it stands.
+        width: of a slot.
+        names: of the slots.
+        tops: by rank, where its lane begins in the panel.
+    """
+    draw_text(ax, panel.left + panel.slots * width / 2, panel.top + 0.16, panel.heading)
+    for slot, name in enumerate(names[: panel.slots]):
+        draw_text(ax, panel.left + (slot + 0.5) * width, panel.top + 0.46, name)
+    for row, top in zip(panel.rows, tops, strict=True):
+        y = panel.top + top + INSET
+        for slot, cell in enumerate(row):
+            x = panel.left + slot * width + INSET
+            draw_cell(ax, x, y, width - 2 * INSET, LANE - 2 * INSET, cell)
 
 
 # --- parts of drawings ---
 
 
 def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell:
-    """The cell of a value, in the colour of the one rank that had it before, or neutral; "?" is
-    unspecified.
+    """The cell of a value after a call, in the colour of the one rank that had it before.
+
+    It is neutral if several ranks had it, or none; "?" is unspecified.
 
     Runs on: anywhere.
 
     Args:
+        value: what a rank has in a slot now.
         before: by rank, the values that it had.
     """
     if value is None:
@@ -182,7 +249,11 @@ def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell
     if value == "?":
         return Cell(value, "unknown")
     ranks = [rank for rank, row in enumerate(before) if value in row]
-    return Cell(value, "mixed" if not ranks else ranks[0] if len(ranks) == 1 else "shared")
+    if not ranks:
+        return Cell(value, "mixed")
+    if len(ranks) > 1:
+        return Cell(value, "shared")
+    return Cell(value, ranks[0])
 
 
 def format_value(value: float | str | None) -> str:
@@ -195,8 +266,9 @@ def format_value(value: float | str | None) -> str:
     if isinstance(value, str):
         line = " ".join(value.split())
         return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
-    integral = float(value).is_integer() and abs(value) < 1e6
-    return str(int(value)) if integral else f"{value:.3g}"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.3g}"
 
 
 @functools.cache  # an outline takes milliseconds, and a table has the same words many times
@@ -212,19 +284,19 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
     """
     if not text.strip():
         return 0.0
-    return TextPath((0, 0), text, size=size, prop={"family": family}).vertices[:, 0].max() / 72
+    outline = TextPath((0, 0), text, size=size, prop=FontProperties(family=family))
+    return outline.vertices[:, 0].max() / 72
 
 
 def canvas(
     width: float, height: float, title: str = "", family: str = FONT
 ) -> tuple[Drawing, Axes]:
-    """An empty figure with that much space below its title, and its axes with y pointing down from
-    there.
+    """An empty figure with that much space below its title, and axes whose y is 0 there.
 
     Runs on: the notebook's kernel.
     """
     lines = title.splitlines()
-    width = max([width] + [text_width(line, TITLE, family) + 0.04 for line in lines])
+    width = max([width, *(text_width(line, TITLE, family) + 0.04 for line in lines)])
     top = LINE * len(lines)
     figure = new_figure(width + 2 * MARGIN, height + top + 2 * MARGIN)
     with style():
@@ -236,15 +308,24 @@ def canvas(
     return figure, ax
 
 
-def draw_text(ax: Axes, x: float, y: float, text: str, **options: object) -> None:
+def draw_text(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
     """Write a text centred on (x, y); matplotlib's text options change that.
 
     Runs on: the notebook's kernel.
     """
     # All that the user's settings could change is given: style() here would take longer than all
     # the rest.
-    look = {"family": FONT, "fontsize": TEXT, "color": INK, "usetex": False, "parse_math": False}
-    ax.text(x, y, text, **{"ha": "center", "va": "center", **look, **options})
+    defaults = {
+        "ha": "center",
+        "va": "center",
+        "family": FONT,
+        "fontsize": TEXT,
+        "color": INK,
+        "usetex": False,
+        "parse_math": False,
+    }
+    look: dict[str, Any] = {**defaults, **options}
+    ax.text(x, y, text, **look)
 
 
 def draw_lane(
@@ -257,17 +338,15 @@ def draw_lane(
     name: str = "",
     size: float = TEXT,
 ) -> None:
-    """Draw a lane: a band in a tint of its colour, with its name and an edge at the left if it has
-    a name.
+    """Draw a lane, a band in a tint of its colour; with a name, it has an edge at the left.
 
     Runs on: the notebook's kernel.
     """
     ax.add_artist(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
     if name:
         ax.add_artist(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
-        draw_text(
-            ax, x + 0.144, y + height / 2, name, ha="left", va="center_baseline", fontsize=size
-        )
+        middle = y + height / 2
+        draw_text(ax, x + 0.144, middle, name, ha="left", va="center_baseline", fontsize=size)
 
 
 def draw_box(
@@ -278,43 +357,44 @@ def draw_box(
     Runs on: the notebook's kernel.
     """
     ax.add_artist(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
-    draw_text(
-        ax,
-        x + width / 2,
-        y + height / 2,
-        text,
-        va="center_baseline",
-        fontsize=size,
-        color=text_color(color),
-    )
+    look = {"va": "center_baseline", "fontsize": size, "color": text_color(color)}
+    draw_text(ax, x + width / 2, y + height / 2, text, **look)
 
 
 def draw_cell(
     ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT
 ) -> None:
-    """Draw a cell with its upper left corner at (x, y), coloured by the rank that its value came
-    from.
+    """Draw a cell with its upper left corner at (x, y), in the colour of its value's origin.
 
     Runs on: the notebook's kernel.
     """
-    if isinstance(cell.origin, int):
-        fill, edge = rank_color(cell.origin), line_color(cell.origin)
-    else:
-        fill, edge = {"mixed": MIXED, "shared": FAINT}.get(cell.origin, "none"), INK
+    fill, edge = _colors_of(cell)
     scale = size / TEXT
-    line = {
-        "linewidth": 1.2 * scale,
-        "linestyle": (0, (3, 2.5)) if cell.origin == "empty" else "solid",
-    }
-    shape = f"round,pad=0,rounding_size={0.064 * scale}"
-    ax.add_artist(
-        FancyBboxPatch(
-            (x, y), width, height, boxstyle=shape, facecolor=fill, edgecolor=edge, **line
-        )
+    box = FancyBboxPatch(
+        (x, y),
+        width,
+        height,
+        boxstyle=f"round,pad=0,rounding_size={ROUND * scale}",
+        facecolor=fill,
+        edgecolor=edge,
+        linewidth=1.2 * scale,
+        linestyle=DASHES if cell.origin == "empty" else "solid",
     )
+    ax.add_artist(box)
     if cell.value is not None:
-        place, text = (x + width / 2, y + height / 2), format_value(cell.value)
-        draw_text(ax, *place, text, va="center_baseline", color=text_color(fill), fontsize=size)
+        look = {"va": "center_baseline", "color": text_color(fill), "fontsize": size}
+        draw_text(ax, x + width / 2, y + height / 2, format_value(cell.value), **look)
+
+
+def _colors_of(cell: Cell) -> tuple[str, str]:
+    """The colours of a cell and of its edge."""
+    if isinstance(cell.origin, int):
+        return rank_color(cell.origin), line_color(cell.origin)
+    if cell.origin == "mixed":
+        return MIXED, INK
+    if cell.origin == "shared":
+        return FAINT, INK
+    return "none", INK
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
@@ -323,4 +403,4 @@ def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
     Runs on: the notebook's kernel.
     """
     ax.add_artist(Circle((x, y), radius, facecolor=MIXED, edgecolor="none", zorder=3))
-    draw_text(ax, x, y, "+", color="#FFFFFF", va="center_baseline", fontsize=size, zorder=4)
+    draw_text(ax, x, y, "+", color=WHITE, va="center_baseline", fontsize=size, zorder=4)
