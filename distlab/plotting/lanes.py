@@ -1,7 +1,6 @@
-"""Bars on lanes, from the top down: what was done when, where the time went, how long each way
-took.
+"""Bars on lanes, from the top down: what was done when, and where the time went.
 
-Every figure with lanes is drawn with this, the space-time diagram included. Runs in the notebook's
+Every figure with lanes is drawn with this, the space-time diagram included. Runs on the notebook's
 kernel.
 """
 
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from distlab.plotting.axes import SMALL, even_ticks, new_axes, short
+from distlab.plotting.axes import SMALL, even_ticks, figure_of, new_axes, short
 from distlab.plotting.cells import text_width
 from distlab.plotting.style import (
     CURVES,
@@ -19,6 +18,7 @@ from distlab.plotting.style import (
     HAZE,
     INK,
     MIXED,
+    WHITE,
     curve_color,
     rank_color,
     text_color,
@@ -29,8 +29,8 @@ from distlab.words import grouped
 ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
 MARGIN = 0.05  # above and below a bar, in rows
 WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a bar with an edge, and of one with a text
-# pixels of a bar whose text is as large as asked for; of others, at most this many points
-HIGH, LOW_SIZE = 20, 8.5
+HIGH = 20  # pixels of a bar whose text is as large as asked for
+LOW_SIZE = 8.5  # points at most of a text in a lower bar
 LEGEND = 10  # font size, in points
 
 
@@ -43,10 +43,14 @@ class Look(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a lane from `start` to `end`, `row` below the lane's top; the first of its texts
-    that fits is written.
+    """A bar of a lane.
 
-    `row` and `height` are in rows.
+    Attributes:
+        start, end: along the axis.
+        look: how it is filled.
+        texts: the first one that fits is written in it.
+        row: where it begins, in rows below the lane's top.
+        height: in rows.
     """
 
     start: float
@@ -102,57 +106,68 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     """
     zero = min(bar[0] for bars in lanes.values() for bar in bars)
     end = max(bar[1] for bars in lanes.values() for bar in bars) - zero
-    drawn = {}
-    for place, (name, bars) in enumerate(lanes.items()):
-        plain = Look(rank_color(place))
-        own = [
-            Bar(b[0] - zero, b[1] - zero, LOOKS[b[3]] if len(b) > 3 else plain, (b[2],))
-            for b in bars
-        ]
-        drawn[name] = [
-            bar._replace(row=row) for row, packed in enumerate(pack(own)) for bar in packed
-        ]
+    drawn = {
+        name: _in_rows([_span(bar, zero, rank_color(place)) for bar in bars])
+        for place, (name, bars) in enumerate(lanes.items())
+    }
     kinds = used(LOOKS.values(), drawn)
-    with new_axes(
-        7.2, height_of(drawn) + 0.9 + 0.6 * bool(kinds), title=title, xlabel="time"
-    ) as ax:
+    height = height_of(drawn) + 0.9
+    if kinds:  # bars have colours of their own, which a legend explains, and lanes have none
+        height += 0.6
+        bands = []
+    else:
+        bands = [rank_color(place) for place in range(len(lanes))]
+    with new_axes(7.2, height, title=title, xlabel="time") as ax:
         legend_below(ax, kinds)
-        draw_lanes(
-            ax, drawn, 1.01 * end, bands=[] if kinds else [*map(rank_color, range(len(lanes)))]
-        )
+        draw_lanes(ax, drawn, 1.01 * end, bands=bands)
     return ax
+
+
+def _span(given: tuple, zero: float, color: str) -> Bar:
+    """The bar of (start, end, text), in the lane's colour, or of (start, end, text, what)."""
+    start, end, text, *what = given
+    look = LOOKS[what[0]] if what else Look(color)
+    return Bar(start - zero, end - zero, look, (text,))
+
+
+def _in_rows(bars: Sequence[Bar]) -> list[Bar]:
+    """Bars with as many rows as they need for none to overlap another."""
+    return [bar._replace(row=row) for row, packed in enumerate(pack(bars)) for bar in packed]
 
 
 def time_shares(
     bars: Mapping[str, Sequence[float]], title: str = "", relative: bool = False
 ) -> Axes:
-    """Draw where the time went, a bar for each name from the top down, whose parts add up to its
-    length.
+    """Draw where the time went: a bar for each name from the top down, cut into shares.
 
     Runs on: the notebook's kernel.
 
     Args:
-        bars: by name, for example "rank 0", the values of `Trace.shares()`.
+        bars: by name, for example "rank 0", the values of `Trace.shares()`, which add up to the
+            bar's length.
         title: what was traced.
         relative: draw each bar as 100 % of its own time, to compare bars of very different lengths.
 
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
-    drawn = {}
-    for name, parts in bars.items():
-        whole = sum(parts) or 1
-        lengths = [100 * seconds / whole if relative else seconds for seconds in parts]
-        drawn[name] = stacked(
-            zip(SHARES, lengths, strict=True), [f"{seconds / whole:.0%}" for seconds in parts]
-        )
-    xlabel, end, unit = (
-        ("share of the time", 100, "%") if relative else ("time", max(map(sum, bars.values())), "s")
-    )
+    drawn = {name: _share_bars(parts, relative) for name, parts in bars.items()}
+    if relative:
+        xlabel, end, unit = "share of the time", 100.0, "%"
+    else:
+        xlabel, end, unit = "time", max(sum(parts) for parts in bars.values()), "s"
     with new_axes(6.4, height_of(drawn) + 1.5, title=title, xlabel=xlabel) as ax:
         legend_below(ax, used(SHARES, drawn))
         draw_lanes(ax, drawn, 1.02 * end, unit)
     return ax
+
+
+def _share_bars(parts: Sequence[float], relative: bool) -> list[Bar]:
+    """The shares of a time, in seconds or in percent, one after the other."""
+    whole = sum(parts) or 1
+    texts = [f"{seconds / whole:.0%}" for seconds in parts]
+    lengths = [100 * seconds / whole for seconds in parts] if relative else parts
+    return stacked(zip(SHARES, lengths, strict=True), texts)
 
 
 def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "") -> Axes:
@@ -167,14 +182,21 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
+    longest = max(max(times) for times in steps.values())
     with new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step") as ax:
-        draw_lanes(ax, dict.fromkeys(steps, ()), 1.18 * max(max(times) for times in steps.values()))
+        draw_lanes(ax, dict.fromkeys(steps, ()), 1.18 * longest)
         for place, (median, low, high) in enumerate(steps.values()):
-            y, color = place * (1 + GAP) + 0.5, curve_color(place)
+            y = place * (1 + GAP) + 0.5
+            color = curve_color(place)
             ax.barh(y, median, height=0.9, color=color, alpha=0.5)
             ax.plot([low, high], [y, y], color=color, linewidth=1.5)
-            beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
-            ax.annotate(short(median, "s"), (max(high, median), y), **beside)
+            ax.annotate(
+                short(median, "s"),
+                (max(high, median), y),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+            )
     return ax
 
 
@@ -182,20 +204,20 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
 
 
 def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list[Bar]:
-    """Bars one after the other from 0 on, each with its text."""
-    bars, left = [], 0.0
+    """Bars one after the other from 0 on, each with its text; lengths of 0 are left out."""
+    bars = []
+    start = 0.0
     for (look, length), text in zip(lengths, texts, strict=True):
         if length:
-            bars.append(Bar(left, left + length, look, (text,)))
-        left += length
+            bars.append(Bar(start, start + length, look, (text,)))
+        start += length
     return bars
 
 
 def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look]:
     """The looks that some bar has."""
-    return [
-        look for look in looks if any(bar.look == look for bars in lanes.values() for bar in bars)
-    ]
+    seen = {bar.look for bars in lanes.values() for bar in bars}
+    return [look for look in looks if look in seen]
 
 
 def rows_of(bars: Sequence[Bar]) -> float:
@@ -221,111 +243,156 @@ def draw_lanes(
     """Draw lanes with their names at the left and their bars, along an axis from `start` to `end`.
 
     Args:
+        ax: axes that have their legend.
+        lanes: by name, from the top down.
+        end: where the axis ends.
+        unit: of the axis, as for `even_ticks`.
         bands: the colours of the lanes themselves; a lane without one is not coloured.
         size: of the texts in bars, in points.
+        start: where the axis begins.
         gap: from one lane to the next, in rows.
 
     Returns:
         Where each lane begins, in rows from the top.
     """
-    tops, top = {}, 0.0
+    tops: dict[str, float] = {}
+    bottom = 0.0
     for name, bars in lanes.items():
-        tops[name] = top
-        top += rows_of(bars) + gap
+        tops[name] = bottom
+        bottom += rows_of(bars) + gap
     middles = [tops[name] + rows_of(bars) / 2 for name, bars in lanes.items()]
-    ax.set(xlim=(start, end), ylim=(top - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
+    ax.set(xlim=(start, end), ylim=(bottom - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(not bands)
     ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
     even_ticks(ax.xaxis, unit)
-    # a tint of the lane's colour, and an edge
     for (name, bars), color in zip(lanes.items(), bands, strict=False):
-        ax.axhspan(
-            tops[name], tops[name] + rows_of(bars), color=color, alpha=HAZE, linewidth=0, zorder=0.5
-        )
-        look = {
-            "color": color,
-            "linewidth": 0,
-            "transform": ax.get_yaxis_transform(),
-            "clip_on": False,
-        }
-        ax.add_patch(Rectangle((-0.008, tops[name]), 0.008, rows_of(bars), **look))
-    # the layout, and so the width of the bars, is known from here on
-    ax.figure.draw_without_rendering()
-    draw_bars(
-        ax,
-        [bar._replace(row=tops[name] + bar.row) for name, bars in lanes.items() for bar in bars],
-        size,
-    )
+        _draw_band(ax, tops[name], rows_of(bars), color)
+    # The layout is known from here on, and with it the width of the bars.
+    figure_of(ax).draw_without_rendering()
+    placed = [bar._replace(row=tops[name] + bar.row) for name in lanes for bar in lanes[name]]
+    draw_bars(ax, placed, size)
     return tops
 
 
+def _draw_band(ax: Axes, top: float, height: float, color: str) -> None:
+    """Draw a lane itself: a tint of its colour, and an edge at the left of the axes."""
+    ax.axhspan(top, top + height, color=color, alpha=HAZE, linewidth=0, zorder=0.5)
+    edge = Rectangle(
+        (-0.008, top),
+        0.008,
+        height,
+        color=color,
+        linewidth=0,
+        transform=ax.get_yaxis_transform(),
+        clip_on=False,
+    )
+    ax.add_patch(edge)
+
+
 def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
-    """Draw bars, and in each its text where that fits; the figure's layout must be known."""
-    across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))  # pixels
-    places = (
-        (bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= WIDE_ENOUGH)
+    """Draw bars, and in each its text where that fits; the figure's layout must be known.
+
+    Args:
+        ax: axes with their limits.
+        bars: their rows count from the top of the axes.
+        size: of the texts, in points.
+    """
+    # pixels of a unit of the x axis, and of a row
+    across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    # bars that look alike in a row are one artist of matplotlib
+    alike = grouped(
+        ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= WIDE_ENOUGH), bar)
         for bar in bars
     )
-    for (look, row, height, edged), alike in grouped(zip(places, bars, strict=True)).items():
+    for (look, row, height, edged), some in alike.items():
         edge = outline(look) if edged else {"linewidth": 0.7, "edgecolor": look.fill}
-        spans = [(bar.start, bar.end - bar.start) for bar in alike]
         ax.broken_barh(
-            spans, (row + MARGIN, height - 2 * MARGIN), facecolor=look.fill, zorder=2, **edge
+            [(bar.start, bar.end - bar.start) for bar in some],
+            (row + MARGIN, height - 2 * MARGIN),
+            facecolor=look.fill,
+            zorder=2,
+            **edge,
         )
-    # by row, from where to where there are texts
-    written: dict[float, list[tuple[float, float]]] = {}
+    _write_texts(ax, bars, size, across, down)
+
+
+def _write_texts(ax: Axes, bars: Sequence[Bar], size: float, across: float, down: float) -> None:
+    """Write into each bar the first of its texts that fits, where no other text of its row is.
+
+    Args:
+        ax, bars, size: as for `draw_bars`.
+        across: pixels of a unit of the x axis.
+        down: pixels of a row.
+    """
+    dpi = figure_of(ax).dpi
+    written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where
     for bar in bars:
-        length, height = bar.end - bar.start, bar.height - 2 * MARGIN
-        wide, high = length * across, height * down
-        points = size if high >= HIGH else min(size, LOW_SIZE)
-        widths = {text: text_width(text, points) * ax.figure.dpi + 4 for text in bar.texts}
-        text = next((text for text, width in widths.items() if width <= wide), "")
-        middle, half = (bar.start + bar.end) / 2, widths.get(text, 0) / across / 2
-        beside = all(
-            middle + half < left or right < middle - half
-            for left, right in written.get(bar.row, ())
-        )
-        if text and high >= HIGH_ENOUGH and beside:
-            written.setdefault(bar.row, []).append((middle - half, middle + half))
-            look = {
-                "color": text_color(bar.look.fill),
-                "ha": "center",
-                "va": "center_baseline",
-                "fontsize": points,
-            }
-            # so that hatches and arrows do not cross the text
-            look["bbox"] = {
-                "facecolor": bar.look.fill,
-                "edgecolor": "none",
-                "pad": 1.2 if bar.look.hatched else 0.3,
-            }
-            inside = Rectangle(
-                (bar.start, bar.row + MARGIN), length, height, transform=ax.transData
-            )
-            look |= {"parse_math": False, "zorder": 9, "clip_on": True}
-            ax.text(middle, bar.row + bar.height / 2, text, **look).set_clip_path(inside)
+        height = (bar.height - 2 * MARGIN) * down
+        points = size if height >= HIGH else min(size, LOW_SIZE)
+        width = (bar.end - bar.start) * across
+        needed = {text: text_width(text, points) * dpi + 4 for text in bar.texts}
+        text = next((text for text in bar.texts if needed[text] <= width), "")
+        if not text or height < HIGH_ENOUGH:
+            continue
+        middle = (bar.start + bar.end) / 2
+        half = needed[text] / across / 2
+        others = written.setdefault(bar.row, [])
+        if all(middle + half < left or right < middle - half for left, right in others):
+            others.append((middle - half, middle + half))
+            _write_text(ax, bar, text, points)
+
+
+def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
+    """Write a text in the middle of a bar, on a box that keeps hatches and arrows from it."""
+    written = ax.text(
+        (bar.start + bar.end) / 2,
+        bar.row + bar.height / 2,
+        text,
+        color=text_color(bar.look.fill),
+        ha="center",
+        va="center_baseline",
+        fontsize=points,
+        bbox={
+            "facecolor": bar.look.fill,
+            "edgecolor": "none",
+            "pad": 1.2 if bar.look.hatched else 0.3,
+        },
+        parse_math=False,
+        zorder=9,
+        clip_on=True,
+    )
+    corner = (bar.start, bar.row + MARGIN)
+    length = bar.end - bar.start
+    inside = Rectangle(corner, length, bar.height - 2 * MARGIN, transform=ax.transData)
+    written.set_clip_path(inside)
 
 
 def outline(look: Look) -> dict[str, Any]:
-    """The edge of a shape with this look, and its hatch."""
-    edge = {"edgecolor": INK, "hatch": "////"} if look.hatched else {"edgecolor": "#FFFFFF"}
-    return {"linewidth": 0.7, **edge}
+    """The edge of a shape with this look, and its hatch, as matplotlib's options."""
+    if look.hatched:
+        return {"linewidth": 0.7, "edgecolor": INK, "hatch": "////"}
+    return {"linewidth": 0.7, "edgecolor": WHITE}
 
 
 def legend_below(
     ax: Axes, looks: Sequence[Look], lines: Sequence[Any] = (), columns: int = 3
 ) -> None:
-    """Draw a legend below the axes, of looks and of lines with their labels."""
-    handles = [
-        *(Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks),
-        *lines,
-    ]
+    """Draw a legend of looks and of lines with their labels below the axes; none if both are empty.
+
+    Args:
+        ax: axes of a figure whose layout is "constrained".
+        looks: the fills to explain.
+        lines: artists that have labels.
+        columns: how many entries stand side by side.
+    """
+    patches = [Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks]
+    handles = [*patches, *lines]
     if handles:
-        place = {
-            "loc": "outside lower center",
-            "ncols": columns,
-            "frameon": False,
-            "fontsize": LEGEND,
-        }
-        ax.figure.legend(handles=handles, **place)
+        figure_of(ax).legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize=LEGEND,
+        )

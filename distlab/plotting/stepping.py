@@ -1,7 +1,6 @@
-"""An algorithm step by step: who holds what before each step, and the messages that follow; drawn,
-or played.
+"""An algorithm step by step: who holds what before each step, and what is sent; drawn, or played.
 
-Called by the notebooks, in the kernel, on states and messages that are plain data, as an
+Called by the notebooks, on the kernel, on states and messages that are plain data, as an
 algorithm's schedule has them. Lengths are in inches; y points down.
 
 The player runs in the browser, in any notebook viewer, without a kernel or a network: it is the
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
@@ -32,13 +32,16 @@ from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
 TEXT, SMALL = 9.5, 8.5  # font sizes, in points
-# heights of a heading, of the chunks' numbers and of the line below
-HEAD, NUMBERS, KEY = 0.22, 0.18, 0.2
+HEAD = 0.22  # height of a heading
+NUMBERS = 0.18  # height of the chunks' numbers
+KEY = 0.2  # height of the line below
 NAMES = 0.66  # width of the ranks' names
-# height of a lane; from one lane to the next; height of a cell
-LANE, PITCH, CELL = 0.32, 0.36, 0.24
-# between two cells, for arrows; at a lane's ends; between two pictures
-GUTTER, SIDE, GAP = 0.18, 0.03, 0.14
+LANE, PITCH = 0.32, 0.36  # height of a lane; from one lane to the next
+CELL = 0.24  # height of a cell
+GUTTER = 0.18  # between two cells, for arrows
+SIDE = 0.03  # at a lane's ends
+GAP = 0.14  # between two pictures
+INSET = 0.025  # between a cell's edge and the parts in it
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
 DPI = 200  # of the figure in the player, which shows its pictures larger
 
@@ -46,15 +49,22 @@ DPI = 200  # of the figure in the player, which shows its pictures larger
 State = Sequence[Sequence[Iterable[int]]]
 
 
-class Pictures:
-    """States and messages of an algorithm, and where their pictures stand below the title, in equal
-    rows.
+class Sent(NamedTuple):
+    """One chunk of a message."""
 
-    The parts of a cell are wide enough to be seen; a row has as many pictures as fit.
+    message: Message
+    chunk: int
+
+
+class Pictures:
+    """States and messages of an algorithm, and where their pictures stand below the title.
+
+    They stand in rows of equal length, as many in a row as fit. The parts of a cell are wide enough
+    to be seen.
 
     Attributes:
         states: what each picture shows.
-        messages: those after each state, once for each of their chunks; none after the last one.
+        messages: what is sent after each state, chunk by chunk; nothing after the last one.
         headings: one for each picture.
         cell: width of a cell.
         width: of a picture.
@@ -66,61 +76,64 @@ class Pictures:
 
     def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Message]]):
         self.states = states
-        self.messages = [
-            [(m, chunk) for m in step for chunk in m.chunks] for step in [*messages, ()]
-        ]
-        self.headings = [f"step {number}" for number in range(len(states) - 1)] + ["end"]
-        ranks, chunks = len(states[0]), len(states[0][0])
-        parts = (0.06 if ranks <= 4 else 0.05) * ranks + 0.04
-        self.cell = max(0.26 if chunks > 1 else 0.44, parts)
+        self.messages = [_chunk_by_chunk(step) for step in [*messages, ()]]
+        self.headings = [*(f"step {number}" for number in range(len(states) - 1)), "end"]
+        ranks = len(states[0])
+        chunks = len(states[0][0])
+        part = 0.06 if ranks <= 4 else 0.05
+        least = 0.26 if chunks > 1 else 0.44
+        self.cell = max(least, part * ranks + 0.04)
         self.width = chunks * (self.cell + GUTTER) + 2 * SIDE
-        self.head = HEAD + (NUMBERS if chunks > 1 else 0)
+        self.head = HEAD
+        if chunks > 1:
+            self.head += NUMBERS
         self.height = self.head + ranks * PITCH
         most = max(1, int((WIDEST - NAMES + GAP) // (self.width + GAP)))
         self.rows = -(-len(states) // most)
-        # as many in each row as the number of rows allows
         self.per_row = -(-len(states) // self.rows)
 
     def place(self, picture: int) -> tuple[float, float]:
-        """The upper left corner of a picture, to the right of the names and of the pictures before
-        it in its row.
-        """
+        """The upper left corner of a picture, to the right of the names and the pictures before."""
         row, column = divmod(picture, self.per_row)
         return NAMES + column * (self.width + GAP), row * (self.height + GAP)
 
     def lane_top(self, picture: int, rank: int) -> float:
         """Where the lane of a rank begins in a picture."""
-        return self.place(picture)[1] + self.head + rank * PITCH
+        _, top = self.place(picture)
+        return top + self.head + rank * PITCH
 
     def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
         """The upper left corner of a cell."""
-        x = self.place(picture)[0] + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
+        left, _ = self.place(picture)
+        x = left + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
         return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
 
     @property
     def key(self) -> str:
-        """What the colours and marks mean that are there."""
+        """What the colours mean, and the marks that are there."""
         operations = {message.operation for step in self.messages for message, _ in step}
-        marks = {
-            "reduce": "plus: is added to what is there",
-            "copy": "arrowhead: replaces what is there",
-        }
-        words = [
-            "colour: that rank's numbers are in the sum",
-            *(marks[kind] for kind in marks if kind in operations),
-        ]
+        words = ["colour: that rank's numbers are in the sum"]
+        if "reduce" in operations:
+            words.append("plus: is added to what is there")
+        if "copy" in operations:
+            words.append("arrowhead: replaces what is there")
         return ";  ".join(words)
+
+
+def _chunk_by_chunk(step: Iterable[Message]) -> list[Sent]:
+    """The messages of a step, once for each of their chunks."""
+    return [Sent(message, chunk) for message in step for chunk in message.chunks]
 
 
 def steps(
     states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = ""
 ) -> Figure:
-    """Draw a small picture for each step: what every rank holds before it, rank x chunk, and what
-    it then sends.
+    """Draw a small picture for each step: what every rank holds before it, and what it then sends.
 
-    For a schedule: steps(algorithms.holdings(plan), plan.steps). A cell has a coloured part for
-    each rank whose numbers are in its sum. An arrow with a plus adds to what is there, a plain one
-    replaces it. The last picture is the end.
+    For a schedule: steps(algorithms.holdings(plan), plan.steps). A picture has a lane for each rank
+    and a cell for each chunk. A cell has a coloured part for each rank whose numbers are in its
+    sum. An arrow with a plus adds to what is there, a plain one replaces it. The last picture is
+    the end.
 
     Runs on: the notebook's kernel.
 
@@ -145,78 +158,98 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
     below = shown.rows * (shown.height + GAP)
     # letters on whole pixels take more than their outlines
     line = 1.03 * cells.text_width(shown.key, SMALL)
-    width = max(shown.place(shown.per_row - 1)[0] + shown.width, line)
-    figure, ax = cells.canvas(width, below + KEY, title)
-    for picture, (state, step, heading) in enumerate(
-        zip(shown.states, shown.messages, shown.headings, strict=True)
-    ):
-        draw_picture(ax, shown, picture, state, heading)
-        for message, chunk in step:
-            draw_message(ax, shown, picture, message, chunk)
+    left, _ = shown.place(shown.per_row - 1)
+    figure, ax = cells.canvas(max(left + shown.width, line), below + KEY, title)
+    for picture, step in enumerate(shown.messages):
+        draw_picture(ax, shown, picture)
+        for sent in step:
+            draw_message(ax, shown, picture, sent)
     draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
     figure.alt = f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}"
     return figure
 
 
-def draw_picture(ax: Axes, shown: Pictures, picture: int, state: State, heading: str) -> None:
-    """Draw the heading, the chunks' numbers and what each rank holds: a part for each rank in the
-    sum.
+def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
+    """Draw the heading of a picture, the chunks' numbers and what each rank holds.
 
     The first picture of a row has the names of the lanes at its left.
     """
+    state = shown.states[picture]
     left, top = shown.place(picture)
-    begins = picture % shown.per_row == 0
-    draw_text(ax, left + shown.width / 2, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
+    is_first = picture % shown.per_row == 0
+    middle = left + shown.width / 2
+    heading = shown.headings[picture]
+    draw_text(ax, middle, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
     if len(state[0]) > 1:
-        numbers = {"y": top + HEAD + NUMBERS / 2, "va": "center_baseline", "fontsize": SMALL}
-        if begins:
-            draw_text(ax, NAMES - 0.08, text="chunk", ha="right", **numbers)
-        for chunk in range(len(state[0])):
-            draw_text(
-                ax, shown.corner(picture, 0, chunk)[0] + shown.cell / 2, text=str(chunk), **numbers
-            )
+        _draw_chunk_numbers(ax, shown, picture, is_first)
     for rank, row in enumerate(state):
-        y, color = shown.lane_top(picture, rank), rank_color(rank)
-        if begins:
+        y = shown.lane_top(picture, rank)
+        color = rank_color(rank)
+        if is_first:
             cells.draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", TEXT)
         cells.draw_lane(ax, left, y, shown.width, LANE, color)
         for chunk, members in enumerate(row):
-            x, y = shown.corner(picture, rank, chunk)
-            cells.draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
-            part = (shown.cell - 0.05) / len(state)
-            for member in sorted(members):  # at its own place in the sum's cell
-                corner = x + 0.025 + member * part, y + 0.025
-                ax.add_artist(
-                    Rectangle(
-                        corner, part, CELL - 0.05, facecolor=rank_color(member), edgecolor="none"
-                    )
-                )
+            _draw_sum(ax, shown, shown.corner(picture, rank, chunk), members)
 
 
-def draw_message(ax: Axes, shown: Pictures, picture: int, message: Message, chunk: int) -> None:
-    """Draw an arrow from cell to cell: downwards to the right of the chunk's cells, upwards to
-    their left.
+def _draw_chunk_numbers(ax: Axes, shown: Pictures, picture: int, named: bool) -> None:
+    """Write the numbers of the chunks above their cells; where it is `named`, also "chunk"."""
+    _, top = shown.place(picture)
+    y = top + HEAD + NUMBERS / 2
+    look = {"va": "center_baseline", "fontsize": SMALL}
+    if named:
+        draw_text(ax, NAMES - 0.08, y, "chunk", ha="right", **look)
+    for chunk in range(len(shown.states[picture][0])):
+        left, _ = shown.corner(picture, 0, chunk)
+        draw_text(ax, left + shown.cell / 2, y, str(chunk), **look)
+
+
+def _draw_sum(
+    ax: Axes, shown: Pictures, corner: tuple[float, float], members: Iterable[int]
+) -> None:
+    """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
+    x, y = corner
+    cells.draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
+    width = (shown.cell - 2 * INSET) / len(shown.states[0])
+    height = CELL - 2 * INSET
+    for rank in sorted(members):
+        place = (x + INSET + rank * width, y + INSET)
+        ax.add_artist(Rectangle(place, width, height, facecolor=rank_color(rank), edgecolor="none"))
+
+
+def draw_message(ax: Axes, shown: Pictures, picture: int, sent: Sent) -> None:
+    """Draw an arrow from cell to cell.
+
+    It goes downwards to the right of the chunk's cells, upwards to their left.
     """
-    src, dst, adds = message.src, message.dst, message.operation == "reduce"
-    side = 1 if dst > src else -1
-    x, y = shown.corner(picture, src, chunk)
-    edge = x + (shown.cell if side > 0 else 0)
+    message, chunk = sent
+    adds = message.operation == "reduce"
+    left, src_top = shown.corner(picture, message.src, chunk)
+    _, dst_top = shown.corner(picture, message.dst, chunk)
+    if message.dst > message.src:
+        side = 1
+        edge = left + shown.cell
+    else:
+        side = -1
+        edge = left
     # a cell that both gets and sends has its arrows apart
-    start = y + CELL / 2 + 0.05 * side
-    end = shown.corner(picture, dst, chunk)[1] + CELL / 2 - 0.05 * side
-    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(dst - src))
+    start = src_top + CELL / 2 + 0.05 * side
+    end = dst_top + CELL / 2 - 0.05 * side
+    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(message.dst - message.src))
     tip = edge + side * (0.05 if adds else 0.015)
     curve = Curve(
         [(edge, start), (bulge, start), (bulge, end), (tip, end)],
-        [Curve.MOVETO, *[Curve.CURVE4] * 3],
+        [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4],
     )
-    color = line_color(src if message.origin is None else message.origin)
-    head = "-" if adds else "-|>,head_length=4,head_width=2.2"
-    ax.add_artist(
-        FancyArrowPatch(
-            path=curve, arrowstyle=head, shrinkA=0, shrinkB=0, color=color, linewidth=1.2
-        )
+    arrow = FancyArrowPatch(
+        path=curve,
+        arrowstyle="-" if adds else "-|>,head_length=4,head_width=2.2",
+        shrinkA=0,
+        shrinkB=0,
+        color=line_color(message.src if message.origin is None else message.origin),
+        linewidth=1.2,
     )
+    ax.add_artist(arrow)
     if adds:
         cells.draw_plus(ax, tip, end, 0.052, TEXT)
 
@@ -250,8 +283,7 @@ class Player:
 
 
 def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
-    """Like `steps`, one picture at a time: with a slider and buttons; messages move when it is
-    played.
+    """Like `steps`, one picture at a time, with a slider and buttons; messages move when it plays.
 
     Runs on: the notebook's kernel.
 
@@ -263,33 +295,56 @@ def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: 
     """
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)
+    html = f'<div style="padding:4px">{_image(figure, _script_data(shown, figure, title))}</div>'
+    about = f"{title}: " if title else ""
+    return Player(figure, html, f"<{about}{count(len(messages), 'step')} to play>")
+
+
+def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
+    """What player.js must know of the figure, in inches of it."""
     (ax,) = figure.axes
-    data = {
+    left, _ = ax.get_xlim()
+    _, top = ax.get_ylim()
+    return {
         "title": title,
         "key": shown.key,
         "dpi": DPI,
         "names": NAMES,
         "cell": [shown.cell, CELL],
-    }
-    data |= {
-        "origin": [ax.get_xlim()[0], ax.get_ylim()[1]],
+        "origin": [left, top],
         "size": [NAMES + shown.width, shown.height],
+        "pictures": [
+            {
+                "heading": heading,
+                "corner": shown.place(picture),
+                "moves": [_move(shown, picture, sent) for sent in shown.messages[picture]],
+            }
+            for picture, heading in enumerate(shown.headings)
+        ],
     }
-    data["pictures"] = []
-    for number, (step, heading) in enumerate(zip(shown.messages, shown.headings, strict=True)):
-        # the corners of the cell that a message looks like, of its sender's and of its receiver's
-        moves = []
-        for message, chunk in step:
-            start, end = (shown.corner(number, rank, chunk) for rank in (message.src, message.dst))
-            looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
-            moves.append({"looks": looks, "start": start, "end": end})
-        data["pictures"].append({"heading": heading, "corner": shown.place(number), "moves": moves})
-    source, script = f"data:image/png;base64,{png_text(figure, DPI)}", escape(f"({SCRIPT})(this)")
-    alt = escape(figure.in_words())
-    look = f'width="{100 * figure.get_figwidth():.0f}" style="max-width:100%"'
-    image = f'<img src="{source}" alt="{alt}" {look} data-steps="{escape(json.dumps(data))}" onload="{script}">'
-    text = f"<{title}{title and ': '}{count(len(messages), 'step')} to play>"
-    return Player(figure, f'<div style="padding:4px">{image}</div>', text)
+
+
+def _move(shown: Pictures, picture: int, sent: Sent) -> dict[str, tuple[float, float]]:
+    """The corners of the cell that a message looks like, of its sender's and of its receiver's."""
+    message, chunk = sent
+    start = shown.corner(picture, message.src, chunk)
+    end = shown.corner(picture, message.dst, chunk)
+    looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
+    return {"looks": looks, "start": start, "end": end}
+
+
+def _image(figure: Drawing, data: dict[str, Any]) -> str:
+    """The figure as HTML: an image that turns into the player where scripts run."""
+    script = escape(f"({SCRIPT})(this)")
+    attributes = [
+        f'src="data:image/png;base64,{png_text(figure, DPI)}"',
+        f'alt="{escape(figure.in_words())}"',
+        f'width="{100 * figure.get_figwidth():.0f}"',
+        'style="max-width:100%"',
+        f'data-steps="{escape(json.dumps(data))}"',
+        f'onload="{script}"',
+    ]
+    return f"<img {' '.join(attributes)}>"
 
 
 def png_text(figure: Figure, dpi: int) -> str:

@@ -1,11 +1,12 @@
-"""The space-time diagram of a trace: a lane for each rank, bars for what it did, an arrow for each
-message.
+"""The space-time diagram of a trace: lanes for ranks, bars for what they did, arrows for messages.
 
-Called by `Trace.plot` in the notebook's kernel. Times are in seconds, heights in rows of a lane.
+Called by `Trace.plot`, and by notebooks, on the notebook's kernel. Times are in seconds, heights in
+rows of a lane.
 """
 
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,9 +27,47 @@ MOST_ARROWS, MOST_MARKS = 200, 48  # of messages; of collectives
 TEXT, NOTE = 9.5, 9  # font sizes in points
 LINE, ROW = 0.15, 0.22  # heights of a note and of a row of the legend, in inches
 DOTS = (0, (1, 1.6))
+SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
+Window = tuple[float, float]  # the first and last second that are drawn
 # where the bar of an event begins and ends, from the top down
 Spans = Mapping[Event, tuple[float, float]]
+
+
+class Arrow(NamedTuple):
+    """A message of which both halves are drawn, and the rank that sent it."""
+
+    message: Message
+    src: int
+    send: Event
+    recv: Event
+
+
+class Meeting(NamedTuple):
+    """A collective whose events are all drawn, and when its last rank arrived."""
+
+    events: Sequence[Event]
+    came: float
+
+
+class Scene(NamedTuple):
+    """All that a diagram shows.
+
+    Attributes:
+        window: the time that is drawn.
+        lanes: the bars of each rank, by its name.
+        spans: where events are in their lanes.
+        arrows: the messages that are drawn.
+        meetings: the collectives that are marked.
+        notes: what a reader must know, below the title.
+    """
+
+    window: Window
+    lanes: Mapping[str, Sequence[Bar]]
+    spans: Spans
+    arrows: Sequence[Arrow]
+    meetings: Sequence[Meeting]
+    notes: Sequence[str]
 
 
 def space_time(
@@ -36,7 +75,7 @@ def space_time(
     events: Sequence[Event],
     messages: Sequence[Message] = (),
     collectives: Sequence[Collective] = (),
-    window: tuple[float, float] | None = None,
+    window: Window | None = None,
     title: str = "",
     notes: Sequence[str] = (),
 ) -> Figure:
@@ -56,62 +95,76 @@ def space_time(
         window: first and last second to draw; None for all.
         title, notes: what was traced, and what a reader must know about it.
     """
-    first, last = window or (0.0, 1.01 * max((event.end for event in events), default=1e-3))
-    seen = [event for event in events if event.end >= first and event.start <= last]
-    by_rank = {rank: lay_out([event for event in seen if event.rank == rank]) for rank in ranks}
+    if window is None:
+        window = (0.0, 1.01 * max((event.end for event in events), default=1e-3))
+    by_rank = {rank: lay_out(_visible(events, rank, window)) for rank in ranks}
     spans = {event: span for own in by_rank.values() for event, span in own.items()}
-    sent = [
-        m for m in messages if m.matched and m.src != m.dst and {m.send, m.recv} <= spans.keys()
-    ]
-    sizes = {m.num_bytes for m in sent} - {None}
-    lost = {m.send or m.recv for m in messages if m.traced and not m.matched}
+    arrows = arrows_of(messages, spans)
+    meetings = meetings_of(collectives, spans)
+    if len(meetings) > MOST_MARKS:
+        meetings = []
+    sizes = {arrow.message.num_bytes for arrow in arrows if arrow.message.num_bytes is not None}
+    lost = _without_partner(messages)
     lanes = {
-        f"rank {rank}": bars_of(own, first, last, lost, len(sizes) > 1)
+        f"rank {rank}": bars_of(own, window, lost, sized=len(sizes) > 1)
         for rank, own in by_rank.items()
     }
-    met = [
-        c
-        for c in collectives
-        if len(c.group) > 1 and c.came is not None and {*c.events} <= spans.keys()
+    all_notes = [*notes, *_notes_on(arrows, sizes)]
+    if len(arrows) > MOST_ARROWS:
+        arrows = []
+    return _draw(Scene(window, lanes, spans, arrows, meetings, all_notes), ranks, title)
+
+
+# --- what is drawn ---
+
+
+def _visible(events: Iterable[Event], rank: int, window: Window) -> list[Event]:
+    """The events of a rank of which a part is in the window."""
+    first, last = window
+    own = [event for event in events if event.rank == rank]
+    return [event for event in own if event.end >= first and event.start <= last]
+
+
+def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
+    """The messages between two ranks of which both halves have a bar."""
+    arrows = []
+    for message in messages:
+        src, send, recv = message.src, message.send, message.recv
+        if src is None or send is None or recv is None:
+            continue
+        if src != message.dst and send in spans and recv in spans:
+            arrows.append(Arrow(message, src, send, recv))
+    return arrows
+
+
+def meetings_of(collectives: Iterable[Collective], spans: Spans) -> list[Meeting]:
+    """The collectives of several ranks whose calls all have a bar and whose last arrival is known."""
+    return [
+        Meeting(collective.events, collective.came)
+        for collective in collectives
+        if len(collective.group) > 1
+        and collective.came is not None
+        and spans.keys() >= {*collective.events}
     ]
-    met = met if len(met) <= MOST_MARKS else []
-    notes = [
-        *notes,
-        *(f"Each message is {format_bytes(size)}." for size in sizes if len(sizes) == 1),
-    ]
-    if len(sent) > MOST_ARROWS:
-        notes += [
-            f"{len(sent):,} messages are too many for arrows: plot(window=(start, end)) draws a part, in ms."
-        ]
-        sent = []
-    lines = [line for note in notes for line in textwrap.wrap(note, 96)]
-    looks, legend = used(LOOKS.values(), lanes), legend_lines(spans, sent, met)
-    height = height_of(lanes, GAP) * (1 if len(ranks) <= MOST_HIGH else 0.5)
-    height += 1.2 + LINE * len(lines) + ROW * -(-len(looks + legend) // 3)
-    with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
-        ax.set_title("\n".join(lines), fontsize=NOTE, pad=5)
-        ax.set_xlabel("time")
-        legend_below(ax, looks, legend)
-        bands = [rank_color(rank) for rank in ranks]
-        tops = draw_lanes(ax, lanes, last, bands=bands, size=TEXT, start=first, gap=GAP)
-        ax.locator_params("x", nbins=7)
-        places = {
-            event: tuple(tops[f"rank {event.rank}"] + y for y in span)
-            for event, span in spans.items()
-        }
-        draw_arrows(ax, sent, places)
-        for collective in met:
-            ends = [y for event in collective.events for y in places[event]]
-            ax.vlines(
-                collective.came,
-                min(ends) - 0.15,
-                max(ends) + 0.15,
-                color=INK,
-                lw=1,
-                ls=DOTS,
-                zorder=4,
-            )
-    return figure
+
+
+def _without_partner(messages: Iterable[Message]) -> set[Event]:
+    """The halves of messages that nobody received, and of recvs that got nothing."""
+    alone = [message for message in messages if message.traced and not message.matched]
+    halves = [message.send or message.recv for message in alone]
+    return {half for half in halves if half is not None}
+
+
+def _notes_on(arrows: Sequence[Arrow], sizes: Collection[int]) -> list[str]:
+    """What a reader must know about the arrows: their common size, or why there are none."""
+    notes = []
+    if len(sizes) == 1:
+        (size,) = sizes
+        notes.append(f"Each message is {format_bytes(size)}.")
+    if len(arrows) > MOST_ARROWS:
+        too_many = f"{len(arrows):,} messages are too many for arrows"
+        notes.append(f"{too_many}: plot(window=(start, end)) draws a part, in ms.")
+    return notes
 
 
 # --- how it is laid out ---
@@ -120,81 +173,148 @@ def space_time(
 def lay_out(events: Sequence[Event]) -> Spans:
     """Where the bars of a rank's events are in its lane: calls in flight below the others."""
     spans = {event: (0.0, 1.0) for event in events if event.blocking}
-    for place, row in enumerate(pack([event for event in events if not event.blocking], MOST_ROWS)):
+    in_flight = [event for event in events if not event.blocking]
+    for place, row in enumerate(pack(in_flight, MOST_ROWS)):
         spans |= dict.fromkeys(row, (1 + place * FLYING, 1 + (place + 1) * FLYING))
     return spans
 
 
-def bars_of(
-    spans: Spans, first: float, last: float, lost: Collection[Event], sized: bool
-) -> list[Bar]:
-    """The visible parts of a rank's events, in the order of `LOOKS`; the widest one of each event
-    has texts.
+def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) -> list[Bar]:
+    """The visible parts of a rank's events; the widest one of each event has texts.
+
+    Args:
+        spans: where the events of the rank are in its lane.
+        window: what is visible.
+        lost: events of messages without a partner.
+        sized: whether messages have several sizes, so that texts name them.
+
+    Returns:
+        The bars in the order of `LOOKS`, in which one may cover another.
     """
     bars = []
-    for event, (upper, lower) in spans.items():
-        own = []
-        for what, start, end in event.parts:
-            if end >= first and start <= last:
-                look = LOOKS["lost" if event in lost else what]
-                own.append(Bar(max(start, first), min(end, last), look, (), upper, lower - upper))
+    for event, span in spans.items():
+        own = _parts_of(event, span, window, event in lost)
         widest = max(own, key=lambda bar: bar.end - bar.start)
-        bars += [
-            bar._replace(texts=texts_of(event, sized)) if bar is widest else bar for bar in own
-        ]
-    return sorted(bars, key=lambda bar: [*LOOKS.values()].index(bar.look))
+        for bar in own:
+            if bar is widest:
+                bar = bar._replace(texts=texts_of(event, sized))
+            bars.append(bar)
+    order = list(LOOKS.values())
+    return sorted(bars, key=lambda bar: order.index(bar.look))
+
+
+def _parts_of(event: Event, span: tuple[float, float], window: Window, is_lost: bool) -> list[Bar]:
+    """A bar for each part of an event that is in the window, cut at its edges."""
+    upper, lower = span
+    first, last = window
+    bars = []
+    for what, start, end in event.parts:
+        if end >= first and start <= last:
+            look = LOOKS["lost"] if is_lost else LOOKS[what]
+            visible = (max(start, first), min(end, last))
+            bars.append(Bar(*visible, look, row=upper, height=lower - upper))
+    return bars
 
 
 def texts_of(event: Event, sized: bool) -> list[str]:
-    """What may be written in the bar of an event, the longest first; `sized` if messages have
-    several sizes.
+    """What may be written in the bar of an event, the longest first.
+
+    Args:
+        event: a call, or what a rank computed.
+        sized: whether messages have several sizes, so that texts name them.
     """
     if event.kind == "wait":
         return [f"wait for {event.op}", "wait"]
-    signs = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}
     named = event.op
-    if event.kind in signs and event.peer is not None:
-        named += f" {signs[event.kind]} {event.peer}"
+    if event.kind in SIGNS and event.peer is not None:
+        named += f" {SIGNS[event.kind]} {event.peer}"
     texts = [named, event.op, event.op.split()[-1]]
     if event.num_bytes and (sized or event.kind == "collective"):
-        texts = [f"{named}, {format_bytes(event.num_bytes)}", *texts]
+        texts.insert(0, f"{named}, {format_bytes(event.num_bytes)}")
     return texts
+
+
+def _height(lanes: Mapping[str, Sequence[Bar]], notes: int, entries: int) -> float:
+    """The height of the figure in inches, with so many notes and entries of the legend."""
+    height = height_of(lanes, GAP)
+    if len(lanes) > MOST_HIGH:
+        height *= 0.5
+    legend_rows = -(-entries // 3)
+    return height + (1.2 + LINE * notes + ROW * legend_rows)
+
+
+def _places(spans: Spans, tops: Mapping[str, float]) -> Spans:
+    """Where the bars of events are from the top of the axes, not of their lanes."""
+    places = {}
+    for event, (upper, lower) in spans.items():
+        top = tops[f"rank {event.rank}"]
+        places[event] = (top + upper, top + lower)
+    return places
 
 
 # --- how it is drawn ---
 
 
-def legend_lines(
-    events: Iterable[Event], sent: Sequence[Message], met: Sequence[Collective]
-) -> list[Line2D]:
+def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
+    """Draw the scene with lanes in the colours of these ranks."""
+    lines = [line for note in scene.notes for line in textwrap.wrap(note, 96)]
+    looks = used(LOOKS.values(), scene.lanes)
+    legend = legend_lines(scene)
+    height = _height(scene.lanes, len(lines), len(looks) + len(legend))
+    first, last = scene.window
+    bands = [rank_color(rank) for rank in ranks]
+    with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
+        ax.set_title("\n".join(lines), fontsize=NOTE, pad=5)
+        ax.set_xlabel("time")
+        legend_below(ax, looks, legend)
+        tops = draw_lanes(ax, scene.lanes, last, bands=bands, size=TEXT, start=first, gap=GAP)
+        ax.locator_params("x", nbins=7)
+        places = _places(scene.spans, tops)
+        draw_arrows(ax, scene.arrows, places)
+        draw_meetings(ax, scene.meetings, places)
+    return figure
+
+
+def legend_lines(scene: Scene) -> list[Line2D]:
     """Legend entries for what is drawn besides bars, as far as it is there."""
-    flying = any(not event.blocking and event.kind != "serve" for event in events)
-    lines = (
-        ("in flight, not blocking", flying, LOOKS["move"].fill, {"lw": 4}),
-        ("message, coloured by sender", sent, line_color(0), {"lw": 1.4, "marker": ">", "ms": 5}),
-        ("the last rank has arrived", met, INK, {"lw": 1, "ls": DOTS}),
-    )
-    return [
-        Line2D([], [], color=color, label=words, **look)
-        for words, there, color, look in lines
-        if there
-    ]
+    lines = []
+    if any(not event.blocking and event.kind != "serve" for event in scene.spans):
+        fill = LOOKS["move"].fill
+        lines.append(Line2D([], [], color=fill, label="in flight, not blocking", lw=4))
+    if scene.arrows:
+        words = "message, coloured by sender"
+        color = line_color(0)
+        lines.append(Line2D([], [], color=color, label=words, lw=1.4, marker=">", ms=5))
+    if scene.meetings:
+        words = "the last rank has arrived"
+        lines.append(Line2D([], [], color=INK, label=words, lw=1, ls=DOTS))
+    return lines
 
 
-def draw_arrows(ax: Axes, sent: Sequence[Message], places: Spans) -> None:
-    """From the middle of the sender's bar to the edge of the receiver's, in the colour of the rank
-    that sends.
-    """
-    look = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 9,
-        "shrinkA": 0,
-        "shrinkB": 0,
-        "linewidth": 1.4,
-        "zorder": 6,
-    }
-    for message in sent:
-        upper, lower = places[message.recv]
-        edge = upper if places[message.send] < (upper, lower) else lower
-        tail, head = (message.left, sum(places[message.send]) / 2), (message.arrived, edge)
-        ax.add_artist(FancyArrowPatch(tail, head, color=line_color(message.src), **look))
+def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
+    """Draw from the middle of each sender's bar to the receiver's, in the colour of the sender."""
+    for message, src, send, recv in arrows:
+        upper, lower = places[recv]
+        from_above = places[send] < (upper, lower)
+        tail = (message.left, sum(places[send]) / 2)
+        head = (message.arrived, upper if from_above else lower)
+        arrow = FancyArrowPatch(
+            tail,
+            head,
+            color=line_color(src),
+            arrowstyle="-|>",
+            mutation_scale=9,
+            shrinkA=0,
+            shrinkB=0,
+            linewidth=1.4,
+            zorder=6,
+        )
+        ax.add_artist(arrow)
+
+
+def draw_meetings(ax: Axes, meetings: Iterable[Meeting], places: Spans) -> None:
+    """Draw a dotted line across the bars of each collective, where its last rank arrived."""
+    for events, came in meetings:
+        edges = [edge for event in events for edge in places[event]]
+        top, bottom = min(edges) - 0.15, max(edges) + 0.15
+        ax.vlines(came, top, bottom, color=INK, lw=1, ls=DOTS, zorder=4)

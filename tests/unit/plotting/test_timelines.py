@@ -23,7 +23,7 @@ def artists(figure, kind):
 def bars(*events, window=(0.0, 0.1)):
     """The bars of a rank as (look, start, end), in ms."""
     names = {look: name for name, look in LOOKS.items()}
-    found = sorted(bars_of(lay_out(events), *window, (), False), key=lambda bar: bar.start)
+    found = sorted(bars_of(lay_out(events), window, (), False), key=lambda bar: bar.start)
     return [(names[bar.look], round(1e3 * bar.start, 2), round(1e3 * bar.end, 2)) for bar in found]
 
 
