@@ -1,9 +1,11 @@
 """What ranks are doing, in words and as a table, and operations that nobody waits for.
 
-Pure functions. Runs on the notebook's kernel, called by cell.py, ranks.py, display.py, meanwhile.py and marks.py.
+Pure functions. Runs on the notebook's kernel, called by cell.py, ranks.py, display.py, and by
+meanwhile.py, marks.py and stuck.py beside it.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
@@ -20,35 +22,32 @@ WITHOUT_CALL = {  # what a rank does outside of calls
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
+ROOT_RECEIVES = ("reduce", "gather")  # so that the function calls its root dst
 
 
-def callee_words(call: CallRecord) -> str:
-    """What a remote call waits for: "rank 2: add(...)"."""
-    what = f"{call.function}(...)" if call.function else ""
-    if not call.members:
-        return what or f"an answer, in {call.op}"
-    return (
-        f"{rank_list(call.members)}: {what}" if what else f"{rank_list(call.members)}, in {call.op}"
-    )
+# --- a call in words ---
 
 
 def call_words(call: CallRecord) -> str:
     """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)",
     "all_reduce(op=MAX)".
     """
-    given = [call.function] if call.function else []
     if call.kind == messages.REMOTE:
         return f"waiting for {callee_words(call)}"
     if call.kind == messages.WAITING:
-        whom = f"for {rank_list(call.members)}" if call.members else ""
-        return " ".join(filter(None, ["waits", call.function, whom]))
+        return _words_of_wait(call)
+    given = []
+    if call.function:
+        given.append(call.function)
     if call.kind == messages.MESSAGE:
+        end = "dst" if call.is_send else "src"
         peer = "any" if call.peer is None else call.peer
-        given.append(f"{'dst' if call.is_send else 'src'}={peer}")
+        given.append(f"{end}={peer}")
         if call.tag:
             given.append(f"tag={call.tag}")
     if call.root is not None:
-        given.append(f"{'dst' if call.collective in ('reduce', 'gather') else 'src'}={call.root}")
+        end = "dst" if call.collective in ROOT_RECEIVES else "src"
+        given.append(f"{end}={call.root}")
     if call.reduce_op not in ("", "SUM"):
         given.append(f"op={call.reduce_op}")
     if call.group and not call.members:
@@ -58,43 +57,106 @@ def call_words(call: CallRecord) -> str:
     return f"{call.op}({', '.join(given)})"
 
 
-def rows(states: Mapping[int, RankStatus]) -> list[tuple[list[int], str, str, Line | None]]:
-    """What the ranks are doing, a row for those that do the same: (ranks, call or activity,
-    tensors, line).
-    """
-    alike = grouped(
-        (row, rank) for rank, state in sorted(states.items()) for row in dict.fromkeys(_does(state))
-    )
-    return [(ranks, *row) for row, ranks in alike.items()]
+def _words_of_wait(call: CallRecord) -> str:
+    """A wait of a backend's or a learner's own: "waits through a file for rank 1"."""
+    words = ["waits"]
+    if call.function:
+        words.append(call.function)
+    if call.members:
+        words.append(f"for {rank_list(call.members)}")
+    return " ".join(words)
 
 
-def _does(state: RankStatus) -> list[tuple[str, str, Line | None]]:
-    """What one rank is doing, itself and in each remote call that it serves: call or activity,
-    tensors, line.
+def callee_words(call: CallRecord) -> str:
+    """What a remote call waits for: "rank 2: add(...)"."""
+    if call.members and call.function:
+        return f"{rank_list(call.members)}: {call.function}(...)"
+    if call.members:
+        return f"{rank_list(call.members)}, in {call.op}"
+    if call.function:
+        return f"{call.function}(...)"
+    return f"an answer, in {call.op}"
+
+
+def with_line(call: CallRecord) -> str:
+    """A call with its line: "all_reduce(), line 4"."""
+    if not call.lines:
+        return call_words(call)
+    return f"{call_words(call)}, {call.lines[-1].position}"
+
+
+# --- what ranks are doing ---
+
+
+class Activity(NamedTuple):
+    """What one rank, or one of its threads, is doing.
+
+    Attributes:
+        what: its call, or what it does outside of calls.
+        tensors: those of the call, or "".
+        line: where it is, if that is known and means something.
     """
-    call, line = state.call, with_text(state.lines[-1]) if state.lines else None
-    if call is not None:
-        begun = with_text(call.lines[-1]) if call.lines else line
-        # and it is waited for in another one
-        posted = f" of {begun.position}" if line and begun != line else ""
-        found = [(f"{call_words(call)}{posted}", tensor_words(call), line)]
-    elif state.doing == messages.IDLE and state.threads:
-        found = [("finished, serving remote calls", "", None)]
-    else:  # the lines of an idle rank mean nothing
-        found = [
-            (
-                _without_call(state),
-                "",
-                line if state.doing in (messages.COMPUTING, messages.COMMUNICATING) else None,
-            )
-        ]
-    for one in state.other_threads:
-        what, tensors, line = _does(one)[0]
-        found.append((f"{what} in another thread", tensors, line))
-    for one in state.serving:
-        what, tensors, line = _does(one)[0]
-        found.append((f"serving rank {one.caller}, {one.function}(...): {what}", tensors, line))
+
+    what: str
+    tensors: str
+    line: Line | None
+
+
+class Row(NamedTuple):
+    """What several ranks are doing alike.
+
+    Attributes:
+        ranks: the ranks.
+        what, tensors, line: as those of Activity.
+    """
+
+    ranks: list[int]
+    what: str
+    tensors: str
+    line: Line | None
+
+
+def rows(states: Mapping[int, RankStatus]) -> list[Row]:
+    """What the ranks are doing, with one row for all ranks that do the same."""
+    activities = []
+    for rank in sorted(states):
+        for found in dict.fromkeys(_activities(states[rank])):  # each once for a rank
+            activities.append((found, rank))
+    return [Row(ranks, *found) for found, ranks in grouped(activities).items()]
+
+
+def _activities(state: RankStatus) -> list[Activity]:
+    """What one rank is doing: by itself, in other threads, and in each remote call that it serves."""
+    found = [_own_activity(state)]
+    for thread in state.other_threads:
+        what, tensors, line = _own_activity(thread)
+        found.append(Activity(f"{what} in another thread", tensors, line))
+    for thread in state.serving:
+        what, tensors, line = _own_activity(thread)
+        serving = f"serving rank {thread.caller}, {thread.function}(...)"
+        found.append(Activity(f"{serving}: {what}", tensors, line))
     return found
+
+
+def _own_activity(state: RankStatus) -> Activity:
+    """What the thread of a status is doing."""
+    line = with_text(state.lines[-1]) if state.lines else None
+    call = state.call
+    if call is not None:
+        return Activity(f"{call_words(call)}{_begun_at(call, line)}", tensor_words(call), line)
+    if state.doing == messages.IDLE and state.threads:
+        return Activity("finished, serving remote calls", "", None)
+    # the lines of a rank that is idle or does not answer mean nothing
+    is_there = state.doing in (messages.COMPUTING, messages.COMMUNICATING)
+    return Activity(_without_call(state), "", line if is_there else None)
+
+
+def _begun_at(call: CallRecord, line: Line | None) -> str:
+    """The line of a call that is waited for in another line: " of line 3"; "" otherwise."""
+    if line is None or not call.lines:
+        return ""
+    begun = with_text(call.lines[-1])
+    return f" of {begun.position}" if begun != line else ""
 
 
 def _without_call(state: RankStatus) -> str:
@@ -112,29 +174,50 @@ def table(states: Mapping[int, RankStatus]) -> str:
     """`rows` as text, in columns."""
     cells = []
     for ranks, what, tensors, line in rows(states):
-        where = f"{line.position}{f' in {line.place}' if line.place else ''}" if line else ""
-        cells.append((rank_list(ranks), what, tensors, where, line.text if line else ""))
-    widths = [max(len(row[i]) for row in cells) for i in range(5)]
-    columns = [i for i in range(5) if widths[i]]
-    return "\n".join(
-        "  " + "  ".join(f"{row[i]:<{widths[i]}}" for i in columns).rstrip() for row in cells
-    )
+        text = line.text if line else ""
+        cells.append((rank_list(ranks), what, tensors, _where(line), text))
+    columns = [_padded(column) for column in zip(*cells, strict=True) if any(column)]
+    lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _where(line: Line | None) -> str:
+    """A line's number, and the function that it is in."""
+    if line is None:
+        return ""
+    return f"{line.position} in {line.place}" if line.place else line.position
+
+
+def _padded(column: Sequence[str]) -> list[str]:
+    """The cells of a column, all as wide as the widest."""
+    width = max(map(len, column))
+    return [cell.ljust(width) for cell in column]
 
 
 def activity(state: RankStatus) -> str:
     """What one rank is doing: "idle", "computing, line 4", "recv(src=1), line 3"."""
-    if state.doing == messages.IDLE and not state.serving:
+    is_idle = state.doing == messages.IDLE
+    if is_idle and not state.serving:
         return "serving remote calls" if state.threads else "idle"
-    what, _, line = _does(state)[1 if state.doing == messages.IDLE else 0]
-    return f"{what}, {line.position}" if line else what
+    found = _activities(state)
+    # where the rank itself is idle, what its threads do comes second
+    shown = found[1] if is_idle else found[0]
+    if shown.line is None:
+        return shown.what
+    return f"{shown.what}, {shown.line.position}"
 
 
 def brief(states: Mapping[int, RankStatus]) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1:
     all_reduce() (line 6)".
     """
-    some = [(f"{rank_list(ranks)}: {what}", line) for ranks, what, _, line in rows(states)[:4]]
-    return ", ".join(f"{words} ({line.position})" if line else words for words, line in some)
+    parts = []
+    for ranks, what, _, line in rows(states)[:4]:
+        words = f"{rank_list(ranks)}: {what}"
+        if line is not None:
+            words += f" ({line.position})"
+        parts.append(words)
+    return ", ".join(parts)
 
 
 # --- operations that were begun and not waited for ---
@@ -148,21 +231,28 @@ def left(states: Mapping[int, RankStatus]) -> list[str]:
     """
     if any(state.doing in (messages.SILENT, messages.COMPUTING) for state in states.values()):
         return []
-    calls = [(rank, call) for rank, state in states.items() for call in state.abandoned]
-    return [
-        f"  {_what(rank, call)}, {why}"
-        for rank, call in calls
-        if (why := why_unmatched(rank, call, states))
-    ]
+    lines = []
+    for rank, state in states.items():
+        for call in state.abandoned:
+            why = why_unmatched(rank, call, states)
+            if why:
+                lines.append(f"  {_of_rank(rank, call)}, {why}")
+    return lines
 
 
 def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
-    """What to show of `left`, where the old group stays or is rebuilt; `gone`: what was lost with
-    it, in sentences.
+    """What to show of operations that no rank waits for.
+
+    Args:
+        lines: as `left` gives them.
+        stays: whether the process group stays; if not, it is rebuilt.
+        gone: what was lost with the old group, in sentences.
     """
-    done = f"The process group is rebuilt, so the next cell starts without them. {gone}".rstrip()
     if stays:
         done = "A call in the next cell may match them: cluster.heal() builds a new group."
+    else:
+        done = "The process group is rebuilt, so the next cell starts without them."
+        done = f"{done} {gone}".rstrip()
     return "\n".join(["This cell started operations and did not wait for them:", *lines, done])
 
 
@@ -170,17 +260,13 @@ def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
     """A line for each operation of an earlier cell whose Work still exists: it may have matched a
     call of this one.
     """
-    found = dict.fromkeys(
-        _what(rank, call) for rank, state in states.items() for call in state.pending
-    )
+    found: list[str] = []
+    for rank, state in states.items():
+        found += [_of_rank(rank, call) for call in state.pending]
     words = "of an earlier cell, was not waited for, and may have matched a call of this one"
-    return [f"  {what}, {words}" for what in found]
+    return [f"  {what}, {words}" for what in dict.fromkeys(found)]
 
 
-def _what(rank: int, call: CallRecord) -> str:
+def _of_rank(rank: int, call: CallRecord) -> str:
     """An operation with its rank and line."""
     return f"rank {rank}: {with_line(call)}"
-
-
-def with_line(call: CallRecord) -> str:
-    return call_words(call) + (f", {call.lines[-1].position}" if call.lines else "")

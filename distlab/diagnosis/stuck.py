@@ -5,13 +5,34 @@ Pure functions. Runs on the notebook's kernel, called by cell.py.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from distlab.diagnosis.needs import Need
+from distlab.diagnosis.needs import Need, Waiting, waiting, waiting_ranks
 from distlab.diagnosis.proof import need, why_unmatched
 from distlab.diagnosis.report import call_words, callee_words, with_line
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, RankStatus
 from distlab.words import grouped, rank_list
+
+# a verb for one rank, and for several
+WAITS = ("waits", "wait")
+SENDS = ("sends", "send")
+# what DDP counts, one of them and several
+FORWARD = ("forward pass", "forward passes")
+BACKWARD = ("backward pass", "backward passes")
+AVERAGING = ("forward pass outside of no_sync()", "forward passes outside of no_sync()")
+
+
+class Clause(NamedTuple):
+    """What a rank does, as the end of a sentence that begins with its name.
+
+    Attributes:
+        verb: its two forms, for one rank and for several.
+        rest: all that follows the verb, with the full stop.
+    """
+
+    verb: tuple[str, str]
+    rest: str
 
 
 def why_stuck(
@@ -22,151 +43,137 @@ def why_stuck(
     """Why no rank can go on, in one to four sentences.
 
     Args:
+        needs: by rank, what each waiting rank needs, as `proof` has found it.
+        states: the statuses of every rank, by rank.
         targets: the ranks that run the cell; None for all.
     """
-    if ranks := [rank for rank in sorted(needs) if _shares_a_group(states[rank])]:
-        who = f"each of {rank_list(ranks)}" if len(ranks) > 1 else rank_list(ranks)
+    waiters = waiting_ranks({rank: states[rank] for rank in sorted(needs)})
+    sharing = [rank for rank, waiter in waiters.items() if _shares_a_group(waiter.state)]
+    if sharing:
+        who = f"each of {rank_list(sharing)}" if len(sharing) > 1 else rank_list(sharing)
         return f"Two threads of {who} use one group at once: give the second a group of its own."
-    if clashes := list(dict.fromkeys(n.clash for _, n in sorted(needs.items()) if n.clash)):
-        return " ".join(clashes[:2])
-    waiting = [states[rank] for rank in sorted(needs)]
-    if any(state.call.kind == messages.REMOTE for state in waiting):
-        return _remote(waiting, states)
-    finished = {
-        rank: [r for r in need.ranks if states[r].doing == messages.IDLE]
-        for rank, need in needs.items()
-    }
-    if not any(finished.values()):
-        return _circle(needs, states)
-    alike = grouped(
-        (_complaint(states[rank], gone, states), rank) for rank, gone in finished.items() if gone
-    )
-    sentences = [_sentence(ranks, words) for words, ranks in list(alike.items())[:3]]
-    # nobody knows for which ranks a backward pass waits
-    awaited = {
-        r for rank, gone in finished.items() if states[rank].call.op != "backward" for r in gone
-    }
-    if targets is not None and awaited - set(targets):
-        sentences.append(f"This cell runs on {rank_list(targets)} only.")
-    return " ".join(sentences)
+    clashes = dict.fromkeys(needs[rank].clash for rank in sorted(needs) if needs[rank].clash)
+    if clashes:
+        return " ".join([*clashes][:2])
+    if any(waiter.call.kind == messages.REMOTE for waiter in waiters.values()):
+        return _of_remote_calls([*waiters.values()], states)
+    gone_by_rank = _finished_ranks(needs, states)
+    if not gone_by_rank:
+        return _of_a_circle(needs, waiters, len(states))
+    return _of_finished_ranks(gone_by_rank, waiters, states, targets)
 
 
 def _shares_a_group(state: RankStatus) -> bool:
     """Whether two threads of a rank are in collectives of one group, whose order nobody knows then.
 
-    A thread that waits for the Work of a call that was made elsewhere is in none.
+    A thread that waits for the Work of a call that was made elsewhere is not in that call.
     """
-    threads = [
-        one
-        for one in (state, *state.other_threads)
-        if one.call is not None and one.call.lines == one.lines
-    ]
-    groups = [one.call.group for one in threads if one.call.kind == messages.COLLECTIVE]
+    groups = []
+    for thread in (state, *state.other_threads):
+        call = thread.call
+        if call is None or call.kind != messages.COLLECTIVE:
+            continue
+        if call.lines == thread.lines:
+            groups.append(call.group)
     return len(groups) > len(set(groups))
 
 
-def _sentence(ranks: Sequence[int], words: str, within: str = "") -> str:
-    """What ranks do, from the words for one of them."""
-    return f"{rank_list(ranks).capitalize()}{within} {words.replace('s ', ' ', 1) if len(ranks) > 1 else words}"
+def _sentence(ranks: Sequence[int], clause: Clause, within: str = "") -> str:
+    """What ranks do, in a sentence."""
+    one, several = clause.verb
+    verb = several if len(ranks) > 1 else one
+    return f"{rank_list(ranks).capitalize()}{within} {verb} {clause.rest}"
 
 
-def _remote(waiting: Sequence[RankStatus], states: Mapping[int, RankStatus]) -> str:
-    """Why remote calls never end: which call waits for which rank, and what that rank waits for
-    while it serves it.
-    """
-    serving = [one for _, state in sorted(states.items()) for one in state.serving]
-    served = Counter((one.rank, one.caller, one.function) for one in serving)
-    places = [("", state) for state in waiting]
-    places += [(f", in {one.function}(...) for rank {one.caller},", one) for one in serving]
-    found = []
-    for within, state in places:
-        call = state.call
-        if call.kind == messages.REMOTE:
-            callees = [states[callee] for callee in call.members if callee in states]
-            why = "".join(_unserved(states[state.rank], call, callee, served) for callee in callees)
-            words = f"waits for {callee_words(call)}{why}."
-        else:
-            others = need(state, states).ranks
-            words = f"waits in {call_words(call)}{f' for {rank_list(others)}' if others else ''}."
-        found.append(((within, words), state.rank))
-    sentences = [
-        _sentence(sorted(set(ranks)), words, within)
-        for (within, words), ranks in grouped(found).items()
-    ]
-    return " ".join(sentences[:4])
+# --- some of the ranks that are needed have finished ---
 
 
-def _unserved(
-    caller: RankStatus, call: CallRecord, callee: RankStatus, served: Counter[tuple[int, int, str]]
+def _finished_ranks(
+    needs: Mapping[int, Need], states: Mapping[int, RankStatus]
+) -> dict[int, list[int]]:
+    """By waiting rank, the ranks that it needs and that have finished, if there are any."""
+    found = {}
+    for rank in sorted(needs):
+        gone = [other for other in needs[rank].ranks if states[other].doing == messages.IDLE]
+        if gone:
+            found[rank] = gone
+    return found
+
+
+def _of_finished_ranks(
+    gone_by_rank: Mapping[int, Sequence[int]],
+    waiters: Mapping[int, Waiting],
+    states: Mapping[int, RankStatus],
+    targets: Sequence[int] | None,
 ) -> str:
-    """Why a callee does not answer if it does not serve the call; "" if it does.
-
-    Args:
-        served: how many calls of a callee, caller and function are served and have no caller yet;
-            one is taken out.
-    """
-    served[callee.rank, caller.rank, call.function] -= 1
-    if served[callee.rank, caller.rank, call.function] >= 0:
-        return ""
-    if not callee.threads:
-        return f", but rank {callee.rank} no longer has an RPC agent"
-    for busy in (callee, caller):  # C++ needs one of these threads for an answer, too
-        if len(busy.serving) >= busy.threads > 0:
-            one = busy.threads == 1
-            threads = (
-                "only thread for calls is" if one else f"{busy.threads} threads for calls are all"
-            )
-            return f", but rank {busy.rank}'s {threads} waiting"
-    return ", which returned a Future that nobody completes" if call.function else ""
+    """Why ranks wait for others that have finished."""
+    clauses = []
+    awaited: set[int] = set()
+    for rank, gone in gone_by_rank.items():
+        waiter = waiters[rank]
+        clauses.append((_complaint(waiter, gone, states), rank))
+        if waiter.call.op != "backward":  # nobody knows for which ranks a backward pass waits
+            awaited.update(gone)
+    sentences = [_sentence(ranks, clause) for clause, ranks in grouped(clauses).items()][:3]
+    if targets is not None and awaited - set(targets):
+        sentences.append(f"This cell runs on {rank_list(targets)} only.")
+    return " ".join(sentences)
 
 
-def _complaint(state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]) -> str:
-    """What a rank waits for that cannot come; the words after its name."""
-    call = state.call
-    finished = f"{rank_list(gone)}, which {'have' if len(gone) > 1 else 'has'} finished"
+def _complaint(waiter: Waiting, gone: Sequence[int], states: Mapping[int, RankStatus]) -> Clause:
+    """What a rank waits for that cannot come, because these ranks have finished."""
+    call = waiter.call
+    have = "have" if len(gone) > 1 else "has"
+    finished = f"{rank_list(gone)}, which {have} finished"
     if call.kind == messages.MESSAGE and call.is_send:
-        return f"sends a message to {finished} without receiving it."
+        return Clause(SENDS, f"a message to {finished} without receiving it.")
     if call.kind == messages.MESSAGE:
-        return f"waits for a message from {finished} without sending it."
+        return Clause(WAITS, f"for a message from {finished} without sending it.")
     if call.kind == messages.WAITING:
-        return f"waits {call.function} for {finished}."
+        return Clause(WAITS, f"{call.function} for {finished}.")
     if call.op == "backward":
-        why = _why_no_gradients(state, gone, states)
-        return f"waits in backward() for gradients of {finished}{why}"
+        why = _why_no_gradients(waiter.state, gone, states)
+        return Clause(WAITS, f"in backward() for gradients of {finished}{why}")
     if call.op == messages.DDP_FORWARD:
         advice = ": to evaluate on some ranks only, call the model inside, with .module."
-        why = _why_by_passes(state, gone, states, advice)
+        why = _why_by_passes(waiter.state, gone, states, advice)
         forward = "the forward pass of DDP, which broadcasts buffers and the order of buckets"
-        return f"waits in {forward}, for {finished}{why}"
-    rule = (
-        ", which every rank must call," if call.kind == messages.NEW_GROUP and call.sequence else ""
-    )
-    again = " again" if any(_called_before(call, states[r]) for r in gone) else ""
-    return f"waits in {call.op}{rule} for {finished} without calling it{again}."
+        return Clause(WAITS, f"in {forward}, for {finished}{why}")
+    rule = ""
+    if call.kind == messages.NEW_GROUP and call.sequence:
+        rule = ", which every rank must call,"
+    again = " again" if any(_called_before(call, states[rank]) for rank in gone) else ""
+    return Clause(WAITS, f"in {call.op}{rule} for {finished} without calling it{again}.")
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
     """Whether a rank has made a call like this one before, as in a loop."""
     if call.kind == messages.NEW_GROUP:
-        return any(group.name.isdigit() for group in state.made) if call.sequence else False
-    return (call.group, call.op, call.place) in [
-        (old.group, old.op, old.place) for old in state.history
-    ]
+        made_by_all = any(group.name.isdigit() for group in state.made)
+        return call.sequence > 0 and made_by_all
+    key = (call.group, call.op, call.place)
+    return any((old.group, old.op, old.place) == key for old in state.history)
+
+
+# --- passes of DDP ---
 
 
 def _why_by_passes(
     state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus], advice: str
 ) -> str:
-    """The end of a sentence about DDP: why ranks that have finished do not come, by the forward
-    passes of each.
+    """The end of a sentence about DDP: why finished ranks do not come, by the passes of each.
 
     Args:
-        advice: if they made as many as the rank that waits.
+        state: the rank that waits.
+        gone: the ranks that have finished.
+        states: the statuses of every rank, by rank.
+        advice: what to say if they made as many forward passes as the rank that waits.
     """
     passes = {rank: states[rank].passes for rank in gone}
-    if all(count == state.passes for count in passes.values()):
+    if all(number == state.passes for number in passes.values()):
         return advice
-    if fewer := _fewer(passes, state.passes, "forward pass{es}"):
+    fewer = _fewer(passes, state.passes, FORWARD)
+    if fewer:
         return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
     return "."
 
@@ -174,82 +181,178 @@ def _why_by_passes(
 def _why_no_gradients(
     state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]
 ) -> str:
-    """The end of a sentence about a backward pass of DDP: why ranks that have finished send no
-    gradients.
-    """
+    """The end of a sentence about a backward pass of DDP: why finished ranks send no gradients."""
     advice = ": does the loss of every rank use every parameter?"
     if any(states[rank].passes != state.passes for rank in gone):
         return _why_by_passes(state, gone, states, advice)
     backward = {rank: states[rank].backward_passes for rank in gone}
-    if fewer := _fewer(backward, state.backward_passes, "backward pass{es}"):
-        return (
-            f". {fewer}: all ranks must skip the same ones, so let them agree with an all_reduce."
-        )
+    fewer = _fewer(backward, state.backward_passes, BACKWARD)
+    if fewer:
+        rule = "all ranks must skip the same ones, so let them agree with an all_reduce"
+        return f". {fewer}: {rule}."
     averaging = {rank: states[rank].averaging_passes for rank in gone}
-    if fewer := _fewer(averaging, state.averaging_passes, "forward pass{es} outside of no_sync()"):
+    fewer = _fewer(averaging, state.averaging_passes, AVERAGING)
+    if fewer:
         return f". {fewer}: every rank must enter no_sync() in the same steps."
-    if why := _call_of_a_hook(state, states):
-        return f": {why}."
-    return advice
+    why = _call_of_a_hook(state, states)
+    return f": {why}." if why else advice
 
 
 def _call_of_a_hook(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
-    """The newest collective of a rank in a backward pass that others have not called, as from a
-    hook; "" for none.
+    """The newest collective of a rank in a backward pass that others have not called, or "".
+
+    A hook of the learner's may have called it.
     """
     newest = {call.group: call for call in state.history}  # in each group they are in their order
     for call in newest.values():
-        if why := why_unmatched(state.rank, call, states):
+        why = why_unmatched(state.rank, call, states)
+        if why:
             return f"{with_line(call)}, {why}"
     return ""
 
 
-def _fewer(counts: Mapping[int, int], own: int, what: str) -> str:
-    """Which ranks have made fewer passes than the one that waits, in words; "" where none has.
+def _fewer(numbers: Mapping[int, int], own: int, noun: tuple[str, str]) -> str:
+    """Which ranks have made fewer passes than the one that waits, in words; "" if none has.
 
     Args:
-        counts: of the others, by rank.
-        own: of the one that waits.
-        what: the passes, with {es} where their number is.
+        numbers: how many the others have made, by rank.
+        own: how many the rank that waits has made.
+        noun: the words for one pass, and for several.
     """
-    fewer = grouped((count, rank) for rank, count in counts.items() if count < own)
+    fewer = grouped((number, rank) for rank, number in numbers.items() if number < own)
     if not fewer:
         return ""
-    made = []
-    for count, ranks in fewer.items():
+    parts = []
+    for number, ranks in fewer.items():
         have = "have" if len(ranks) > 1 else "has"
-        made.append(
-            f"{rank_list(ranks)} {have} made {count} {what.format(es='' if count == 1 else 'es')}"
-        )
-    words = ", ".join([*made, f"and this one is number {own}"])
+        one, several = noun
+        passes = one if number == 1 else several
+        parts.append(f"{rank_list(ranks)} {have} made {number} {passes}")
+    parts.append(f"and this one is number {own}")
+    words = ", ".join(parts)
     return words[0].upper() + words[1:]
 
 
-def _circle(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> str:
-    unfinished, everyone = len(needs), len(states)
-    first = (
-        f"{unfinished} of {everyone} ranks wait for each other"
-        if unfinished > 1
-        else "The rank waits for itself"
-    )
+# --- all ranks wait for each other ---
+
+
+def _of_a_circle(needs: Mapping[int, Need], waiters: Mapping[int, Waiting], n: int) -> str:
+    """Why ranks wait that need each other, where none that they need has finished.
+
+    Args:
+        needs: by rank, what each waiting rank needs.
+        waiters: the same ranks with their calls, in order.
+        n: the number of all ranks.
+    """
+    first = "The rank waits for itself"
+    if len(needs) > 1:
+        first = f"{len(needs)} of {n} ranks wait for each other"
+    calls = [waiter.call for waiter in waiters.values()]
+    kinds = {call.kind for call in calls}
+    if kinds == {messages.MESSAGE}:
+        if not any(call.is_send for call in calls):
+            return f"{first}; nobody will send."
+        if all(call.is_send for call in calls):
+            return f"{first}; nobody will receive, and a send waits for its receiver."
+    if kinds == {messages.COLLECTIVE} and len({call.group for call in calls}) > 1:
+        ops = " and ".join(sorted({call.op for call in calls}))
+        return f"{first}: they call {ops} in different groups."
     rule = ""
-    calls = {rank: states[rank].call for rank in sorted(needs)}
-    kinds = {(call.kind, call.is_send) for call in calls.values()}
-    if kinds == {(messages.MESSAGE, False)}:
-        return f"{first}; nobody will send."
-    if kinds == {(messages.MESSAGE, True)}:
-        return f"{first}; nobody will receive, and a send waits for its receiver."
-    if kinds == {(messages.COLLECTIVE, False)} and len({call.group for call in calls.values()}) > 1:
-        return f"{first}: they call {' and '.join(sorted({call.op for call in calls.values()}))} in different groups."
-    if {call.kind for call in calls.values()} == {messages.NEW_GROUP} and not any(
-        c.sequence for c in calls.values()
-    ):
+    if kinds == {messages.NEW_GROUP} and not any(call.sequence for call in calls):
         rule = " Every rank must make the groups that it shares with others in the same order."
-    means = {
-        r: call.function if call.kind == messages.WAITING else f"in {call.op}"
-        for r, call in calls.items()
-    }
-    links = [
-        f"rank {rank} {means[rank]} for {rank_list(needs[rank].ranks)}" for rank in list(calls)[:4]
-    ]
-    return f"{first}: {', '.join(links)}{', and so on' if unfinished > 4 else ''}.{rule}"
+    links = [_link(waiter, needs[rank]) for rank, waiter in waiters.items()]
+    more = ", and so on" if len(links) > 4 else ""
+    return f"{first}: {', '.join(links[:4])}{more}.{rule}"
+
+
+def _link(waiter: Waiting, needed: Need) -> str:
+    """One rank of a circle: "rank 0 in barrier for rank 1"."""
+    call = waiter.call
+    means = call.function if call.kind == messages.WAITING else f"in {call.op}"
+    return f"rank {waiter.rank} {means} for {rank_list(needed.ranks)}"
+
+
+# --- remote calls ---
+
+
+def _of_remote_calls(waiters: Sequence[Waiting], states: Mapping[int, RankStatus]) -> str:
+    """Why remote calls never end: which rank each of them waits for, and what that rank waits for
+    while it serves it.
+
+    Args:
+        waiters: the ranks that wait.
+        states: the statuses of every rank, by rank.
+    """
+    serving = [thread for rank in sorted(states) for thread in states[rank].serving]
+    unclaimed = Counter((thread.rank, thread.caller, thread.function) for thread in serving)
+    clauses = []
+    for waiter in waiters:
+        clause = _wait_with_reason(waiter, states, unclaimed)
+        clauses.append((("", clause), waiter.rank))
+    for thread in serving:
+        served = waiting(thread)
+        if served is not None:
+            within = f", in {thread.function}(...) for rank {thread.caller},"
+            clause = _wait_with_reason(served, states, unclaimed)
+            clauses.append(((within, clause), thread.rank))
+    sentences = []
+    for (within, clause), ranks in grouped(clauses).items():
+        sentences.append(_sentence(sorted(set(ranks)), clause, within))
+    return " ".join(sentences[:4])
+
+
+def _wait_with_reason(
+    waiter: Waiting, states: Mapping[int, RankStatus], unclaimed: Counter[tuple[int, int, str]]
+) -> Clause:
+    """What a rank, or a thread that serves a remote call, waits for, and why that does not come.
+
+    Args:
+        waiter: the rank or thread.
+        states: the statuses of every rank, by rank.
+        unclaimed: as for `_unserved`.
+    """
+    call = waiter.call
+    if call.kind == messages.REMOTE:
+        caller = states[waiter.rank]
+        callees = [states[rank] for rank in call.members if rank in states]
+        whys = [_unserved(caller, call, callee, unclaimed) for callee in callees]
+        return Clause(WAITS, f"for {callee_words(call)}{''.join(whys)}.")
+    needed = need(waiter.state, states)
+    whom = ""
+    if needed is not None and needed.ranks:
+        whom = f" for {rank_list(needed.ranks)}"
+    return Clause(WAITS, f"in {call_words(call)}{whom}.")
+
+
+def _unserved(
+    caller: RankStatus,
+    call: CallRecord,
+    callee: RankStatus,
+    unclaimed: Counter[tuple[int, int, str]],
+) -> str:
+    """Why a callee does not answer a call that it does not serve; "" if it serves the call.
+
+    Args:
+        caller: the rank that waits for the answer.
+        call: its remote call.
+        callee: the rank that is to answer.
+        unclaimed: how many calls of one callee, caller and function are being served and have not
+            been counted for a caller yet; this call takes one of them.
+    """
+    key = (callee.rank, caller.rank, call.function)
+    unclaimed[key] -= 1
+    if unclaimed[key] >= 0:
+        return ""
+    if not callee.threads:
+        return f", but rank {callee.rank} no longer has an RPC agent"
+    for busy in (callee, caller):  # C++ needs one of the caller's threads to take the answer
+        if 0 < busy.threads <= len(busy.serving):
+            return f", but rank {busy.rank}'s {_all_threads(busy.threads)} waiting"
+    return ", which returned a Future that nobody completes" if call.function else ""
+
+
+def _all_threads(number: int) -> str:
+    """All threads of a rank for remote calls, with their verb."""
+    if number == 1:
+        return "only thread for calls is"
+    return f"{number} threads for calls are all"
