@@ -17,7 +17,7 @@ from distlab import arguments
 from distlab.compat.ipyparallel import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
-from distlab.diagnosis import failures, meanwhile, new_groups, proof, report, stuck
+from distlab.diagnosis import deaths, failures, meanwhile, new_groups, proof, report, stuck
 from distlab.diagnosis.needs import Need
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.notebook import display, interrupts
@@ -277,14 +277,14 @@ class Cell:
         )
         gone = " ".join([*failures.not_freed(replaced), ended]).rstrip()
         lines = {rank: self._lines_of_dead(rank) for rank in died}
-        raise failures.rank_died(
+        raise deaths.rank_died(
             died, survivors, *how, gone, lines, self._when_they_died(died, raised)
         )
 
     def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
         """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
         fault, pid = self._ranks.faults.get(rank), self._ranks.joined[rank].pid
-        return failures.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
+        return deaths.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
 
     def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
         """What the other ranks of the cell did when these died, in words, and what to do to learn
@@ -295,7 +295,7 @@ class Cell:
         ]
         others = [rank for rank in self._targets if rank not in self._ranks.lost]
         states = meanwhile.at_that_time(others, self._then, raised)
-        is_mismatch = any(map(failures.is_mismatch, died.values()))
+        is_mismatch = any(map(deaths.is_mismatch, died.values()))
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
             asked = self._ranks.states(finished, patient=True) if finished else {}

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from distlab.compat import ipyparallel as compat
-from distlab.diagnosis import failures
+from distlab.diagnosis import deaths
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, reaper, this_host
@@ -448,22 +448,22 @@ class Processes:
     def exit_reason(self, rank: int, pid: int) -> str:
         """How a process of an engine ended, in words; "" until that is known."""
         if self._plan.attached is not None:
-            return "" if rank in self.client.ids else failures.exit_words(None)
+            return "" if rank in self.client.ids else deaths.exit_words(None)
         if not self._plan.forks:
             statuses = [program.poll() for program in self.programs if program.pid == pid]
             if not statuses or statuses[0] is None:
                 return ""
             log = Path(self.folder, "log", f"engine-{rank}.log").read_text(errors="replace")
-            return failures.exit_words(statuses[0], log, self.fault_of(rank))
+            return deaths.exit_words(statuses[0], log, self.fault_of(rank))
         host = self.servers.host_of_engine[rank]
         for connection in reversed(self.servers.connections):
             report = connection.engines.get((rank, pid))
             if report and report.status is not None:
-                return failures.exit_words(report.status, report.log, self.fault_of(rank))
+                return deaths.exit_words(report.status, report.log, self.fault_of(rank))
             if report and host in connection.lost:
                 if self.names:
                     return f"was lost with host {self.names[host]}, {connection.lost[host]}"
-                words = failures.exit_words(connection.process.wait())
+                words = deaths.exit_words(connection.process.wait())
                 return f"ended with the process that forks the ranks, which {words}"
         return ""
 

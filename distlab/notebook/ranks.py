@@ -17,7 +17,7 @@ from typing import Any
 
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
-from distlab.diagnosis import failures, report
+from distlab.diagnosis import deaths, failures, joining, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import display, interrupts, mpiexec
@@ -138,7 +138,7 @@ class Ranks:
                 for rank, reply in replies.items()
                 if rank not in joined
             ]
-            if not arrived or any(not failures.waited_to_join(one) for one in failed):
+            if not arrived or any(not joining.waited_to_join(one) for one in failed):
                 break
         if len(joined) == len(joining):
             return [joined[rank] for rank in sorted(joined)]
@@ -147,7 +147,7 @@ class Ranks:
 
     def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
         return ClusterError(
-            failures.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first)
+            joining.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first)
         )
 
     def _connecting(self) -> float:
@@ -165,9 +165,9 @@ class Ranks:
         pid = self._processes.servers.pids.get(rank)
         how = "" if pid is None else self._processes.exit_reason(rank, pid)
         if not how and rank not in self.client.ids:
-            how = failures.exit_words(None)
+            how = deaths.exit_words(None)
         if how:
-            return Failure(rank, failures.DIED, how)
+            return Failure(rank, deaths.DIED, how)
         return Failure(
             rank,
             getattr(reply, "ename", type(reply).__name__),
@@ -204,7 +204,7 @@ class Ranks:
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
             raise ClusterError(
-                f"The cluster is incomplete: {failures.deaths(self.lost)}. {advice}."
+                f"The cluster is incomplete: {deaths.died_words(self.lost)}. {advice}."
             )
         return self._build(sorted(self.lost), gives_way)
 
@@ -439,7 +439,7 @@ class Ranks:
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
         if died and self.plan.forks:
-            words = f"Since the last cell, {failures.deaths(died)}. A new process starts without variables."
+            words = f"Since the last cell, {deaths.died_words(died)}. A new process starts without variables."
             display.say(words, sys.stdout)
 
     def newly_dead(self) -> list[int]:
@@ -476,8 +476,8 @@ class Ranks:
         self.broken = True
         # one has ended, and mpiexec ended the others
         if self.plan.engines == mpiexec.NAME and not self.lost:
-            self.lost = dict.fromkeys(range(self.plan.n), failures.WITH_ANOTHER)
-            self.lost[self._processes.first_to_end(rank)] = failures.exit_words(None)
+            self.lost = dict.fromkeys(range(self.plan.n), deaths.WITH_ANOTHER)
+            self.lost[self._processes.first_to_end(rank)] = deaths.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._exit_reason(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)
@@ -492,8 +492,8 @@ class Ranks:
         while not (how := self._processes.exit_reason(rank, pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         if not how and rank in self.client.ids and rank not in self.channel.ends:
-            return failures.CUT_OFF
-        return how or failures.exit_words(None)
+            return deaths.CUT_OFF
+        return how or deaths.exit_words(None)
 
     @property
     def host_is_lost(self) -> bool:

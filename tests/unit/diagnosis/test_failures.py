@@ -6,19 +6,9 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
-from distlab.diagnosis.failures import (
-    DIED,
-    exit_words,
-    failure,
-    handled_words,
-    is_mismatch,
-    lines_of_dead,
-    not_built,
-    outcome,
-    rank_error,
-    readable,
-    where,
-)
+from distlab.diagnosis.deaths import DIED, exit_words, is_mismatch, lines_of_dead
+from distlab.diagnosis.failures import failure, handled_words, outcome, rank_error, readable, where
+from distlab.diagnosis.joining import not_built
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure
 from distlab.wire.source import Line

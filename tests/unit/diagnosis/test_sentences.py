@@ -13,7 +13,9 @@ import pytest
 
 from distlab.diagnosis import (
     advice,
+    deaths,
     failures,
+    joining,
     marks,
     matching,
     meanwhile,
@@ -154,15 +156,15 @@ def _rank_error(rng, states):
 
 def _rank_died(rng, states):
     died = {
-        rank: failures.exit_words(rng.choice((None, 0, 3, -9, -6, -64)))
+        rank: deaths.exit_words(rng.choice((None, 0, 3, -9, -6, -64)))
         for rank in rng.sample(RANKS, 2)
     }
     again = rng.choice(("", "call cluster.restart()"))
     others = [rank for rank in RANKS if rank not in died][: rng.randint(0, 2)]
     lines = {rank: made(tuple[Line, ...], rng) for rank in died}
     gone = rng.choice(("", "x."))
-    is_a_table(str(failures.rank_died(died, others, again, rng.random() < 0.5, {}, gone, lines)))
-    is_a_sentence(failures.deaths(died))
+    is_a_table(str(deaths.rank_died(died, others, again, rng.random() < 0.5, {}, gone, lines)))
+    is_a_sentence(deaths.died_words(died))
 
 
 def _marked_source(rng, states):
@@ -255,8 +257,8 @@ def _failure(rng, states):
 def _not_built(rng, states):
     failed = made(tuple[Failure, ...], rng)
     missing = rng.sample(RANKS, 0 if failed else 1)
-    is_a_table(failures.not_built(failed, missing, 60.0, 30.0, rng.random() < 0.5))
-    assert all(isinstance(failures.waited_to_join(one), bool) for one in failed)
+    is_a_table(joining.not_built(failed, missing, 60.0, 30.0, rng.random() < 0.5))
+    assert all(isinstance(joining.waited_to_join(one), bool) for one in failed)
 
 
 def _groups_error(rng, states):
@@ -296,7 +298,7 @@ CHECKS = {
     "disagreement": _disagreement,
     "misfit": _misfit,
     "rank_error": _rank_error,
-    "rank_died deaths exit_words": _rank_died,
+    "rank_died died_words exit_words": _rank_died,
     "where with_text": _lines,
     "outcome late not_freed loss gone_with_group": _outcome,
     "not_built waited_to_join": _not_built,
@@ -321,7 +323,10 @@ def test_every_function_that_makes_words_is_tried():
     tried = {name for names in CHECKS for name in names.split()}
     for module in (
         report,
+        stuck,
         failures,
+        deaths,
+        joining,
         proof,
         matching,
         meanwhile,
