@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab.arguments import (
@@ -22,7 +22,8 @@ from distlab.arguments import (
     whole_number,
 )
 
-MOST_LISTED = 3  # hosts
+NO_UNIT = {"": 1.0}  # of a share or a factor, for `quantity`
+MOST_HOSTS_LISTED = 3  # in a network's name; more hosts of one size are counted
 ALL_REDUCE = (
     "auto",
     "ring",
@@ -34,35 +35,39 @@ ALL_REDUCE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Link:
-    """What a message travels over: it arrives after `latency`, and occupies a port for its bytes /
-    `bandwidth`.
+    """What a message travels over.
+
+    A message arrives `latency` after it has left, and holds a port for its bytes / `bandwidth`.
 
     Args:
         latency: seconds, or a text such as "5 us".
         bandwidth: bytes a second in each direction, or a text such as "25 GB/s" or "100 Gb/s".
 
+    Attributes:
+        latency: in seconds.
+        bandwidth: in bytes a second.
+
     Raises:
         ArgumentError: not such a number or text.
     """
 
-    latency: float | str
-    bandwidth: float | str
+    latency: float
+    bandwidth: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "latency", quantity("latency", self.latency, SECONDS, "5 us", zero=True)
-        )
-        object.__setattr__(
-            self, "bandwidth", quantity("bandwidth", self.bandwidth, BYTES_PER_SECOND, "25 GB/s")
+    def __init__(self, latency: float | str, bandwidth: float | str) -> None:
+        _set(
+            self,
+            latency=quantity("latency", latency, SECONDS, "5 us", zero=True),
+            bandwidth=quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "25 GB/s"),
         )
 
     def __str__(self) -> str:
         return f"{_short(self.latency)}s, {_short(self.bandwidth)}B/s"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Device:
     """How long computing takes on a rank; without a device it takes no time.
 
@@ -79,46 +84,63 @@ class Device:
         spread: the standard deviation of such devices' speeds, as a share of the speed: the more
             ranks, the slower the slowest of them, which the others wait for; for `predict`.
 
+    Attributes:
+        flops: operations a second.
+        memory_bandwidth: bytes a second, or None.
+        memory: bytes, or None.
+        efficiency, contention, spread: as given.
+
     Raises:
         ArgumentError: not such a number or text.
     """
 
-    flops: float | str
-    _: KW_ONLY
-    memory_bandwidth: float | str | None = None
-    memory: float | str | None = None
-    efficiency: float = 1.0
-    contention: float = 0.0
-    spread: float = 0.0
+    flops: float
+    memory_bandwidth: float | None
+    memory: float | None
+    efficiency: float
+    contention: float
+    spread: float
 
-    def __post_init__(self) -> None:
-        units = {"flops": ({"FLOP/s": 1.0}, "10 TFLOP/s"), "efficiency": ({"": 1.0}, "0.5")}
-        units |= {
-            "memory_bandwidth": (BYTES_PER_SECOND, "3.35 TB/s"),
-            "memory": ({"B": 1.0}, "80 GB"),
-        }
-        for name, (unit, example) in units.items():
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, quantity(name, getattr(self, name), unit, example))
-        if self.efficiency > 1:
-            refuse(
-                "efficiency", "above 0 and up to 1", self.efficiency, "For example: efficiency=0.5."
+    def __init__(
+        self,
+        flops: float | str,
+        *,
+        memory_bandwidth: float | str | None = None,
+        memory: float | str | None = None,
+        efficiency: float = 1.0,
+        contention: float = 0.0,
+        spread: float = 0.0,
+    ) -> None:
+        flops = quantity("flops", flops, {"FLOP/s": 1.0}, "10 TFLOP/s")
+        efficiency = quantity("efficiency", efficiency, NO_UNIT, "0.5")
+        if memory_bandwidth is not None:
+            memory_bandwidth = quantity(
+                "memory_bandwidth", memory_bandwidth, BYTES_PER_SECOND, "3.35 TB/s"
             )
-        for name in ("contention", "spread"):
-            value = quantity(name, getattr(self, name), {"": 1.0}, "0.1", zero=True)
-            object.__setattr__(self, name, value)
-            if value >= 1:
-                refuse(name, "at least 0 and below 1", value, f"For example: {name}=0.1.")
+        if memory is not None:
+            memory = quantity("memory", memory, {"B": 1.0}, "80 GB")
+        if efficiency > 1:
+            advice = "For example: efficiency=0.5."
+            refuse("efficiency", "above 0 and up to 1", efficiency, advice)
+        _set(
+            self,
+            flops=flops,
+            memory_bandwidth=memory_bandwidth,
+            memory=memory,
+            efficiency=efficiency,
+            contention=_share("contention", contention),
+            spread=_share("spread", spread),
+        )
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
-        """How long an operator takes: as long as its operations or its bytes need, whichever is
-        longer.
-        """
-        moving = num_bytes / self.memory_bandwidth if self.memory_bandwidth else 0.0
-        return max(flops / (self.flops * self.efficiency), moving)
+        """How long an operator takes: what its operations or its bytes need, the longer of both."""
+        computing = flops / (self.flops * self.efficiency)
+        if self.memory_bandwidth is None:
+            return computing
+        return max(computing, num_bytes / self.memory_bandwidth)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Network:
     """Links between ranks, for Cluster(n, network=...).
 
@@ -140,45 +162,65 @@ class Network:
             their formulas, as NCCL does.
         stragglers: by rank, how many times longer its computing takes.
 
+    Attributes:
+        latency, bandwidth, hosts, device, name, handshake, algorithms, stragglers: as given.
+        inside: the link in a host; without hosts, the link between any two ranks.
+        between: the link between hosts; None without hosts.
+
     Raises:
         ArgumentError: an argument breaks its rule.
     """
 
-    latency: float | str | None = None
-    bandwidth: float | str | None = None
-    _: KW_ONLY
-    hosts: Sequence[int] = ()
-    inside: Link | None = None
-    between: Link | None = None
-    device: Device | None = None
-    name: str = ""
-    handshake: bool = False
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-    stragglers: Mapping[int, float] = field(default_factory=dict)
+    latency: float | str | None
+    bandwidth: float | str | None
+    hosts: Sequence[int]
+    inside: Link
+    between: Link | None
+    device: Device | None
+    name: str
+    handshake: bool
+    algorithms: Mapping[str, str]
+    stragglers: Mapping[int, float]
 
-    def __post_init__(self) -> None:
-        example = 'Call Network("5 us", "25 GB/s"), or Network(hosts=[4, 4], inside=Link(...), between=Link(...)).'
-        flat = self.latency is not None and self.bandwidth is not None
-        if flat == bool(self.hosts):
-            refuse(
-                "Network",
-                "described by latency and bandwidth, or by hosts",
-                (self.latency, self.hosts),
-                example,
-            )
-        if flat:
-            object.__setattr__(self, "inside", Link(self.latency, self.bandwidth))
-        for n in self.hosts:
-            whole_number("hosts", n, 1, advice="For example: hosts=[4, 4].")
-        for name in ("inside", "between") if self.hosts else ():
-            instance(name, getattr(self, name), Link, f'Give {name}=Link("2 us", "300 GB/s").')
-        if self.device is not None:
-            instance("device", self.device, Device, 'Give device=Device("10 TFLOP/s").')
-        for collective, algorithm in self.algorithms.items():
+    def __init__(
+        self,
+        latency: float | str | None = None,
+        bandwidth: float | str | None = None,
+        *,
+        hosts: Sequence[int] = (),
+        inside: Link | None = None,
+        between: Link | None = None,
+        device: Device | None = None,
+        name: str = "",
+        handshake: bool = False,
+        algorithms: Mapping[str, str] | None = None,
+        stragglers: Mapping[int, float] | None = None,
+    ) -> None:
+        algorithms = {} if algorithms is None else algorithms
+        stragglers = {} if stragglers is None else stragglers
+        _check_links(latency, bandwidth, hosts, inside, between)
+        if latency is not None and bandwidth is not None:
+            inside = Link(latency, bandwidth)
+        if device is not None:
+            instance("device", device, Device, 'Give device=Device("10 TFLOP/s").')
+        for collective, algorithm in algorithms.items():
             one_of("algorithms", collective, ["all_reduce"])
             one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE)
-        for rank, factor in self.stragglers.items():
-            quantity(f"stragglers[{rank!r}]", factor, {"": 1.0}, "2")
+        for rank, factor in stragglers.items():
+            quantity(f"stragglers[{rank!r}]", factor, NO_UNIT, "2")
+        _set(
+            self,
+            latency=latency,
+            bandwidth=bandwidth,
+            hosts=hosts,
+            inside=inside,
+            between=between,
+            device=device,
+            name=name,
+            handshake=handshake,
+            algorithms=algorithms,
+            stragglers=stragglers,
+        )
 
     @classmethod
     def named(cls, name: str, **others: Any) -> Network:
@@ -187,10 +229,8 @@ class Network:
         Raises:
             ArgumentError: no such name.
         """
-        return replace(
-            NETWORKS[one_of("name", name, NETWORKS, 'Call Network.named("InfiniBand NDR").')],
-            **others,
-        )
+        known = one_of("name", name, NETWORKS, 'Call Network.named("InfiniBand NDR").')
+        return replace(NETWORKS[known], **others)
 
     def __str__(self) -> str:
         if self.name:
@@ -198,50 +238,75 @@ class Network:
         if not self.hosts:
             return str(self.inside)
         sizes = f"hosts of {', '.join(map(str, self.hosts))}"
-        if len(self.hosts) > MOST_LISTED and len({*self.hosts}) == 1:
+        if len(self.hosts) > MOST_HOSTS_LISTED and len({*self.hosts}) == 1:
             sizes = f"{len(self.hosts)} hosts of {self.hosts[0]}"
         return f"{sizes}; inside {self.inside}; between {self.between}"
 
     def check_size(self, n: int) -> None:
-        """Check that the hosts have as many ranks as the cluster, and that stragglers are among
-        them.
-        """
+        """Refuse a network whose hosts do not have `n` ranks, or whose stragglers are others."""
         if self.hosts and sum(self.hosts) != n:
             advice = f"Call Cluster({sum(self.hosts)}, network=...), or describe other hosts."
             refuse("network", f"of {n} ranks, like the cluster", list(self.hosts), advice)
         if any(rank not in range(n) for rank in self.stragglers):
-            refuse(
-                "stragglers",
-                f"ranks from 0 to {n - 1}",
-                dict(self.stragglers),
-                "Give stragglers={1: 2.0}.",
-            )
+            rule = f"ranks from 0 to {n - 1}"
+            refuse("stragglers", rule, dict(self.stragglers), "Give stragglers={1: 2.0}.")
 
     def host_of(self, rank: int) -> int:
         """The number of the host that a rank is on."""
-        return bisect.bisect(list(itertools.accumulate(self.hosts)), rank)
+        first_after = list(itertools.accumulate(self.hosts))  # by host, the first rank behind it
+        return bisect.bisect(first_after, rank)
 
     def path(self, src: int, dst: int) -> tuple[Link, Hashable, Hashable]:
-        """What a message from src to dst goes through: a link, the port at its beginning, and the
-        one at its end.
-        """
-        here, there = self.host_of(src), self.host_of(dst)
-        if here == there:
+        """What a message from src to dst goes through: its link, and the ports at the two ends."""
+        here = self.host_of(src)
+        there = self.host_of(dst)
+        if here == there or self.between is None:
             return self.inside, ("rank out", src), ("rank in", dst)
         return self.between, ("host out", here), ("host in", there)
 
 
+def _check_links(
+    latency: object, bandwidth: object, hosts: Sequence[int], inside: object, between: object
+) -> None:
+    """Refuse a network whose links are described in neither or in both of the two ways."""
+    flat = latency is not None and bandwidth is not None
+    if flat == bool(hosts):
+        example = (
+            'Call Network("5 us", "25 GB/s"), or '
+            "Network(hosts=[4, 4], inside=Link(...), between=Link(...))."
+        )
+        rule = "described by latency and bandwidth, or by hosts"
+        refuse("Network", rule, (latency, hosts), example)
+    for size in hosts:
+        whole_number("hosts", size, 1, advice="For example: hosts=[4, 4].")
+    if hosts:
+        instance("inside", inside, Link, 'Give inside=Link("2 us", "300 GB/s").')
+        instance("between", between, Link, 'Give between=Link("2 us", "300 GB/s").')
+
+
+def _share(name: str, value: float) -> float:
+    """A share from 0 up to, but without, 1."""
+    share = quantity(name, value, NO_UNIT, "0.1", zero=True)
+    if share >= 1:
+        refuse(name, "at least 0 and below 1", share, f"For example: {name}=0.1.")
+    return share
+
+
+def _set(frozen: object, **values: object) -> None:
+    """Give a frozen object its attributes, in its own __init__."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
 def _short(value: float) -> str:
     """A number with its prefix: "5 u", "12.5 G"."""
-    prefix = next(
-        (
-            p
-            for p, power in reversed(PREFIXES.items())
-            if p != "u" and value >= 0.9999 * 10.0**power
-        ),
-        "",
-    )
-    return f"{value / 10.0 ** PREFIXES[prefix]:.4g} {prefix}"
+    chosen = ""
+    for prefix, power in reversed(PREFIXES.items()):
+        is_large_enough = value >= 0.9999 * 10.0**power  # what rounding shows as 1
+        if prefix != "u" and is_large_enough:  # "µ" is the same
+            chosen = prefix
+            break
+    return f"{value / 10.0 ** PREFIXES[chosen]:.4g} {chosen}"
 
 
 # Bandwidth is the link's rate in each direction. Latency is that of a short message between two
