@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def use(network: Network | None) -> None:
-    """Before the group is built: be on these machines from now on, with the clock at 0; None for
-    this machine.
+    """Be on these machines from now on, with the clock at 0; None for this machine.
 
-    Runs on: every rank.
+    Runs on: every rank, before its group is built.
     """
     from distlab.simulated import backend, notes
 

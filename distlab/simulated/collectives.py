@@ -23,50 +23,82 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Po
         event: its `sent` are bytes: for all_to_all, by member; for all_reduce, the whole buffer and
             one element; for the others, one number: the whole buffer of broadcast and reduce,
             otherwise the share of one member.
+        rank: one of the members.
         network: chooses the algorithm.
     """
-    members, me, channel = (
-        event.members,
-        event.members.index(rank),
-        (f"{event.group} {event.name}", event.count),
-    )
+    members = event.members
+    me = members.index(rank)
+    channel = (f"{event.group} {event.name}", event.count)
     for step in _steps(event, me, len(members), network):
-        ends = [
-            (src == me, members[dst if src == me else src], num_bytes)
-            for src, dst, num_bytes in step
-        ]
-        yield [PointToPoint(event.op, *end, channel) for end in ends]
+        begun = []
+        for src, dst, num_bytes in step:
+            sends = src == me
+            peer = members[dst if sends else src]
+            begun.append(PointToPoint(event.op, sends, peer, num_bytes, channel))
+        yield begun
 
 
 def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Step]:
     """The steps of member `me` of `n`: what it receives, and then what it sends, in each."""
-    name, root, size = event.name, event.root, event.sent[0]
+    name = event.name
+    size = event.sent[0]
     if name == "all_to_all":
-        turns = [((me + k) % n, (me - k) % n) for k in range(1, n)]
-        # only a sender knows the bytes
-        return [[(source, me, 0), (me, to, event.sent[to])] for to, source in turns]
+        return [_exchange(event.sent, me, n, distance) for distance in range(1, n)]
     if name == "all_reduce":
-        return _all_reduce(algorithm(n, size, network), me, n, *event.sent)
+        num_bytes, element = event.sent
+        return _all_reduce(algorithm(n, num_bytes, network), me, n, num_bytes, element)
     if name in ("all_gather", "reduce_scatter"):
-        return _of_member(me, [[(k, (k + 1) % n, size) for k in range(n)]]) * (n - 1)
+        round_the_ring = [(k, (k + 1) % n, size) for k in range(n)]
+        return _of_member(me, [round_the_ring]) * (n - 1)
     if name == "barrier":
         return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances(n)])
+    if event.root is None:
+        raise TypeError(f"{name} needs a root")
     if name in ("gather", "scatter"):
-        steps = [[(root, other) for other in range(n) if other != root]]
-    else:  # down a binomial tree: in each step, every rank that has the data gives it to one more
-        spans = reversed(distances(n))
-        steps = [
-            [((k + root) % n, (k + d + root) % n) for k in range(0, n - d, 2 * d)] for d in spans
-        ]
-    if name in ("broadcast", "scatter"):
-        return _of_member(me, [[(src, dst, size) for src, dst in step] for step in steps])
-    return _of_member(me, [[(src, dst, size) for dst, src in step] for step in reversed(steps)])
+        steps = _star(event.root, n, size)
+    else:
+        steps = _binomial_tree(event.root, n, size)
+    if name in ("gather", "reduce"):
+        steps = _backwards(steps)
+    return _of_member(me, steps)
+
+
+def _exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Step:
+    """A step of all_to_all: receive from the member `distance` before, send to the one after."""
+    source = (me - distance) % n
+    target = (me + distance) % n
+    # only a sender knows how many bytes it sends
+    return [(source, me, 0), (me, target, sizes[target])]
+
+
+def _star(root: int, n: int, size: int) -> list[Step]:
+    """The one step of a scatter: the root sends to every other member."""
+    return [[(root, other, size) for other in range(n) if other != root]]
+
+
+def _binomial_tree(root: int, n: int, size: int) -> list[Step]:
+    """The steps of a broadcast: in each, every member that has the data gives it to one more."""
+    steps: list[Step] = []
+    for distance in reversed(distances(n)):
+        having = range(0, n - distance, 2 * distance)  # counted from the root on
+        steps.append([((k + root) % n, (k + distance + root) % n, size) for k in having])
+    return steps
+
+
+def _backwards(steps: Sequence[Step]) -> list[Step]:
+    """The same messages the other way, the last step first."""
+    return [[(dst, src, size) for src, dst, size in step] for step in reversed(steps)]
 
 
 def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
     """What one member receives and sends in the steps of all."""
-    own = ([m for m in step if m[1] == me] + [m for m in step if m[0] == me] for step in steps)
-    return tuple(step for step in own if step)
+    own = []
+    for step in steps:
+        received = [message for message in step if message[1] == me]
+        sent = [message for message in step if message[0] == me]
+        if received or sent:
+            own.append(received + sent)
+    return tuple(own)
 
 
 def algorithm(n: int, num_bytes: int, network: Network) -> str:
@@ -75,25 +107,28 @@ def algorithm(n: int, num_bytes: int, network: Network) -> str:
     if chosen != "auto":
         return chosen
     link = network.between or network.inside
-    return min(
-        ("ring", "tree"),
-        key=lambda name: cost(name, num_bytes, n, link.latency, 1 / link.bandwidth),
-    )
+
+    def seconds(name: str) -> float:
+        return cost(name, num_bytes, n, link.latency, 1 / link.bandwidth)
+
+    return min(("ring", "tree"), key=seconds)
 
 
 @cache
 def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Step, ...]:
     """The schedule's messages, except those of empty chunks; chunks are cut between elements."""
     made = _schedule(name, n)
-    least, more = divmod(num_bytes // element, made.num_chunks)
+    least, longer = divmod(num_bytes // element, made.num_chunks)
 
     def size(chunks: range) -> int:
-        return element * (len(chunks) * least + len(range(chunks.start, min(chunks.stop, more))))
+        """The bytes of some chunks, of which the first ones, `longer`, have one more element."""
+        longer_ones = range(chunks.start, min(chunks.stop, longer))
+        return element * (len(chunks) * least + len(longer_ones))
 
-    steps = [
-        [(m.src, m.dst, size(m.chunks)) for m in messages if size(m.chunks)]
-        for messages in made.steps
-    ]
+    steps = []
+    for together in made.steps:
+        sized = ((message.src, message.dst, size(message.chunks)) for message in together)
+        steps.append([message for message in sized if message[2]])
     return _of_member(me, steps)
 
 

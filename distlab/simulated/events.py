@@ -18,8 +18,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class PointToPoint:
-    """The rank begins to send to `peer`, or to receive from it; `channel` is the group and the
-    tag.
+    """The rank begins to send to `peer`, or to receive from it.
+
+    Args:
+        op: its number.
+        sends: whether it sends; otherwise it receives.
+        peer: the other rank.
+        num_bytes: its size.
+        channel: the group and the tag.
     """
 
     op: int
@@ -34,6 +40,11 @@ class Collective:
     """The rank begins a collective with `members`, the `count`-th of their group.
 
     Args:
+        op: its number.
+        name: what it does, for example "all_reduce".
+        group: the name of its group.
+        count: its number among the collectives of this group.
+        members: the ranks of the group.
         root: the root's place among the members; None for a collective without one.
         sent: see collectives.messages.
     """
@@ -49,10 +60,10 @@ class Collective:
 
 @dataclass(frozen=True)
 class Callback:
-    """What the rank does after the end of `after`, beside its program: what a Future's `then` was
-    given.
+    """What the rank does after the end of `after`, beside its program.
 
-    It has a number, like an operation, so that its end can be waited for.
+    It is what a Future's `then` was given. It has a number, like an operation, so that its end can
+    be waited for.
     """
 
     op: int
@@ -69,11 +80,10 @@ class Wait:
 
 @dataclass(frozen=True)
 class Align:
-    """The rank goes on once everything before this has ended on all ranks, together with those that
-    align there, too.
+    """The rank goes on once all ranks have ended what they did before, at the latest clock of all.
 
-    Its clock is then the latest of all. `number` is that of the cell, and of the alignment in it;
-    both rise.
+    It goes on together with all ranks that align at the same `number`: the number of the cell, and
+    that of the alignment in the cell. Both rise.
     """
 
     number: tuple[int, int]

@@ -1,9 +1,8 @@
-"""What each all-reduce sends, as data: who sends which chunk to whom, step by step, and what that
-costs.
+"""What each all-reduce sends, as data, step by step, and what that costs.
 
-Runs anywhere; nothing here communicates. distlab_course.algorithms steps through these on the
-ranks. The tests compare the schedules with the messages that are really sent, and the costs with
-the schedules.
+Runs anywhere; nothing here communicates. collectives.py and distlab_predict ask for schedules and
+costs, and distlab_course.algorithms steps through the schedules on the ranks. The tests compare the
+schedules with the messages that are really sent, and the costs with the schedules.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from distlab.arguments import one_of, whole_number
 # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 SEGMENT_BYTES = 1 << 21
 Steps = list[list["Message"]]
-Maker = Callable[[int], tuple[int, Steps]]
+Maker = Callable[[int], tuple[int, Steps]]  # from n to the number of chunks, and the steps
+# from n to the number of steps, and the share of the buffer that is sent one after another
 Shares = Callable[[int], tuple[int, float]]
 
 
@@ -68,15 +68,19 @@ def schedule(name: str, world_size: int) -> Schedule:
 
 
 def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
-    """Seconds of an all-reduce when messages of a step travel at the same time, each at alpha +
-    beta x its bytes.
+    """Seconds of an all-reduce by its formula.
+
+    The messages of a step travel at the same time, and each takes alpha + beta x its bytes.
 
     Runs on: anywhere. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
     Communication Operations in MPICH (2005).
 
     Args:
-        name: one of ALGORITHMS. num_bytes: of the whole tensor.
-        alpha: seconds of a message without bytes, beta: seconds a byte sent.
+        name: one of ALGORITHMS.
+        num_bytes: of the whole tensor.
+        world_size: number of ranks.
+        alpha: seconds of a message without bytes.
+        beta: seconds for each byte sent.
 
     Raises:
         ArgumentError: no such algorithm, or no such number of ranks.
@@ -85,8 +89,10 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) 
     if num_bytes == 0:
         return 0.0
     steps, sent = shares(world_size)
-    count = segments_of(int(num_bytes), world_size) if name == "pipelined ring" else 1
-    return steps * count * alpha + sent * num_bytes * beta
+    segments = 1
+    if name == "pipelined ring":
+        segments = segments_of(int(num_bytes), world_size)
+    return steps * segments * alpha + sent * num_bytes * beta
 
 
 def segments_of(num_bytes: int, world_size: int) -> int:
@@ -108,69 +114,83 @@ def _found(name: str, world_size: int) -> tuple[Maker, Shares]:
 
 def _naive(n: int) -> tuple[int, Steps]:
     up = [[Message(src, 0, range(1), "reduce")] for src in range(1, n)]
-    return 1, up + [[Message(0, dst, range(1), "copy")] for dst in range(1, n)]
+    down = [[Message(0, dst, range(1), "copy")] for dst in range(1, n)]
+    return 1, up + down
 
 
 def _tree(n: int) -> tuple[int, Steps]:
-    edges = [[(r, r - d) for r in range(d, n, 2 * d)] for d in distances(n)]
-    up = [[Message(child, parent, range(1), "reduce") for child, parent in step] for step in edges]
-    return 1, up + [
-        [Message(parent, child, range(1), "copy") for child, parent in step]
-        for step in reversed(edges)
-    ]
+    up: Steps = []
+    down: Steps = []
+    for distance in distances(n):
+        children = range(distance, n, 2 * distance)  # a child's parent is `distance` below it
+        up.append([Message(r, r - distance, range(1), "reduce") for r in children])
+        down.insert(0, [Message(r - distance, r, range(1), "copy") for r in children])
+    return 1, up + down
 
 
 def _whole_ring(n: int) -> tuple[int, Steps]:
-    return 1, [
-        [Message(r, (r + 1) % n, range(1), "reduce", (r - s) % n) for r in range(n)]
-        for s in range(n - 1)
-    ]
+    def step(number: int) -> list[Message]:
+        """Every rank hands on the tensor of the rank that is `number` before it."""
+        return [Message(r, (r + 1) % n, range(1), "reduce", (r - number) % n) for r in range(n)]
+
+    return 1, [step(number) for number in range(n - 1)]
 
 
 def _ring(n: int) -> tuple[int, Steps]:
-    def step(first: int, operation: str) -> list[Message]:
-        """One in which rank r sends chunk r + first."""
-        chunks = [(r + first) % n for r in range(n)]
-        return [
-            Message(r, (r + 1) % n, range(chunk, chunk + 1), operation)
-            for r, chunk in enumerate(chunks)
-        ]
+    def step(offset: int, operation: str) -> list[Message]:
+        """A step in which rank r sends chunk r + offset."""
+        sent = []
+        for r in range(n):
+            chunk = (r + offset) % n
+            sent.append(Message(r, (r + 1) % n, range(chunk, chunk + 1), operation))
+        return sent
 
-    phases = [(-s, "reduce") for s in range(n - 1)] + [(1 - s, "copy") for s in range(n - 1)]
-    return n, [step(*phase) for phase in phases]
+    reduce_scatter = [step(-s, "reduce") for s in range(n - 1)]
+    all_gather = [step(1 - s, "copy") for s in range(n - 1)]
+    return n, reduce_scatter + all_gather
 
 
 def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
-    steps = [
-        [Message(r, r ^ d, range(1), "reduce") for r in range(power)] for d in distances(power)
-    ]
-    return 1, _folded(n, 1, steps)
+
+    def step(distance: int) -> list[Message]:
+        return [Message(r, r ^ distance, range(1), "reduce") for r in range(power)]
+
+    return 1, _folded(n, 1, [step(distance) for distance in distances(power)])
 
 
 def _halving_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
-    blocks, halving, doubling = [range(power)] * power, [], []
+    halving: Steps = []
+    doubling: Steps = []
+    blocks = [range(power) for _ in range(power)]  # the chunks that each rank still adds up
     for d in reversed(distances(power)):
-        kept = [
-            block[len(block) // 2 :] if r & d else block[: len(block) // 2]
-            for r, block in enumerate(blocks)
-        ]
-        halving.append([Message(r, r ^ d, kept[r ^ d], "reduce") for r in range(power)])
-        doubling.insert(0, [Message(r, r ^ d, kept[r], "copy") for r in range(power)])
-        blocks = kept
+        blocks = [_half(block, upper=bool(r & d)) for r, block in enumerate(blocks)]
+        halving.append([Message(r, r ^ d, blocks[r ^ d], "reduce") for r in range(power)])
+        doubling.insert(0, [Message(r, r ^ d, blocks[r], "copy") for r in range(power)])
     return power, _folded(n, power, halving + doubling)
 
 
+def _half(block: range, upper: bool) -> range:
+    """One half of a block of chunks."""
+    middle = len(block) // 2
+    return block[middle:] if upper else block[:middle]
+
+
 def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
-    """Steps between the first 2^k ranks; a step before brings in the other ranks, one after gives
-    them the result.
+    """Steps between the first 2^k ranks, with a step before and one after for the other ranks.
+
+    The step before adds their tensors to those of the first ranks, the one after gives them the
+    result.
     """
-    power, whole = power_below(n), range(num_chunks)
+    power = power_below(n)
     if n == power:
         return steps
-    before = [Message(r, r - power, whole, "reduce") for r in range(power, n)]
-    return [before, *steps, [Message(r - power, r, whole, "copy") for r in range(power, n)]]
+    whole = range(num_chunks)
+    others = range(power, n)
+    before = [Message(r, r - power, whole, "reduce") for r in others]
+    after = [Message(r - power, r, whole, "copy") for r in others]
+    return [before, *steps, after]
 
 
 def power_below(n: int) -> int:
@@ -187,13 +207,20 @@ def distances(n: int) -> list[int]:
 
 
 def _doubling_cost(n: int) -> tuple[int, float]:
-    steps = _log(power_below(n)) + 2 * (n > power_below(n))
+    steps = _log(power_below(n)) + _folding_steps(n)
     return steps, steps
 
 
 def _halving_cost(n: int) -> tuple[int, float]:
-    power, extra = power_below(n), n > power_below(n)
-    return 2 * _log(power) + 2 * extra, 2 * (power - 1) / power + 2 * extra
+    power = power_below(n)
+    steps = 2 * _log(power) + _folding_steps(n)
+    sent = 2 * (power - 1) / power + _folding_steps(n)
+    return steps, sent
+
+
+def _folding_steps(n: int) -> int:
+    """How many steps `_folded` adds, each of which sends the whole buffer."""
+    return 0 if n == power_below(n) else 2
 
 
 def _log(n: int) -> int:
