@@ -1,5 +1,7 @@
-"""Virtual time: when each event of a program happens on machines that a `Network` describes. A pure
-function.
+"""Virtual time: when each event of a program happens on machines that a `Network` describes.
+
+`simulate` is a pure function. notes.py calls it on rank 0 of a simulated cluster, and
+checking/judging.py on the kernel.
 
 The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 
@@ -31,11 +33,11 @@ open, so that the same program gives the same times, to the bit, on every run.
 
 import heapq
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from distlab.simulated import collectives
 from distlab.simulated.events import (
@@ -50,6 +52,13 @@ from distlab.simulated.events import (
 )
 from distlab.simulated.network import Network
 
+# What happens first at one time. Where these are the same too, ranks go in their order.
+LEFT_OVER = 0  # an operation that began before this simulation begins again
+PROGRAM = 1  # a rank goes on
+AT_END = 2  # an operation ends
+AT_RECEIVER = 3  # a message comes to the port of its receiver
+AT_SENDER = 4  # a message comes to the port of its sender
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -57,6 +66,7 @@ class Transfer:
 
     Args:
         src, dst: ranks.
+        num_bytes: its size.
         begin, end: when its first byte leaves the sender, and when its last one arrives.
         send, recv: the operations at its ends, messages or collectives.
     """
@@ -124,7 +134,10 @@ def simulate(
     Returns:
         the result. A rank that waits for something that never ends keeps the clock that it had.
     """
-    return _Run(programs, network, clocks or [0.0] * len(programs), unfinished).result()
+    run = _Run(network, clocks or [0.0] * len(programs))
+    for rank, events in enumerate(programs):
+        run.start(rank, events, unfinished[rank] if unfinished else ())
+    return run.to_the_end()
 
 
 @dataclass(eq=False)
@@ -143,12 +156,19 @@ class _Moment:
 LONG_AGO = _Moment(0.0)
 # What goes on in virtual time. It yields the moments that it waits for, and gets the time of each,
 # which may be past.
-Process = Generator[_Moment, float, Any]
+Process = Generator[_Moment, float, None]
+# A part of a process; it returns when the process goes on.
+Part = Generator[_Moment, float, float]
+Key = tuple[int, int]  # (rank, op): an operation or a callback
 
 
 class _Half(NamedTuple):
-    """A message at its sender, or at its receiver: since when it is begun there, and when it ends
-    there.
+    """A message at its sender or at its receiver.
+
+    Attributes:
+        message: the send, or the receive.
+        since: when it began.
+        end: when it ends.
     """
 
     message: PointToPoint
@@ -157,104 +177,135 @@ class _Half(NamedTuple):
 
 
 class _Run:
-    """The queue of what happens next, the clocks, and what each operation has come to."""
+    """One simulation: what happens next, the clocks, and what has become of each operation.
 
-    def __init__(
-        self,
-        programs: Sequence[Sequence[Event]],
-        network: Network,
-        clocks: Sequence[float],
-        unfinished: Any,
-    ):
-        self.network, self.found = network, Result(list(clocks), [[] for _ in programs])
-        self.clocks, self.free = self.found.clocks, Counter()  # when each port is free
-        self.queue: list[tuple[float, Any, int, _Moment]] = []
+    Attributes:
+        found: the result so far.
+        clocks: of the ranks; they are those of the result.
+        queue: what happens next, as (time, order among what happens then, number, moment).
+        begun: what has begun and has not ended, and the time of its beginning.
+        ends: when operations and callbacks end. Those that are not of this simulation have ended
+            long ago.
+        turns: for a collective, the end of the one before in its group; of the first, long ago.
+        latest: for a callback, the operation that it began last, or the one that it follows.
+        free: when each port is free.
+        posted: by source, destination and channel, sends or receives without their other half.
+        aligning: by number of an alignment, the ranks that have come to it.
+    """
+
+    def __init__(self, network: Network, clocks: Sequence[float]):
+        self.network = network
+        self.found = Result(list(clocks), [[] for _ in clocks])
+        self.clocks = self.found.clocks
+        self.queue: list[tuple[float, tuple[int, ...], int, _Moment]] = []
         self.scheduled = itertools.count()
-        self.begun: dict[tuple[int, int], tuple[Begun, float]] = {}  # (rank, op) -> what, and when
-        # what is not of these events
-        self.ends: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
-        # (rank, op) of a collective -> end of its group's one before
-        self.turns: defaultdict[tuple[int, int], _Moment] = defaultdict(lambda: LONG_AGO)
-        # (rank, op) of a callback -> what it began last, or follows
-        self.latest: dict[tuple[int, int], int] = {}
-        # whose other half has not begun
+        self.begun: dict[Key, tuple[Begun, float]] = {}
+        self.ends: defaultdict[Key, _Moment] = defaultdict(lambda: LONG_AGO)
+        self.turns: defaultdict[Key, _Moment] = defaultdict(lambda: LONG_AGO)
+        self.latest: dict[Key, int] = {}
+        self.free: defaultdict[Hashable, float] = defaultdict(float)
         self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
-        for rank, (events, begun) in enumerate(
-            itertools.zip_longest(programs, unfinished, fillvalue=())
-        ):
-            self._expect(rank, [*(event for event, _ in begun), *events])
-            for event, since in begun:
-                self._at(since, (0, rank)).waiting.append(partial(self._call, rank, event))
-            self._go_on(self._program(rank, events, clocks[rank]))
 
-    def result(self) -> Result:
+    def start(
+        self, rank: int, events: Sequence[Event], left_over: Sequence[tuple[Begun, float]]
+    ) -> None:
+        """Begin a rank's program, and again what it had begun before."""
+        self._expect(rank, [*(event for event, _ in left_over), *events])
+        for event, since in left_over:
+            moment = self._at(since, (LEFT_OVER, rank))
+            moment.waiting.append(partial(self._begin, rank, event))
+        self._spawn(self._program(rank, events, self.clocks[rank]))
+
+    def to_the_end(self) -> Result:
+        """Let everything happen that can; the result."""
         while self.queue or self.aligning:
-            # only now the ranks of the next alignment go on, at the latest clock of all
             if not self.queue:
-                for rank, moment in self.aligning.pop(min(self.aligning)):
-                    self._at(max(self.clocks), (1, rank), moment)
+                self._align()
             now, _, _, moment = heapq.heappop(self.queue)
             moment.come(now)
-        # callbacks at last, because what they wait for must have begun before
-        ordered = sorted(
-            self.begun.items(), key=lambda item: (isinstance(item[1][0], Callback), item[0])
-        )
-        for (rank, _), begun in ordered:
-            self.found.unfinished[rank].append(begun)
+        # callbacks come last, because what they wait for must have begun before
+        operations = [key for key, (one, _) in self.begun.items() if not isinstance(one, Callback)]
+        callbacks = [key for key, (one, _) in self.begun.items() if isinstance(one, Callback)]
+        for key in sorted(operations) + sorted(callbacks):
+            rank, _ = key
+            self.found.unfinished[rank].append(self.begun[key])
         return self.found
 
-    def _at(self, when: float, order: Any, moment: _Moment | None = None) -> _Moment:
-        """A moment that comes then; those of the same time come by `order`, then as they were
-        scheduled.
+    def _align(self) -> None:
+        """Let the ranks of the next alignment go on, at the latest clock of all.
+
+        Only when nothing else can happen: then everything before the alignment has ended.
         """
-        moment = moment or _Moment()
-        heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
+        for rank, moment in self.aligning.pop(min(self.aligning)):
+            self._schedule(moment, max(self.clocks), (PROGRAM, rank))
+
+    def _at(self, when: float, order: tuple[int, ...]) -> _Moment:
+        """A new moment that comes then."""
+        moment = _Moment()
+        self._schedule(moment, when, order)
         return moment
 
-    def _go_on(self, process: Process, now: float | None = None) -> None:
-        """Let a process go on to what it waits for next."""
+    def _schedule(self, moment: _Moment, when: float, order: tuple[int, ...]) -> None:
+        """Let a moment come; those of one time come by `order`, then as they were scheduled."""
+        heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
+
+    def _spawn(self, process: Process) -> None:
+        """Start a process."""
         try:
-            moment = process.send(now)
+            moment = next(process)
+        except StopIteration:
+            return
+        self._go_on(process, moment)
+
+    def _go_on(self, process: Process, moment: _Moment) -> None:
+        """Let a process go on until it waits for a moment that has not come."""
+        try:
             while moment.time is not None:
                 moment = process.send(moment.time)
         except StopIteration:
             return
-        moment.waiting.append(partial(self._go_on, process))
+        moment.waiting.append(lambda _: self._go_on(process, moment))
 
     # --- what a rank does ---
 
     def _expect(self, rank: int, events: Sequence[Event]) -> None:
-        """What the rank begins has an end; collectives of a group take turns as the rank really
-        called them.
-        """
-        operations, before = list(_operations(events)), {}
-        self.ends.update(((rank, one.op), _Moment()) for one in operations)
-        for one in sorted(
-            (one for one in operations if isinstance(one, Collective)), key=lambda one: one.count
-        ):
-            self.turns[rank, one.op] = before.get(one.group, LONG_AGO)
-            before[one.group] = self.ends[rank, one.op]
+        """Give what the rank begins an end, and collectives of a group their turns.
 
-    def _program(self, rank: int, events: Sequence[Event], now: float) -> Process:
+        Collectives take turns in the order in which the rank really called them.
+        """
+        operations = list(_operations(events))
+        for one in operations:
+            self.ends[rank, one.op] = _Moment()
+        called = [one for one in operations if isinstance(one, Collective)]
+        called.sort(key=lambda one: one.count)
+        latest_of_group: dict[str, _Moment] = {}
+        for one in called:
+            self.turns[rank, one.op] = latest_of_group.get(one.group, LONG_AGO)
+            latest_of_group[one.group] = self.ends[rank, one.op]
+
+    def _program(self, rank: int, events: Sequence[Event], begin: float) -> Process:
         """A rank's own program, which moves its clock."""
-        now = yield self._at(now, (1, rank))
+        now = yield self._at(begin, (PROGRAM, rank))
         for event in events:
-            self.clocks[rank] = since = now
+            since = now
+            self.clocks[rank] = since
             now = yield from self._do(rank, event, now)
             if isinstance(event, Compute):
                 self.found.spans.append(Span(rank, since, now, None))
             elif isinstance(event, Wait):
-                self.found.spans.append(
-                    Span(rank, since, now, self.latest.get((rank, event.op), event.op))
-                )
+                # for a callback, it is the operation that the callback is at
+                op = self.latest.get((rank, event.op), event.op)
+                self.found.spans.append(Span(rank, since, now, op))
         self.clocks[rank] = now
 
     def _callback(self, rank: int, callback: Callback, now: float) -> Process:
         """What follows the end of an operation, beside the rank's program."""
         key = rank, callback.op
-        self.begun[key], self.latest[key] = (callback, now), callback.after
-        now = max(now, (yield self.ends[rank, callback.after]))
+        self.begun[key] = callback, now
+        self.latest[key] = callback.after
+        end = yield self.ends[rank, callback.after]
+        now = max(now, end)
         for place, event in enumerate(callback.events):
             self.begun[key] = replace(callback, events=callback.events[place:]), now
             if isinstance(event, Begun):
@@ -262,38 +313,49 @@ class _Run:
             now = yield from self._do(rank, event, now)
         self._end(rank, callback.op, now)
 
-    def _do(self, rank: int, event: Event, now: float) -> Process:
+    def _do(self, rank: int, event: Event, now: float) -> Part:
         """One event of a rank; returns when it goes on to the next one."""
         if isinstance(event, Compute):
-            return (
-                yield self._at(
-                    now + event.seconds * self.network.stragglers.get(rank, 1.0), (1, rank)
-                )
-            )
+            seconds = event.seconds * self.network.stragglers.get(rank, 1.0)
+            return (yield self._at(now + seconds, (PROGRAM, rank)))
         if isinstance(event, Wait):
-            return max(now, (yield self.ends[rank, event.op]))
+            end = yield self.ends[rank, event.op]
+            return max(now, end)
         if isinstance(event, Align):
-            self.aligning[event.number].append((rank, aligned := _Moment()))
+            aligned = _Moment()
+            self.aligning[event.number].append((rank, aligned))
             return (yield aligned)
-        self._call(rank, event, now)
+        self._begin(rank, event, now)
         return now
 
-    def _call(self, rank: int, event: Begun, now: float) -> None:
+    def _begin(self, rank: int, event: Begun, now: float) -> None:
         """The rank begins an operation, or a callback that follows one."""
-        begin = self._callback if isinstance(event, Callback) else self._operation
-        self._go_on(begin(rank, event, now))
+        if isinstance(event, Callback):
+            self._spawn(self._callback(rank, event, now))
+        else:
+            self._spawn(self._operation(rank, event, now))
 
     def _operation(self, rank: int, event: PointToPoint | Collective, now: float) -> Process:
         """A message, or all steps of one member of a collective when its turn has come."""
         self.begun[rank, event.op] = event, now
-        now = max(now, (yield self.turns[rank, event.op]))
+        turn = yield self.turns[rank, event.op]
+        now = max(now, turn)
         self.begun[rank, event.op] = event, now
-        is_message = isinstance(event, PointToPoint)
-        for step in [[event]] if is_message else collectives.messages(event, rank, self.network):
+        for step in self._steps(rank, event):
             ends = [self._post(rank, message, now) for message in step]
             for end in ends:
-                now = max(now, (yield end))
+                ended = yield end
+                now = max(now, ended)
         self._end(rank, event.op, now)
+
+    def _steps(
+        self, rank: int, event: PointToPoint | Collective
+    ) -> Iterator[Sequence[PointToPoint]]:
+        """What an operation sends and receives, step by step."""
+        if isinstance(event, PointToPoint):
+            yield [event]
+        else:
+            yield from collectives.messages(event, rank, self.network)
 
     def _end(self, rank: int, op: int, now: float) -> None:
         """An operation or a callback has ended."""
@@ -307,32 +369,38 @@ class _Run:
     def _post(self, rank: int, message: PointToPoint, now: float) -> _Moment:
         """A message's send or receive begins; when it ends."""
         src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
-        half, waiting = _Half(message, now, _Moment()), self.posted[src, dst, message.channel]
-        if waiting and waiting[0].message.sends != message.sends:
-            recv, send = sorted((half, waiting.popleft()), key=lambda one: one.message.sends)
-            self._go_on(self._travel(src, dst, send, recv))
-        else:
+        half = _Half(message, now, _Moment())
+        waiting = self.posted[src, dst, message.channel]
+        if not waiting or waiting[0].message.sends == message.sends:
             waiting.append(half)
+            return half.end
+        other = waiting.popleft()
+        send, recv = (half, other) if message.sends else (other, half)
+        self._spawn(self._travel(src, dst, send, recv))
         return half.end
 
     def _travel(self, src: int, dst: int, send: _Half, recv: _Half) -> Process:
-        """A message comes to its sender's port, through it, over the link, and through its
-        receiver's port.
-        """
-        (link, out, into), handshake = self.network.path(src, dst), self.network.handshake
+        """A message goes through its sender's port, over the link, through its receiver's port."""
+        link, out, into = self.network.path(src, dst)
+        handshake = self.network.handshake
         num_bytes = send.message.num_bytes
         seconds = num_bytes * (1 / link.bandwidth)
-        may_leave = max(send.since, recv.since + (link.latency if handshake else 0.0))
-        begin = max((yield self._at(may_leave, (4, src, dst))), self.free[out])
-        left = self.free[out] = begin + seconds
+
+        receiver_known = recv.since + (link.latency if handshake else 0.0)
+        ready = yield self._at(max(send.since, receiver_known), (AT_SENDER, src, dst))
+        begin = max(ready, self.free[out])
+        left = begin + seconds
+        self.free[out] = left
         if handshake:
-            self._at(left, (2, src, dst), send.end)
-        arrived = max((yield self._at(begin + link.latency, (3, src, dst))), self.free[into])
-        end = self.free[into] = arrived + seconds
+            self._schedule(send.end, left, (AT_END, src, dst))
+
+        arrived = yield self._at(begin + link.latency, (AT_RECEIVER, src, dst))
+        end = max(arrived, self.free[into]) + seconds
+        self.free[into] = end
         self.found.transfers.append(
             Transfer(src, dst, num_bytes, begin, end, send.message.op, recv.message.op)
         )
-        now = yield self._at(end, (2, dst, src))
+        now = yield self._at(end, (AT_END, dst, src))
         recv.end.come(now)
         if not handshake:
             send.end.come(now)
