@@ -110,7 +110,7 @@ def _tried(
     """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events`
     may look at it.
     """
-    with notes.apart() as program:
+    with notes.isolated() as program:
         more = (
             {"events": program.events}
             if "events" in inspect.signature(exercise.trial).parameters

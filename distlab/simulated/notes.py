@@ -1,8 +1,7 @@
-"""Notes of what this rank does on a simulated cluster, and its virtual clock, which comes from the
-notes of all ranks.
+"""Notes of what this rank does on a simulated cluster, and its virtual clock.
 
-Runs on every rank: backend.py notes operations, the program what it computes; `settle` gathers the
-notes, and simulation.py finds the times.
+Runs on every rank: backend.py notes operations, the program what it computes. `settle` gathers the
+notes of all ranks, and simulation.py finds the times.
 """
 
 import contextlib
@@ -10,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +18,26 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
-from distlab.simulated.events import Align, Callback, Compute, Event, Wait
+from distlab.simulated.events import Align, Begun, Callback, Compute, Event, Wait
 from distlab.simulated.network import Device, Network
 from distlab.simulated.simulation import Result, simulate
 
+Unfinished = Sequence[tuple[Begun, float]]  # of one rank, see Result
+
 
 class Program:
-    """A sequence of notes: the rank's own program, the callback with the number `op`, or what does
-    not count.
+    """A sequence of notes: of the rank's own program, of a callback, or of what does not count.
+
+    Attributes:
+        op: the number of the callback; 0 for anything else.
+        events: the notes.
+        flops: what was computed since the last of them.
     """
 
     def __init__(self, op: int = 0):
         self.op = op
         self.events: list[Event] = []
-        self.flops = 0  # computed since the last event
+        self.flops = 0
 
     def note_end(self) -> None:
         """Note that the program of this thread has waited for the end of this one."""
@@ -39,31 +45,44 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What each thread makes notes for, if not for the rank's own program: a callback that it
-    runs.
-    """
+    """What a thread makes notes for: a callback that it runs; None for the rank's own program."""
 
     program: Program | None = None
 
 
 class Notes:
-    """What this rank has done since the notes were last settled, and its virtual clock at that
-    time.
+    """What this rank has done since the notes were last settled.
+
+    Attributes:
+        network: the machines that the ranks are on; None for this one.
+        device: what computes on this rank; None if computing takes no time.
+        counting: holds CountFlops while the device counts operations.
+        thread: what each thread makes notes for.
+        lock: of the notes.
+        program: the rank's own program.
+        numbers: of operations and callbacks.
+        callbacks: those that have not ended.
+        start: the virtual clock when the notes were last settled.
+        unfinished: what had begun by then and had not ended.
+        aligned: the last alignment: the number of the cell, and its own in the cell.
     """
 
     def __init__(self) -> None:
         self.network: Network | None = None
         self.device: Device | None = None
-        self.counting = contextlib.ExitStack()  # while the device counts operations, CountFlops
-        self.thread, self.lock = _Thread(), threading.RLock()
+        self.counting = contextlib.ExitStack()
+        self.thread = _Thread()
+        self.lock = threading.RLock()
         self.clear()
 
     def clear(self) -> None:
         """Forget what was noted; the clock is at 0."""
-        self.program, self.numbers = Program(), itertools.count(1)
-        self.callbacks: list[Program] = []  # those that have not ended
-        self.start, self.unfinished = 0.0, ()
-        self.aligned = (0, 0)  # the last alignment: the number of the cell, and its own in the cell
+        self.program = Program()
+        self.numbers = itertools.count(1)
+        self.callbacks: list[Program] = []
+        self.start = 0.0
+        self.unfinished: Unfinished = ()
+        self.aligned = (0, 0)
 
     @property
     def here(self) -> Program:
@@ -85,12 +104,14 @@ class Notes:
         return callback
 
     @contextlib.contextmanager
-    def inside(self, program: Program) -> Iterator[None]:
-        """Note what this thread does meanwhile for a callback, or for nothing."""
-        before, counts = self.thread.program, self._counts()
+    def recording_into(self, program: Program) -> Iterator[None]:
+        """Note what this thread does meanwhile in a program: a callback, or one that is ignored."""
+        before = self.thread.program
+        # a thread that counts already would count twice
+        must_count = self.device is not None and not self._counts()
         self.thread.program = program
         try:
-            with contextlib.nullcontext() if counts or self.device is None else CountFlops():
+            with CountFlops() if must_count else contextlib.nullcontext():
                 yield
             self.compute()
         finally:
@@ -99,21 +120,26 @@ class Notes:
             with contextlib.suppress(ValueError):
                 self.callbacks.remove(program)
 
-    def cut(self) -> list[Event]:
-        """Begin new notes and return the old ones. What callbacks still do goes into the new ones,
-        as new callbacks.
+    def take_events(self) -> list[Event]:
+        """Begin new notes and return the old ones.
+
+        What callbacks still do goes into the new ones, as new callbacks, each after its old one.
         """
         self.compute()
         with self.lock:
-            events, self.program.events = self.program.events, []
+            events = self.program.events
+            self.program.events = []
             for callback in self.callbacks:
-                after, callback.op, callback.events = callback.op, next(self.numbers), []
+                after = callback.op
+                callback.op = next(self.numbers)
+                callback.events = []
                 self.program.events.append(Callback(callback.op, after, callback.events))
         return events
 
     def compute(self) -> None:
-        """Note what the device has computed since the last event; the program's own threads do not
-        count.
+        """Note what the device has computed since the last event.
+
+        What the program's own threads compute does not count.
         """
         program = self.here
         if self.device is not None and program.flops and self._counts():
@@ -122,22 +148,24 @@ class Notes:
             program.flops = 0
 
     def _counts(self) -> bool:
-        """Whether what this thread computes counts; current_thread() would make a Thread for one of
-        C++.
-        """
-        return (
-            self.thread.program is not None
-            or threading.get_ident() == threading.main_thread().ident
-        )
+        """Whether what this thread computes counts."""
+        if self.thread.program is not None:
+            return True
+        # by number, because current_thread() would make a Thread for one of C++
+        return threading.get_ident() == threading.main_thread().ident
 
 
-class CountFlops(TorchDispatchMode):
+class CountFlops(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """Adds to the notes what each operator computes, as torch's FlopCounterMode counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch asks this to hide a mode from its compiler, whose import costs each rank a second
-        and 70 MB.
+        """Whether torch hides this mode from its compiler.
+
+        To do so, torch imports the compiler, which costs each rank a second and 70 MB.
         """
         return False
 
@@ -157,21 +185,22 @@ NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
-    """Set the machines that these ranks are on (None: this one), and begin new notes with all
-    clocks at 0.
+    """Set the machines that these ranks are on, or None for this one; all clocks are then at 0.
 
     Runs on: every rank.
     """
     NOTES.counting.close()
     NOTES.clear()
-    NOTES.network, NOTES.device = network, network and network.device
+    NOTES.network = network
+    NOTES.device = None if network is None else network.device
     if NOTES.device is not None:
         NOTES.counting.enter_context(CountFlops())  # on this thread, as long as the network is used
 
 
 def align(number: tuple[int, int]) -> None:
-    """Note that all ranks that call this with the same number go on together from here. Runs on:
-    each of them.
+    """Note that all ranks that call this with the same number go on together from here.
+
+    Runs on: each of them.
     """
     NOTES.aligned = number
     NOTES.add(Align(number))
@@ -189,30 +218,35 @@ def compute(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[Program]:
-    """Note what this rank does meanwhile in a program apart, in which computing takes no time. Runs
-    on: a rank.
+def isolated() -> Iterator[Program]:
+    """Note what this rank does meanwhile in a program of its own, where computing takes no time.
+
+    Runs on: a rank.
     """
-    before = NOTES.program, NOTES.device
-    NOTES.program, NOTES.device = Program(), None
+    program = NOTES.program
+    device = NOTES.device
+    NOTES.program = Program()
+    NOTES.device = None
     try:
         yield NOTES.program
     finally:
-        NOTES.program, NOTES.device = before
+        NOTES.program = program
+        NOTES.device = device
 
 
 def settle() -> Result:
-    """Find the virtual times of everything since the last call, and begin new notes at the
-    resulting clocks.
+    """Find the virtual times of everything since the last call; new notes begin at these clocks.
 
     Runs on: every rank of the cluster (a rank that skips it hangs the rest).
 
     Returns:
         the result; what happened (operations, transfers and spans) is there on rank 0 only.
     """
-    result = _exchange(NOTES.cut(), NOTES.unfinished, NOTES.start, dist.group.WORLD)
+    events = NOTES.take_events()
+    result = _exchange(_Noted(events, NOTES.unfinished, NOTES.start, NOTES.aligned), None)
     rank = dist.get_rank()
-    NOTES.unfinished, NOTES.start = result.unfinished[rank], result.clocks[rank]
+    NOTES.unfinished = result.unfinished[rank]
+    NOTES.start = result.clocks[rank]
     return result
 
 
@@ -229,34 +263,63 @@ def seconds_of(
     align((cell, latest + 1))
     before = len(NOTES.program.events)
     fn(*args)
-    noted = NOTES.cut()
-    result = _exchange(noted[before:], (), 0.0, group or dist.group.WORLD)
-    NOTES.program.events[:0] = noted
+    noted = NOTES.take_events()
+    result = _exchange(_Noted(noted[before:], (), 0.0, NOTES.aligned), group)
+    NOTES.program.events[:0] = noted  # they still count for `settle`
     return max(result.clocks)  # those of ranks that are not in the group have stood still
 
 
-def _exchange(
-    events: list[Event], unfinished: Sequence[Any], start: float, group: dist.ProcessGroup
-) -> Result:
-    """The result of the events that the group's ranks have noted, from these clocks on; see
-    `settle`.
+@dataclass(frozen=True)
+class _Noted:
+    """What one rank sends to the rank that simulates; of one that is in no group, nothing.
+
+    Attributes:
+        events: what it has noted.
+        unfinished: what it had begun before, see Result.
+        start: its clock at first.
+        aligned: its last alignment.
+    """
+
+    events: Sequence[Event] = ()
+    unfinished: Unfinished = ()
+    start: float = 0.0
+    aligned: tuple[int, int] = (0, 0)
+
+
+def _exchange(noted: _Noted, group: dist.ProcessGroup | None) -> Result:
+    """The result of what the group's ranks have noted; None for the group of all ranks.
 
     Ranks that are not in the group have done nothing. Only the group's first rank gets what
     happened.
     """
-    with NOTES.inside(Program()):
-        members, whole, latest = dist.get_process_group_ranks(group), None, None
-        gathered = [None] * len(members) if dist.get_rank(group) == 0 else None
-        dist.gather_object(
-            (events, unfinished, start, NOTES.aligned), gathered, group=group, group_dst=0
-        )
-        if gathered is not None:
-            of_ranks: list[Any] = [((), (), 0.0, (0, 0))] * dist.get_world_size()
-            for rank, noted in zip(members, gathered, strict=True):
-                of_ranks[rank] = noted
-            programs, begun, clocks, aligned = zip(*of_ranks, strict=True)
-            whole, latest = simulate(programs, NOTES.network, clocks, begun), max(aligned)
-        answer = [whole and (Result(whole.clocks, whole.unfinished), latest)]
+    result: Result
+    with NOTES.recording_into(Program()):  # what is sent here is no part of the program
+        if dist.get_rank(group) != 0:
+            dist.gather_object(noted, None, group=group, group_dst=0)
+            answer: list[Any] = [None]
+            dist.broadcast_object_list(answer, group=group, group_src=0)
+            result, NOTES.aligned = answer[0]
+            return result
+        members = dist.get_process_group_ranks(group)
+        gathered: list[Any] = [None] * len(members)
+        dist.gather_object(noted, gathered, group=group, group_dst=0)
+        of_ranks = [_Noted() for _ in range(dist.get_world_size())]
+        for rank, of_member in zip(members, gathered, strict=True):
+            of_ranks[rank] = of_member
+        result = _simulated(of_ranks)
+        latest = max(one.aligned for one in of_ranks)
+        answer = [(Result(result.clocks, result.unfinished), latest)]
         dist.broadcast_object_list(answer, group=group, group_src=0)
-    result, NOTES.aligned = answer[0]
-    return whole or result
+    NOTES.aligned = latest
+    return result
+
+
+def _simulated(of_ranks: Sequence[_Noted]) -> Result:
+    """The result of what all ranks have noted; without a network, their clocks stand still."""
+    programs = [one.events for one in of_ranks]
+    clocks = [one.start for one in of_ranks]
+    if NOTES.network is not None:
+        return simulate(programs, NOTES.network, clocks, [one.unfinished for one in of_ranks])
+    if any(programs):
+        raise RuntimeError("notes.use(network) has to be called before what is simulated.")
+    return Result(clocks, [list(one.unfinished) for one in of_ranks])
