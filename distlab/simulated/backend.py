@@ -27,7 +27,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Future, Tensor
+from torch import Tensor
+from torch.futures import Future
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
@@ -38,7 +39,7 @@ from distlab.simulated.notes import NOTES, Program
 NAME = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
-Sizes = tuple[int, ...]
+Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.Collective
 
 
 def register() -> None:
@@ -54,7 +55,7 @@ class Work(dist.Work):
     """An operation of gloo; waiting for it is noted, too.
 
     Args:
-        work: gloo's.
+        work: the Work of gloo, which does it.
         op: its number in the notes.
         note_source: for a receive from any rank, notes it once the sender is known, and returns the
             number.
@@ -65,13 +66,16 @@ class Work(dist.Work):
 
     def __init__(
         self,
-        work: Any,
+        work: dist.Work,
         op: int,
         note_source: Callable[[int], int] | None = None,
         kept_by: Group | None = None,
     ):
         super().__init__()
-        self._work, self.op, self._noted, self._note_source = work, op, False, note_source
+        self._work = work
+        self.op = op
+        self._noted = False
+        self._note_source = note_source
         self._kept_by = kept_by
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -89,7 +93,7 @@ class Work(dist.Work):
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
 
-    def get_future(self) -> Future:
+    def get_future(self) -> Future[Any]:
         return FUTURES.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
@@ -102,22 +106,26 @@ class Work(dist.Work):
         self.wait()
 
     def _source_rank(self) -> int:
-        return private.sender_of(self._work)
+        sender = private.sender_of(self._work)
+        if sender is None:
+            raise RuntimeError("gloo does not know yet from which rank this message is")
+        return sender
 
 
 class Futures:
-    """Notes waits for torch's Futures, which are made in C++, and their callbacks; rank/hooks.py
-    calls it.
+    """Notes waits for torch's Futures, which are made in C++, and what their callbacks do.
+
+    rank/hooks.py calls it.
     """
 
     def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[Future, Work | Program] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._sources: weakref.WeakKeyDictionary[Future[Any], Work | Program]
+        self._sources = weakref.WeakKeyDictionary()
 
-    def add(self, future: Future, source: Work | Program) -> Future:
-        """The Future, noted as the end of `source`; a backward pass that takes it, as DDP's does,
-        ends with it.
+    def add(self, future: Future[Any], source: Work | Program) -> Future[Any]:
+        """The Future, noted as the end of `source`.
+
+        If a backward pass is under way, as where DDP takes the Future, it ends with it.
         """
         self._sources[future] = source
         if NOTES.here is NOTES.program:
@@ -126,23 +134,24 @@ class Futures:
                 private.at_end_of_backward(source.note_end)
         return future
 
-    def has_waited(self, future: Future) -> None:
+    def has_waited(self, future: Future[Any]) -> None:
         """Note that the program has waited for this Future."""
         if future in self._sources:
             self._sources[future].note_end()
 
     def then(
-        self, future: Future, callback: Callable[[Any], Any], then: Callable[..., Future]
-    ) -> Future:
-        """Like torch's own `then`, with a note that the callback follows the operation of the
-        Future.
-        """
+        self,
+        future: Future[Any],
+        callback: Callable[[Any], Any],
+        then: Callable[..., Future[Any]],
+    ) -> Future[Any]:
+        """Call torch's own `then`, and note that the callback follows the Future's operation."""
         if future not in self._sources:
             return then(future, callback)
         program = NOTES.then(self._sources[future].op)
 
-        def called(future: Future) -> Any:
-            with NOTES.inside(program):
+        def called(future: Future[Any]) -> Any:
+            with NOTES.recording_into(program):
                 return callback(future)
 
         return self.add(then(future, called), program)
@@ -161,10 +170,13 @@ class Group(dist.ProcessGroup):
     OVER_GLOO = True
 
     def __init__(self, options: Any, _: Any):
-        rank, size, self.timeout = options.group_rank, options.group_size, options.timeout
-        super().__init__(rank, size)
+        rank = options.group_rank
+        size = options.group_size
+        self.timeout = options.timeout
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's types have one of two ways
         self._gloo = private.gloo_group(options.store, rank, size, self.timeout)
-        self._members, self._count = tuple(options.global_ranks_in_group) or tuple(range(size)), 0
+        self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
+        self._count = 0  # of its collectives
         self._name = ""
         # Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds
         # the Work, and would wait forever for one whose part in Python is gone. There is no limit:
@@ -184,9 +196,10 @@ class Group(dist.ProcessGroup):
 
     group_name = property(getGroupName)
 
-    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
-        """Itself: since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in
-        one piece.
+    def _get_backend(self, device: torch.device) -> Any:
+        """Itself, as the group has no backend apart from it.
+
+        Since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece.
         """
         return self
 
@@ -211,23 +224,25 @@ class Group(dist.ProcessGroup):
         return Work(self._of_gloo(name, tensors, peer, tag), op)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """From the rank that sends first in real time; in virtual time, another rank may have been
-        first.
-        """
-        work = self._of_gloo("recv_anysource", tensors, tag)
-        return Work(work, 0, lambda src: self._note_message(False, src, tensors, tag))
+        """From the rank that really sends first; in virtual time another may have been first."""
+
+        def note_source(src: int) -> int:
+            return self._note_message(False, src, tensors, tag)
+
+        return Work(self._of_gloo("recv_anysource", tensors, tag), 0, note_source)
 
     def begin(self, method: str, args: tuple[Any, ...], name: str, sent: Sizes) -> Work:
         """A collective: gloo's own, with a note."""
         work = self._of_gloo(method, *args)
         self._count += 1
-        op, root = next(NOTES.numbers), getattr(args[-1], "rootRank", None)
+        op = next(NOTES.numbers)
+        root = getattr(args[-1], "rootRank", None)  # the last argument is the options
         NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
         if sum(sent) > SMALL_BYTES:
             return Work(work, op)
-        work = Work(work, op, kept_by=self)
-        self._small.add(work)
-        return work
+        kept = Work(work, op, kept_by=self)
+        self._small.add(kept)
+        return kept
 
     def let_go(self, work: Work) -> None:
         """Keep a Work no longer than C++ may read its result: it was waited for."""
@@ -235,14 +250,14 @@ class Group(dist.ProcessGroup):
         self._waited.append(work)
 
     def _of_gloo(self, method: str, *args: Any) -> Any:
-        """Call the gloo group's own method: wrappers of ProcessGroup's methods see the call of this
-        group instead.
-        """
-        return inspect.unwrap(getattr(dist.ProcessGroup, method))(self._gloo, *args)
+        """Call the gloo group's own method, without wrappers: these see the call of this group."""
+        own = inspect.unwrap(getattr(dist.ProcessGroup, method))
+        return own(self._gloo, *args)
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
         op = next(NOTES.numbers)
-        NOTES.add(PointToPoint(op, sends, self._members[peer], _bytes(tensors), (self._name, tag)))
+        channel = (self._name, tag)
+        NOTES.add(PointToPoint(op, sends, self._members[peer], _bytes(tensors), channel))
         return op
 
 
@@ -258,7 +273,9 @@ def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable
 
 def _of_argument(place: int, n: int, *args: Any) -> Sizes:
     """All bytes of one argument, a tensor or a list of tensors."""
-    return (_bytes([args[place]] if isinstance(args[place], Tensor) else args[place]),)
+    given = args[place]
+    tensors = [given] if isinstance(given, Tensor) else given
+    return (_bytes(tensors),)
 
 
 def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> Sizes:
@@ -269,12 +286,15 @@ def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> Sizes:
 def _of_splits(
     n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any
 ) -> Sizes:
-    return (
-        tuple(rows * given[:1].nbytes for rows in to_send) if to_send else (given.nbytes // n,) * n
-    )
+    """For each member the bytes of its rows; where no numbers of rows are given, equal shares."""
+    if not to_send:
+        return (given.nbytes // n,) * n
+    bytes_of_row = given[:1].nbytes
+    return tuple(rows * bytes_of_row for rows in to_send)
 
 
 def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
+    """For each member the bytes of its tensor."""
     return tuple(tensor.nbytes for tensor in inputs)
 
 
@@ -282,7 +302,8 @@ def _bytes(tensors: list[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-_FIRST, _SECOND = functools.partial(_of_argument, 0), functools.partial(_of_argument, 1)
+_FIRST = functools.partial(_of_argument, 0)
+_SECOND = functools.partial(_of_argument, 1)
 # collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before
 # torch 2.13, and since
 METHODS: Sequence[tuple[str, Callable[..., Sizes], Sequence[str]]] = (
