@@ -1,6 +1,6 @@
 # Everything a user types. `make` alone prints the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup lab check-parts test matrix fuzz lint notebooks figs bench colab class site clean
+.PHONY: help setup lab quick check-parts test matrix fuzz lint coverage notebooks figs bench colab class site clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -11,6 +11,7 @@ MATRIX ?= 3.10:2.13.0 3.11:2.13.0 3.12:2.15.0 3.13:2.14.1
 NBVAL ?= $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb)
 LOAD ?=
 NB ?=
+COVER ?= tests/unit tests/cluster/notebook/test_run.py
 BENCHARGS ?=
 
 # `make matrix` makes other environments, each with its own torch
@@ -26,10 +27,12 @@ PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(ENV_PYTHON) -m pip install -
 
 help:
 	@echo "make lab        set up, check this machine, open JupyterLab on the course"
+	@echo "make quick      set up, then lint, types and unit tests in a minute: before each commit"
 	@echo "make test       set up, run every test and compare every notebook's output   (PARTS=\"unit nbval\" for some)"
 	@echo "make matrix     the same in environments of other versions  (MATRIX=\"$(MATRIX)\")"
 	@echo "make fuzz       random small programs: do proof and simulator agree?            (SECONDS=60; without, until Ctrl-C)"
 	@echo "make lint       check the code's style, and that imports go one way"
+	@echo "make coverage   which lines tests run, on ranks too                          (COVER=tests/cluster/notebook)"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
 	@echo "make bench      measure distlab beside its peers                             (BENCHARGS=--write: into the README)"
@@ -112,6 +115,11 @@ check-parts:
 	@[ -z "$(UNKNOWN)" ] || { \
 	  echo 'PARTS must be among lint unit cluster nbval notebooks browser network, got "$(UNKNOWN)". Try: make test PARTS="unit"' >&2; exit 2; }
 
+# What breaks most often, in about a minute on two cores: lint on one of them, the unit tests on the other, which
+# pytest-xdist could not make faster. Not those of predictions, which import half of torch: the part predict has them.
+quick:
+	@$(MAKE) --no-print-directory test PARTS="lint unit"
+
 test: check-parts setup
 	@rm -rf .tests && mkdir .tests
 	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
@@ -120,7 +128,7 @@ test: check-parts setup
 	   read -r code seconds < .tests/$$part.result; \
 	   if [ "$$code" = 0 ]; then printf '%-17s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \
 	     status=1; printf '%-17s FAILED %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; \
-	     grep -E '^(FAILED|ERROR|E  ) ' .tests/$$part | head -n 40 | sed 's/^/    /'; fi; \
+	     grep -E '^(FAILED|ERROR|E  ) |: error: ' .tests/$$part | head -n 40 | sed 's/^/    /'; fi; \
 	 done; exit $$status
 
 .tests/%:
@@ -150,6 +158,12 @@ fuzz: setup
 lint: setup
 	@$(part-lint)
 
+# Without tests.warm_process: of a process that it forks, the lines would count for the one that forks.
+coverage: setup
+	@rm -rf .coverage && mkdir .coverage
+	@$(ENV_PYTHON) -m coverage run -m pytest --color=no -q -p tests.covered_ranks $(COVER)
+	@$(ENV_PYTHON) -m coverage combine -q && $(ENV_PYTHON) -m coverage report
+
 notebooks: setup
 	@$(ENV_PYTHON) tools/notebooks.py $(NB)
 
@@ -171,5 +185,5 @@ site: setup
 	@rm -rf dist/site && $(ENV_PYTHON) -m sphinx -W --keep-going -q -c docs . dist/site && echo "dist/site/index.html"
 
 clean:
-	rm -rf .venv .matrix .tests dist build distlab.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .matrix .tests dist build distlab.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
