@@ -16,8 +16,10 @@ dist.all_reduce(x)
 print(f"the sum is {x.item():g}")"""
 # JupyterLab keeps a box, and the focus in it, for half a second after its line was sent
 READY = """prompt => {
-  const box = [...document.querySelectorAll(".jp-Stdin")].at(-1), input = box?.querySelector("input");
-  return input === document.activeElement && !input.value && box.innerText.trim().startsWith(prompt);
+  const box = [...document.querySelectorAll(".jp-Stdin")].at(-1);
+  const input = box?.querySelector("input");
+  const isReady = input === document.activeElement && !input.value;
+  return isReady && box.innerText.trim().startsWith(prompt);
 }"""
 
 pytestmark = pytest.mark.timeout(600)

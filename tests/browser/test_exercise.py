@@ -14,8 +14,16 @@ from .test_lab import STATE, foreign, open_notebook
 
 CELLS = {
     "start": "import distlab\ncluster = distlab.Cluster(4)\ncluster.push({'kept': 7})",
-    "wrong": "def scale_by_rank(tensor):\n    tensor + rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
-    "right": "def scale_by_rank(tensor):\n    tensor *= rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
+    "wrong": (
+        "def scale_by_rank(tensor):\n"
+        "    tensor + rank\n\n"
+        "distlab.check('scale_by_rank', scale_by_rank)"
+    ),
+    "right": (
+        "def scale_by_rank(tensor):\n"
+        "    tensor *= rank\n\n"
+        "distlab.check('scale_by_rank', scale_by_rank)"
+    ),
     "loops": "%%px\nif rank == 3:\n    while True:\n        pass\ndist.barrier()",
     "next": "%%px\nt = torch.tensor([rank])\ndist.all_reduce(t)\nprint(t.item(), kept)",
 }

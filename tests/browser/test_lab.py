@@ -40,8 +40,9 @@ def run_all(page):
         f"""() => {{ const state = ({STATE})();
           const failed = cell => cell.outputs.some(output => output.output_type === "error")
             && !cell.metadata.tags?.includes("raises-exception");
+          const counted = cell => cell.execution_count !== null;
           return state?.kernel === "idle"
-            && (state.cells.some(failed) || state.cells.every(cell => cell.execution_count !== null)); }}""",
+            && (state.cells.some(failed) || state.cells.every(counted)); }}""",
         timeout=RUN_SECONDS * 1000,
     )
     return page.evaluate(STATE)["cells"]

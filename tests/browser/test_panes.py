@@ -8,16 +8,30 @@ from nbformat.v4 import new_code_cell
 from .test_lab import open_notebook, run_all
 
 CELLS = {
-    "start": "import sys\nimport distlab\nfrom distlab_course import figures\ncluster = distlab.Cluster(4)",
-    "deadlock": "%%px\nright, left = (rank + 1) % world_size, (rank - 1) % world_size\ntheirs = torch.zeros(1)\n"
-    "dist.recv(theirs, src=left)\ndist.send(torch.ones(1) * rank, dst=right)",
+    "start": (
+        "import sys\n"
+        "import distlab\n"
+        "from distlab_course import figures\n"
+        "cluster = distlab.Cluster(4)"
+    ),
+    "deadlock": (
+        "%%px\n"
+        "right, left = (rank + 1) % world_size, (rank - 1) % world_size\n"
+        "theirs = torch.zeros(1)\n"
+        "dist.recv(theirs, src=left)\n"
+        "dist.send(torch.ones(1) * rank, dst=right)"
+    ),
     "picture": "figures.who_waits(sys.last_value)",
     "mismatch": "%%px --check\ndist.all_reduce(torch.ones(1 + rank))",
     "argument": "cluster.run(lambda rank, n: rank, ranks=[7])",
     "left": "%%px\nimport warnings\ndist.isend(torch.ones(1), dst=(rank + 1) % 4)\n"
     "if rank == 0:\n    warnings.warn('a warning that is longer than a pane is wide')",
     "forgotten": "import torch\nimport torch.distributed as dist\ndist.all_reduce(torch.ones(1))",
-    "verdict": "def scale_by_rank(tensor):\n    tensor + rank\n\ndistlab.check('scale_by_rank', scale_by_rank)",
+    "verdict": (
+        "def scale_by_rank(tensor):\n"
+        "    tensor + rank\n\n"
+        "distlab.check('scale_by_rank', scale_by_rank)"
+    ),
 }
 THEMES = "JupyterLab Light", "JupyterLab Dark"
 
@@ -25,19 +39,28 @@ THEMES = "JupyterLab Light", "JupyterLab Dark"
 # wider than its pane, and text with too little contrast.
 FAULTS = """() => {
   const faults = [];
-  const lines = range => new Set([...range.getClientRects()].filter(r => r.width > 1).map(r => Math.round(r.top))).size;
+  const lines = range => {
+    const rows = [...range.getClientRects()].filter(r => r.width > 1);
+    return new Set(rows.map(r => Math.round(r.top))).size;
+  };
   const parts = color => color.match(/[\\d.]+/g).map(Number);
-  const over = ([r, g, b, a = 1], below) => [r, g, b].map((part, at) => part * a + below[at] * (1 - a));
+  const over = ([r, g, b, a = 1], below) =>
+    [r, g, b].map((part, at) => part * a + below[at] * (1 - a));
   const page = node => {
     const layers = [];
-    for (let at = node; at; at = at.parentElement) layers.unshift(parts(getComputedStyle(at).backgroundColor));
+    for (let at = node; at; at = at.parentElement) {
+      layers.unshift(parts(getComputedStyle(at).backgroundColor));
+    }
     return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
   };
   const luminance = color => color.map(part => part / 255)
     .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
     .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  for (const output of document.querySelectorAll(".jp-Notebook .jp-OutputArea-output.jp-RenderedHTML")) {
-    if (output.scrollWidth > output.clientWidth + 1) faults.push("wider: " + output.innerText.slice(0, 60));
+  const outputs = ".jp-Notebook .jp-OutputArea-output.jp-RenderedHTML";
+  for (const output of document.querySelectorAll(outputs)) {
+    if (output.scrollWidth > output.clientWidth + 1) {
+      faults.push("wider: " + output.innerText.slice(0, 60));
+    }
     for (const kept of output.querySelectorAll("span[style*=nowrap]")) {
       if (lines(kept) > 1) faults.push("torn: " + kept.innerText);
     }
@@ -50,16 +73,25 @@ FAULTS = """() => {
         range.setEnd(text, index + word.length);
         if (lines(range) > 1) faults.push("cut: " + word);
       }
-      const below = page(text.parentElement), ink = over(parts(getComputedStyle(text.parentElement).color), below);
-      const [dark, light] = [luminance(below), luminance(ink)].map(one => one + 0.05).sort((a, b) => a - b);
-      if (light / dark < 4.5) faults.push(`contrast ${(light / dark).toFixed(2)}: ${text.data.slice(0, 40)}`);
+      const below = page(text.parentElement);
+      const ink = over(parts(getComputedStyle(text.parentElement).color), below);
+      const both = [luminance(below), luminance(ink)].map(one => one + 0.05);
+      const contrast = Math.max(...both) / Math.min(...both);
+      if (contrast < 4.5) {
+        faults.push(`contrast ${contrast.toFixed(2)}: ${text.data.slice(0, 40)}`);
+      }
     }
   }
   return faults;
 }"""
-PICTURES = "() => [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')].map(image => image.alt)"
-ERRORS = """() => [...document.querySelectorAll('.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]')]
-  .map(shown => shown.innerText.trim())"""
+PICTURES = (
+    "() => [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]"
+    ".map(image => image.alt)"
+)
+ERRORS = """() => {
+  const stderr = '.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]';
+  return [...document.querySelectorAll(stderr)].map(shown => shown.innerText.trim());
+}"""
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -58,7 +58,10 @@ def test_ranks_on_two_nodes(slurm, no_job_left):
 
 def test_inside_of_an_allocation_its_nodes_are_used(slurm, no_job_left, tmp_path):
     """A script that sbatch runs starts a cluster on the nodes that it was given."""
-    code = "import distlab; c = distlab.Cluster(4, engines='slurm'); print(c.run(lambda r, n: r)); print(c); c.stop()"
+    code = (
+        "import distlab; c = distlab.Cluster(4, engines='slurm'); "
+        "print(c.run(lambda r, n: r)); print(c); c.stop()"
+    )
     program = f"--wrap={shlex.join([sys.executable, '-c', code])}"
     batch("-N2", "--cpus-per-task=2", f"--output={tmp_path}/out", program)
     assert (tmp_path / "out").read_text().startswith("[0, 1, 2, 3]\nCluster(4) on nodeA and nodeB")
@@ -182,5 +185,6 @@ def test_without_slurm(monkeypatch):
     """The programs are missed at once."""
     monkeypatch.setenv("PATH", "/nowhere")
     assert str(refused(distlab.Cluster, 2, engines="slurm")).startswith(
-        "engines must be a launcher whose programs are installed here, got 'slurm'. srun was not found"
+        "engines must be a launcher whose programs are installed here, got 'slurm'. "
+        "srun was not found"
     )

@@ -256,7 +256,10 @@ def test_arguments_that_break_a_rule(n, options, words):
 
 def test_nothing_is_left_of_a_notebook_that_was_killed(ssh_hosts):
     """Not here, and not on the hosts."""
-    program = "import distlab; c = distlab.Cluster(hosts={'nodeA': 1, 'nodeB': 1}); print('up', flush=True); input()"
+    program = (
+        "import distlab; c = distlab.Cluster(hosts={'nodeA': 1, 'nodeB': 1}); "
+        "print('up', flush=True); input()"
+    )
     notebook = python_that_goes_on(program)
     assert notebook.stdout.readline() == "up\n"
     assert servers(ssh_hosts)

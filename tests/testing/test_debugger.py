@@ -158,7 +158,15 @@ def run(kernel):
     return run
 
 
-STOP = "%%px\nx = rank + 1\nif rank == 1:\n    breakpoint()\nt = torch.ones(1)\ndist.all_reduce(t)\nprint(int(t) + x)"
+STOP = (
+    "%%px\n"
+    "x = rank + 1\n"
+    "if rank == 1:\n"
+    "    breakpoint()\n"
+    "t = torch.ones(1)\n"
+    "dist.all_reduce(t)\n"
+    "print(int(t) + x)"
+)
 
 
 def test_a_cell_stops_and_goes_on(run):

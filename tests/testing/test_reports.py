@@ -239,9 +239,23 @@ ENDS = {
     "error": ["test_without_mark"],
 }
 SAYS = {
-    "test_values": ["rank 2: ", "'a': [1, 2, 0]", "rank = 2", "rank 0: rank 0 was", "rank 2: rank 2 was"],
-    "test_raises": ["rank 1: ValueError: only here", ">           raise", "rank 0 calls all_reduce, rank 1"],
-    "test_deadlock": ["DeadlockError: 2 of 2 ranks wait for each other", "recv(src=1)", "dist.recv(torch.ones(1)"],
+    "test_values": [
+        "rank 2: ",
+        "'a': [1, 2, 0]",
+        "rank = 2",
+        "rank 0: rank 0 was",
+        "rank 2: rank 2 was",
+    ],
+    "test_raises": [
+        "rank 1: ValueError: only here",
+        ">           raise",
+        "rank 0 calls all_reduce, rank 1",
+    ],
+    "test_deadlock": [
+        "DeadlockError: 2 of 2 ranks wait for each other",
+        "recv(src=1)",
+        "dist.recv(torch.ones(1)",
+    ],
     "test_dies": ["RankDied: rank 1 ended with exit status 3"],
     "test_too_long": ["RankTimeout: rank 1 did not come back within 1 s", "while rank:"],
     "test_mismatch": [

@@ -72,7 +72,10 @@ def test_bad_ranks_are_refused():
             0,
             True,
             1,
-            "There is no GPU here, and nccl only moves data that is on GPUs. Call Cluster(1) for gloo.",
+            (
+                "There is no GPU here, and nccl only moves data that is on GPUs. "
+                "Call Cluster(1) for gloo."
+            ),
         ),
         (
             3,

@@ -251,7 +251,10 @@ def test_ranks_compute_with_the_cores_that_they_have(host):
 def test_a_process_that_may_run_on_one_core_counts_one():
     """As under taskset, or a job of Slurm."""
     core = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{core}]); from distlab import machine; print(machine.cores())"
+    code = (
+        f"import os; os.sched_setaffinity(0, [{core}]); from distlab import machine; "
+        "print(machine.cores())"
+    )
     environment = {name: value for name, value in os.environ.items() if name != machine.CORES}
     assert (
         subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "1\n"

@@ -22,10 +22,12 @@ from tests.processes import python
 from tests.refused import raised
 from tests.tool import ROOT
 
-PASSED = """\
-ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks.
-4 MiB on a simulated network (5 µs, 12.5 GB/s): yours {}, ours 533 µs, the simulated library's 533 µs.
-The target, less than 600 µs, is {}."""
+PASSED = (
+    "ring_all_reduce: passed. 20 cases with 1, 2, 3 and 4 ranks.\n"
+    "4 MiB on a simulated network (5 µs, 12.5 GB/s): "
+    "yours {}, ours 533 µs, the simulated library's 533 µs.\n"
+    "The target, less than 600 µs, is {}."
+)
 
 
 pytestmark = pytest.mark.usefixtures("progress_file")
@@ -298,6 +300,9 @@ def test_a_check_needs_a_cluster_that_is_large_enough():
     """The error says how to make one; a cluster that is too small stays."""
     with distlab.Cluster(2) as small:
         error = raised(distlab.ArgumentError, distlab.check, "ring_all_reduce", ring)
-        words = "cluster must be of 4 ranks or more for this exercise, got 2. Call distlab.Cluster(4), and check again."
+        words = (
+            "cluster must be of 4 ranks or more for this exercise, got 2. "
+            "Call distlab.Cluster(4), and check again."
+        )
         assert str(error) == words
         assert small.run(lambda rank, n: n) == [2, 2]

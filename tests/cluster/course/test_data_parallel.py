@@ -117,7 +117,8 @@ dist.init_process_group("gloo")
 images, labels = data.load().train.batch(slice(dist.get_rank(), 100, 2))
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 algorithms.ALL_REDUCE["best"](model[1].weight.data)
-average, optimizer = data_parallel.OverlappedAverage(model), torch.optim.SGD(model.parameters(), lr=0.1)
+average = data_parallel.OverlappedAverage(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 losses = []
 for step in range(20):
     optimizer.zero_grad()
@@ -127,7 +128,8 @@ for step in range(20):
     optimizer.step()
 checkpoints.save(sys.argv[1], model, step=step)
 learned, step = bool(losses[-1] < losses[0] / 2), checkpoints.load(sys.argv[1], model)["step"]
-sys.stdout.write(f"learned: {learned} {step}\\n")  # print writes in pieces, which two processes may mix
+# print writes in pieces, which two processes may mix
+sys.stdout.write(f"learned: {learned} {step}\\n")
 dist.destroy_process_group()
 """
 

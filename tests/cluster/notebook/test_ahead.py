@@ -78,7 +78,10 @@ CHANGES = {
 def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
     """What was kept has other surroundings or is dead: it ends, and the cluster is as any other."""
     kernel.run(
-        "import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()"
+        "import distlab\n"
+        "from distlab.notebook import ahead\n"
+        "cluster = distlab.Cluster(2)\n"
+        "cluster.stop()"
     )
     (server,) = servers(kernel)
     assert kernel.text(change.format(server=server)) == "2 ranks are ready (gloo)."
@@ -91,7 +94,10 @@ def test_a_cluster_after_a_stop_starts_its_own_where_it_must(kernel, change):
 def test_kept_processes_end_when_nobody_comes(kernel):
     """After the same idle time as those that were started ahead."""
     kernel.run(
-        "import distlab\nfrom distlab.notebook import ahead\nahead.IDLE_SECONDS = 0.0\ncluster = distlab.Cluster(2)"
+        "import distlab\n"
+        "from distlab.notebook import ahead\n"
+        "ahead.IDLE_SECONDS = 0.0\n"
+        "cluster = distlab.Cluster(2)"
     )
     kernel.run("cluster.stop()\nahead.BEGUN[0].join()")
     assert processes_of(f"{kernel.pid}-") == []
@@ -101,10 +107,17 @@ def test_kept_processes_end_when_nobody_comes(kernel):
 def test_a_forked_process_leaves_them_to_the_notebook(kernel):
     """They belong to the process that started them: a cluster in another one starts its own."""
     kernel.run(
-        "import os, distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)\ncluster.stop()"
+        "import os, distlab\n"
+        "from distlab.notebook import ahead\n"
+        "cluster = distlab.Cluster(2)\n"
+        "cluster.stop()"
     )
     (server,) = servers(kernel)
-    forks = "child = os.fork()\nif not child:\n    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
+    forks = (
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
+    )
     assert (
         kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip()
         == "7"

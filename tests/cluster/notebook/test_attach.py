@@ -77,7 +77,8 @@ def test_what_cannot_be_attached():
     """A profile, a file or a cluster that is not there; at once."""
     words = str(raised(distlab.ClusterError, distlab.Cluster.attach, "nobodys"))
     assert words.startswith(
-        "No ipyparallel cluster runs in profile 'nobodys', and no file has this path. Start one with "
+        "No ipyparallel cluster runs in profile 'nobodys', and no file has this path. "
+        "Start one with "
     )
 
 

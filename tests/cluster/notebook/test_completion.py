@@ -120,12 +120,22 @@ def test_px_has_help(notebook, asked):
 
 ADVISED = {
     "%%px\ninput('name: ')": "Ranks have no keyboard: call input() in a cell without %%px",
-    "cluster.run(lambda: 3)": "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two",
-    "cluster.run(lambda a, b, c: 3)": "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first",
-    "%%px\nopen('/dev/full', 'w').write('x' * 10**6)": "A file system is full: /dev/shm, if a DataLoader has workers",
-    "def of_notebook(rank, n):\n    return cluster.n\n\ncluster.run(of_notebook)": "(TypeError: a Cluster stays in the "
-    "notebook; a rank has `rank` and `world_size`). It uses cluster, which is the notebook's.",
-    "import threading\nmy_lock = threading.Lock()\ncluster.run(lambda rank, n: my_lock)": "It uses my_lock, which is",
+    "cluster.run(lambda: 3)": (
+        "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two"
+    ),
+    "cluster.run(lambda a, b, c: 3)": (
+        "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first"
+    ),
+    (
+        "%%px\nopen('/dev/full', 'w').write('x' * 10**6)"
+    ): "A file system is full: /dev/shm, if a DataLoader has workers",
+    ("def of_notebook(rank, n):\n    return cluster.n\n\ncluster.run(of_notebook)"): (
+        "(TypeError: a Cluster stays in the notebook; a rank has `rank` and `world_size`). "
+        "It uses cluster, which is the notebook's."
+    ),
+    (
+        "import threading\nmy_lock = threading.Lock()\ncluster.run(lambda rank, n: my_lock)"
+    ): "It uses my_lock, which is",
 }
 
 
@@ -140,7 +150,10 @@ def test_a_mistake_in_the_learners_own_call_has_none(notebook):
     assert "cluster.run(fn, *args) calls" not in notebook.text(source)
 
 
-HINT = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
+HINT = (
+    "torch.distributed works on the ranks, and this cell ran in the notebook: "
+    "begin the cell with %%px."
+)
 FORGOTTEN = [
     "dist.all_reduce(torch.ones(1))",
     "dist.get_rank()",
@@ -162,7 +175,8 @@ def test_a_forgotten_px_is_recognised_in_what_torch_raises(notebook, call):
     words and the hint.
     """
     notebook.run(
-        "import torch, torch.distributed as dist, torch.distributed._functional_collectives\nstep = None"
+        "import torch, torch.distributed as dist, torch.distributed._functional_collectives\n"
+        "step = None"
     )
     error, more = notebook.run(f"def step():\n    {call}\n\nstep()")
     shown = "\n".join(error["traceback"])
@@ -205,7 +219,14 @@ def test_a_forgotten_px_without_a_cluster(nothing_left, first):
 
 def test_a_figure_that_a_rank_draws_has_its_rank(notebook):
     """Above each image stands whose it is."""
-    source = "%%px\nimport matplotlib.pyplot as plt\nplt.plot([0, rank])\nNone\n%matplotlib inline\nplt.show()"
+    source = (
+        "%%px\n"
+        "import matplotlib.pyplot as plt\n"
+        "plt.plot([0, rank])\n"
+        "None\n"
+        "%matplotlib inline\n"
+        "plt.show()"
+    )
     shown = notebook.run(source)
     assert [one["data"]["text/plain"].split(":")[0] for one in shown] == [
         "rank 0",

@@ -60,8 +60,8 @@ def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
         f"rank 1 was {KILLED}.\n"
         "What the other ranks did last:\n"
         f"  ranks 0 and 2  barrier()  conftest.py:{line} in dies  dist.barrier()\n"
-        "The next cell starts a new one in its place, without its variables, and rebuilds the process group. "
-        "Ranks 0 and 2 keep theirs."
+        "The next cell starts a new one in its place, without its variables, and rebuilds the "
+        "process group. Ranks 0 and 2 keep theirs."
     )
     assert error.failures[0].rank == 1
     after = usable.run(pid_on_rank)
@@ -109,7 +109,10 @@ def test_a_death_is_reported_though_other_ranks_sleep(usable):
 
 def aborts_in_cpp(rank, world_size):
     if rank == 1:
-        ended = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+        ended = (
+            "terminate called after throwing an instance of 'std::bad_alloc'\n"
+            "  what():  std::bad_alloc\n"
+        )
         os.write(2, ended.encode())
         os.abort()
     dist.barrier()
@@ -202,5 +205,6 @@ def test_the_death_of_the_forking_process_in_a_cell_ends_the_cell(usable):
 
     assert str(raised(distlab.RankDied, usable.run, kills_parent, timeout=20)) == (
         f"ranks 0-2 ended with the process that forks the ranks, which was {KILLED}.\n"
-        "The next cell starts new ones in their places, without their variables, and rebuilds the process group."
+        "The next cell starts new ones in their places, without their variables, "
+        "and rebuilds the process group."
     )

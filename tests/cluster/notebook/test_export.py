@@ -5,7 +5,14 @@ import os
 from tests.processes import TORCHRUN, python
 
 CELLS = [
-    "%%px\ntext = '''one\n  two'''\nprint(rank, text.split())\nx = torch.ones(2) * (rank + 1)\ndist.all_reduce(x)",
+    (
+        "%%px\n"
+        "text = '''one\n"
+        "  two'''\n"
+        "print(rank, text.split())\n"
+        "x = torch.ones(2) * (rank + 1)\n"
+        "dist.all_reduce(x)"
+    ),
     "cluster.push({'steps': 3})",
     "%%px --targets 1\nprint(rank, x.sum(), [i * steps for i in range(2)], '''a\n b'''.split())",
     "%%px\nprint('before it fails')\nif rank == 1:\n    1 / 0",
@@ -27,7 +34,10 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
     path = folder / "cells.py"
     notebook.run(f"import os\nos.chdir({str(folder)!r})")
     last = notebook.run(
-        "%%px --export cells.py\nt = torch.tensor(rank)\ndist.all_reduce(t)\nprint(rank, 'sum', t.item())"
+        "%%px --export cells.py\n"
+        "t = torch.tensor(rank)\n"
+        "dist.all_reduce(t)\n"
+        "print(rank, 'sum', t.item())"
     )
     assert last[-1]["data"]["text/plain"].splitlines() == [
         "cells.py: 4 cells",

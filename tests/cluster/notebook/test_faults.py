@@ -146,7 +146,10 @@ def test_what_cannot_be_pickled_is_refused(usable):
     )
 
 
-RANKS = "ranks must be a list of different ranks from 0 to 3, got {}. Leave ranks out to mean all of them."
+RANKS = (
+    "ranks must be a list of different ranks from 0 to 3, got {}. "
+    "Leave ranks out to mean all of them."
+)
 CALL = "Call cluster.run(fn, *args) with the function itself."
 REFUSED = [
     (TypeError, f"fn must be callable, got 3. {CALL}", lambda c: c.run(3)),

@@ -126,11 +126,13 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         error
     )
     assert (
-        f"   test_life.py:{line} in deadlock   dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
-        in str(error)
-    )
+        f"   test_life.py:{line} in deadlock   "
+        "dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821\n"
+    ) in str(error)
     assert str(error).endswith(
-        "\nRank 2 finished.\nThe process group is rebuilt and variables are kept: change the cell and run it again."
+        "\nRank 2 finished.\n"
+        "The process group is rebuilt and variables are kept: "
+        "change the cell and run it again."
     )
 
 
@@ -156,7 +158,10 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
     """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side;
     nothing is left.
     """
-    seen = "{m.split('.')[0] for m in sys.modules} & {'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
+    seen = (
+        "{m.split('.')[0] for m in sys.modules} & "
+        "{'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
+    )
     loaded = "lambda rank, n: [m for m in __import__('sys').modules if m.startswith(NOT_ON_A_RANK)]"
     folders = tuple(f"distlab.{folder}" for folder in ("notebook", "measure", "plotting"))
     names = ("matplotlib", "sklearn", "pandas", "pooch", "ipyparallel.cluster", *folders)
@@ -175,7 +180,10 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
     """After SIGKILL of the process that made the cluster, every process and file of it is gone, a
     rank's child too.
     """
-    child = "cluster.run(lambda rank, n: __import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
+    child = (
+        "cluster.run(lambda rank, n: "
+        "__import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
+    )
     process = run_script(f"print({child}, flush=True); sys.stdin.read()", engines)
     tag, folder = process.stdout.readline().split()
     process.stdout.readline()  # the child is there
@@ -188,7 +196,10 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
 
 
 def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
-    kill = "from distlab.launch import reaper; import os; reaper.end = lambda *_: os.kill(os.getpid(), 9)"
+    kill = (
+        "from distlab.launch import reaper; import os; "
+        "reaper.end = lambda *_: os.kill(os.getpid(), 9)"
+    )
     process = run_script(f"{kill}; cluster.stop()")
     tag, folder = process.stdout.readline().split()
     assert process.wait() == -9
@@ -245,8 +256,8 @@ def test_a_system_that_refuses_another_process(monkeypatch, tmp_path):
         full.touch()
         error = raised(distlab.ClusterError, cluster.heal)
         assert str(error) == (
-            "New processes did not start: a process could not be forked ([Errno 11] Resource temporarily unavailable). "
-            f"{END_SOME_PROCESSES} Then call cluster.restart()."
+            "New processes did not start: a process could not be forked ([Errno 11] Resource "
+            f"temporarily unavailable). {END_SOME_PROCESSES} Then call cluster.restart()."
         )
         full.unlink()
         cluster.heal()

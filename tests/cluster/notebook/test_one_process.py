@@ -8,13 +8,15 @@ from tests.cluster.conftest import Notebook
 
 JOIN = "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:29511"
 ONE_PROCESS = (
-    "ClusterError: This kernel is one process, and init_process_group(world_size=2) would wait here for 1 more. "
-    "Cluster(2) and %%px have the group already: begin the cell with %%px, and leave init_process_group out."
+    "ClusterError: This kernel is one process, and init_process_group(world_size=2) would "
+    "wait here for 1 more. Cluster(2) and %%px have the group already: "
+    "begin the cell with %%px, and leave init_process_group out."
 )
 SPAWN = (
-    "ClusterError: spawn starts new processes, and they cannot find {0}, which only this notebook has. The ranks of "
-    "Cluster(2) are processes with a group already: cluster.run({0}) calls {0}(rank, world_size) there. Or write {0} "
-    "to a file with %%writefile work.py, and import it."
+    "ClusterError: spawn starts new processes, and they cannot find {0}, which only this "
+    "notebook has. The ranks of Cluster(2) are processes with a group already: "
+    "cluster.run({0}) calls {0}(rank, world_size) there. Or write {0} to a file with "
+    "%%writefile work.py, and import it."
 )
 REFUSED = {
     # the first cell that imports it
@@ -37,21 +39,31 @@ print(cluster.run(own, tempfile.mktemp()))
 """
 ALONE = "print(dist.get_world_size())\ndist.destroy_process_group()"
 RIGHT = {
-    f"os.environ.pop('WORLD_SIZE')\ndist.init_process_group('gloo', init_method='tcp://127.0.0.1:0', rank=0, "
-    f"world_size=1)\n{ALONE}": "1",
+    (
+        "os.environ.pop('WORLD_SIZE')\n"
+        "dist.init_process_group("
+        "'gloo', init_method='tcp://127.0.0.1:0', rank=0, world_size=1)\n"
+        f"{ALONE}"
+    ): "1",
     f"dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n{ALONE}": "1",
     "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
     f"dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=64)\n{ALONE}": "64",
     "mp.spawn(os.path.exists, nprocs=2)\nprint('spawned')": "spawned",
     "distlab.Cluster(2)\nNone": "2 ranks are ready (gloo).",
     f"cluster = distlab.Cluster.current{OWN}": "[2, 2]",
-    "import subprocess, sys\n"
-    "script = 'import sys; from torch import distributed as dist; dist.init_process_group(init_method=sys.argv[1], '\n"
-    "script += \"rank=1, world_size=2, backend='gloo'); dist.barrier()\"\n"
-    "url = f'file://{tempfile.mktemp()}'\n"
-    "other = subprocess.Popen([sys.executable, '-c', script, url])\n"
-    f"dist.init_process_group('gloo', init_method=url, rank=0, world_size=2)\ndist.barrier()\n{ALONE}\nother.wait()\n"
-    "None": "2",
+    (
+        "import subprocess, sys\n"
+        "script = 'import sys; from torch import distributed as dist; "
+        "dist.init_process_group(init_method=sys.argv[1], '\n"
+        "script += \"rank=1, world_size=2, backend='gloo'); dist.barrier()\"\n"
+        "url = f'file://{tempfile.mktemp()}'\n"
+        "other = subprocess.Popen([sys.executable, '-c', script, url])\n"
+        "dist.init_process_group('gloo', init_method=url, rank=0, world_size=2)\n"
+        "dist.barrier()\n"
+        f"{ALONE}\n"
+        "other.wait()\n"
+        "None"
+    ): "2",
     "dist.init_process_group('gloo', world_sizes=2)": (
         "TypeError: init_process_group() got an unexpected keyword argument 'world_sizes'"
     ),
@@ -82,7 +94,8 @@ def test_what_does_not_wait_for_nobody_is_left_alone(plain_notebook):
     has been started.
     """
     plain_notebook.run(
-        "import os, torch.distributed as dist, torch.multiprocessing as mp\nos.environ['WORLD_SIZE'] = '2'"
+        "import os, torch.distributed as dist, torch.multiprocessing as mp\n"
+        "os.environ['WORLD_SIZE'] = '2'"
     )
     for source, words in RIGHT.items():
         assert plain_notebook.text(source).strip() == words

@@ -92,6 +92,7 @@ def test_the_pages_show_real_reports(usable):
     pages = "\n".join(path.read_text() for path in (ROOT / "docs/reports").glob("*.md"))
     shown = {plain(block) for block in re.findall(r"```text\n(.*?)```", pages, flags=re.DOTALL)}
     stopped = plain(
-        "ClusterError: This cluster was stopped. Make one with distlab.Cluster(4), or call restart()."
+        "ClusterError: This cluster was stopped. Make one with distlab.Cluster(4), "
+        "or call restart()."
     )
     assert shown - {stopped} == real

@@ -30,7 +30,13 @@ def no_proof(notebook):
     notebook.run("seconds.UNMOVED = before")
 
 
-SORTED = "%%px\nimport time\ntime.sleep(0.1 * (3 - rank))\nprint('hello', rank // 2)\nrank if rank else None"
+SORTED = (
+    "%%px\n"
+    "import time\n"
+    "time.sleep(0.1 * (3 - rank))\n"
+    "print('hello', rank // 2)\n"
+    "rank if rank else None"
+)
 HALVES = "%%px\ndef half(x):\n    return 1 / x\n\nprint('before')\nif rank == 1:\n    half(0)"
 MISMATCH = (
     "%%px --check\ntry:\n    dist.all_reduce(torch.ones(1 + rank))\n"
@@ -53,13 +59,16 @@ SHOWN = {
         "RankError: ranks 0-3 raised SyntaxError: invalid syntax\n  ranks 0-3   line 3   y = = 2"
     ),
     "%%px\n\n\n  x = 1\n  y = 1 / 0": (
-        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 5   y = 1 / 0"
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n"
+        "  ranks 0-3   line 5   y = 1 / 0"
     ),
     "%px 1 / 0": (
-        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n  ranks 0-3   line 1   1 / 0"
+        "RankError: ranks 0-3 raised ZeroDivisionError: division by zero\n"
+        "  ranks 0-3   line 1   1 / 0"
     ),
     "%%px\n\nimport warnings\nwarnings.warn('careful')": (
-        "ranks 0-3 stderr: line 4: UserWarning: careful\n                    warnings.warn('careful')"
+        "ranks 0-3 stderr: line 4: UserWarning: careful\n"
+        "                    warnings.warn('careful')"
     ),
     HALVES: (
         "ranks 0-3: before\n"
@@ -132,11 +141,14 @@ def test_timeout_frees_the_ranks(notebook, no_proof):
     assert freed(text) == (
         "    1  %%px --timeout 1\n"
         "    2  if rank == 0:\n"
-        ">   3      dist.recv(torch.zeros(1), src=1)   rank 0: recv(src=1) float32[1]\n"
+        ">   3      dist.recv(torch.zeros(1), src=1)   "
+        "rank 0: recv(src=1) float32[1]\n"
         "RankTimeout: rank 0 did not come back within 1 s.\n"
-        "  rank 0     recv(src=1)  float32[1]  line 3  dist.recv(torch.zeros(1), src=1)\n"
+        "  rank 0     recv(src=1)  float32[1]  line 3  "
+        "dist.recv(torch.zeros(1), src=1)\n"
         "  ranks 1-3  finished\n"
-        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
+        "Freed after <time>. Variables are kept and the process group is rebuilt: "
+        "change the cell and run it again."
     )
     assert notebook.text("%px kept") == "rank 0 -> 0\nrank 1 -> 1\nrank 2 -> 2\nrank 3 -> 3"
 
@@ -162,8 +174,10 @@ def test_the_interrupt_button(notebook, no_proof, line, doing):
     text = notebook.text(f"%%px --targets 1:\n{line}")
     assert time.monotonic() - began < 10
     assert freed(text).partition("Interrupted: ")[2] == (
-        f"Ranks 1-3 had not finished.\n  ranks 1-3  {doing}  line 2  {line}\n"
-        "Freed after <time>. Variables are kept and the process group is rebuilt: change the cell and run it again."
+        "Ranks 1-3 had not finished.\n"
+        f"  ranks 1-3  {doing}  line 2  {line}\n"
+        "Freed after <time>. Variables are kept and the process group is rebuilt: "
+        "change the cell and run it again."
     )
 
 
@@ -189,7 +203,12 @@ def test_the_picture_shows_who_waits_for_whom(notebook):
     """A lane for each rank, what it does and for how long, its memory, and arrows to the ranks that
     it waits for.
     """
-    source = "%%px --timeout 4\nif rank == 0:\n    while True: pass\ndist.recv(torch.zeros(1), src=rank - 1)"
+    source = (
+        "%%px --timeout 4\n"
+        "if rank == 0:\n"
+        "    while True: pass\n"
+        "dist.recv(torch.zeros(1), src=rank - 1)"
+    )
     shown = [
         one.get("data", {}).get("text/html", "")
         for one in notebook.run(source, someone_watches=True)
@@ -226,7 +245,10 @@ for batch in range(3 if rank == 0 else 2):
 
 def test_passes_of_ddp_are_those_of_the_cell(notebook):
     """Whatever cells before it have trained."""
-    words = "Ranks 1-3 have made 2 forward passes, and this one is number 3: with fewer batches on some ranks"
+    words = (
+        "Ranks 1-3 have made 2 forward passes, and this one is number 3: "
+        "with fewer batches on some ranks"
+    )
     assert words in notebook.text(UNEVEN)
     assert words in notebook.text(UNEVEN.replace("%%px", "%%px --check"))
     assert notebook.text(UNEVEN.replace("3 if rank == 0 else 2", "5")) == ""

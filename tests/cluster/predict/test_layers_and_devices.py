@@ -163,6 +163,6 @@ def test_a_program_for_gpus_is_told_what_to_write(call):
     )
     assert "call()" in error
     assert error.endswith(
-        "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and leave out torch.cuda, "
-        ".cuda() and device_ids."
+        "Here the device is the CPU: write device='cpu' and "
+        "init_device_mesh('cpu', ...), and leave out torch.cuda, .cuda() and device_ids."
     )

@@ -142,6 +142,6 @@ def test_stages_need_their_shapes():
     program = functools.partial(pipeline, kind="ScheduleGPipe", shapes=False, width=8)
     error = str(raised(distlab.RankError, distlab.predict, program, 4, NETWORK, FREE))
     assert (
-        "here stages cannot ask each other for the shapes of what they send: give each PipelineStage"
-        in error
-    )
+        "here stages cannot ask each other for the shapes of what they send: "
+        "give each PipelineStage"
+    ) in error

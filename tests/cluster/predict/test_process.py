@@ -77,9 +77,9 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
     process = recording_process(10)
     error = raised(distlab.RankError, distlab.predict, step(11, lambda: os._exit(3)), 2, *MACHINES)
     assert (
-        "rank 0 raised RuntimeError: the program has ended its process, or the machine had no memory"
-        in str(error)
-    )
+        "rank 0 raised RuntimeError: the program has ended its process, "
+        "or the machine had no memory"
+    ) in str(error)
     assert recording_process(12) is process
 
 

@@ -107,7 +107,14 @@ def test_a_child_ends_with_the_call_or_the_cell(usable):
     assert usable.run(fork_a_child_that_returns, timeout=60) == [0, 0]
     for code, status in (("pass", 0), ("1 / 0", 1)):
         usable.client[:].execute(
-            f"import os\nchild = os.fork()\nif child == 0:\n    {code}\nelse:\n    left = os.waitpid(child, 0)[1]",
+            (
+                "import os\n"
+                "child = os.fork()\n"
+                "if child == 0:\n"
+                f"    {code}\n"
+                "else:\n"
+                "    left = os.waitpid(child, 0)[1]"
+            ),
             block=True,
         )
         assert [os.waitstatus_to_exitcode(left) for left in usable.pull("left")] == [status] * 2

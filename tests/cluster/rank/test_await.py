@@ -76,7 +76,8 @@ def test_a_cell_awaits(defined, code, capsys):
 FAILING = {
     "await fail()": "  ranks 0-1   line 2   await fail()\n              line 15 in fail",
     "await asyncio.gather(fail(), asyncio.sleep(0.01))": (
-        "  ranks 0-1   line 2   await asyncio.gather(fail(), asyncio.sleep(0.01))\n              line 15 in fail"
+        "  ranks 0-1   line 2   await asyncio.gather(fail(), asyncio.sleep(0.01))\n"
+        "              line 15 in fail"
     ),
 }
 
@@ -88,7 +89,13 @@ def test_what_a_coroutine_raises(defined, code):
     assert str(error).startswith(f"ranks 0-1 raised ValueError: no data\n{FAILING[code]}")
 
 
-EXITS = "import sys\nasync def leave():\n    await asyncio.sleep(0)\n    if rank == 1:\n        sys.exit(3)\n"
+EXITS = (
+    "import sys\n"
+    "async def leave():\n"
+    "    await asyncio.sleep(0)\n"
+    "    if rank == 1:\n"
+    "        sys.exit(3)\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +124,11 @@ def test_sys_exit_in_a_task_that_nobody_awaits(defined):
     px(
         defined,
         EXITS
-        + "leaving = asyncio.create_task(leave())\nawait asyncio.sleep(0.05)\nassert leaving.done()",
+        + (
+            "leaving = asyncio.create_task(leave())\n"
+            "await asyncio.sleep(0.05)\n"
+            "assert leaving.done()"
+        ),
     )
     px(defined, "kind = type(leaving.exception()).__name__")
     assert defined.pull("kind") == ["NoneType", "SystemExit"]
@@ -135,7 +146,13 @@ def test_asyncio_run_is_told_to_be_await(defined):
 
 def test_one_coroutine_raises_and_the_other_waits_for_its_rank(defined):
     """The one that raised is the culprit."""
-    code = "async def main():\n    if rank == 1:\n        await fail()\n    dist.barrier()\nawait main()"
+    code = (
+        "async def main():\n"
+        "    if rank == 1:\n"
+        "        await fail()\n"
+        "    dist.barrier()\n"
+        "await main()"
+    )
     error = raised(distlab.RankError, px, defined, code)
     assert str(error).startswith("rank 1 raised ValueError: no data\n")
     assert (
@@ -149,14 +166,29 @@ def test_one_coroutine_raises_and_the_other_waits_for_its_rank(defined):
 NEVER = {
     "await asyncio.sleep(1000)": "awaiting  line 2  await asyncio.sleep(1000)",
     "await asyncio.Event().wait()": "awaiting  line 2  await asyncio.Event().wait()",
-    "await asyncio.gather(asyncio.sleep(1000), add_up())": "awaiting  line 2  await asyncio.gather(",
-    "async def main():\n    await asyncio.sleep(1000)\nawait main()": "awaiting  line 3 in main  await asyncio",
-    "async def main():\n    while True: pass\nawait main()": "computing  line 3 in main  while True: pass",
-    "async def main():\n    while True: pass\nawait asyncio.gather(main(), add_up())": "computing  line 3 in main  ",
+    "await asyncio.gather(asyncio.sleep(1000), add_up())": (
+        "awaiting  line 2  await asyncio.gather("
+    ),
+    (
+        "async def main():\n    await asyncio.sleep(1000)\nawait main()"
+    ): "awaiting  line 3 in main  await asyncio",
+    (
+        "async def main():\n    while True: pass\nawait main()"
+    ): "computing  line 3 in main  while True: pass",
+    (
+        "async def main():\n    while True: pass\nawait asyncio.gather(main(), add_up())"
+    ): "computing  line 3 in main  ",
     # in one line: it may be seen where it looks at its condition, or in its wait
-    "async def main():\n    while True: await asyncio.sleep(0)\nawait main()": "line 3 in main  while True: await asyncio",
-    "async def main():\n    for _ in range(3):\n        with contextlib.suppress(asyncio.CancelledError):\n"
-    "            await asyncio.sleep(1000)\nawait main()": "awaiting  line 5 in main  await asyncio.sleep(1000)",
+    (
+        "async def main():\n    while True: await asyncio.sleep(0)\nawait main()"
+    ): "line 3 in main  while True: await asyncio",
+    (
+        "async def main():\n"
+        "    for _ in range(3):\n"
+        "        with contextlib.suppress(asyncio.CancelledError):\n"
+        "            await asyncio.sleep(1000)\n"
+        "await main()"
+    ): "awaiting  line 5 in main  await asyncio.sleep(1000)",
 }
 
 
@@ -200,8 +232,14 @@ def test_a_coroutine_is_interrupted(defined, tmp_path):
 
 STUCK = {
     "in a coroutine": "async def main():\n    if rank == 0:\n        dist.barrier()\nawait main()",
-    "in a task": "async def main():\n    await asyncio.sleep(0.01)\n    if rank == 0:\n        dist.barrier()\n"
-    "await asyncio.gather(main(), asyncio.sleep(0.05))\nNone",
+    "in a task": (
+        "async def main():\n"
+        "    await asyncio.sleep(0.01)\n"
+        "    if rank == 0:\n"
+        "        dist.barrier()\n"
+        "await asyncio.gather(main(), asyncio.sleep(0.05))\n"
+        "None"
+    ),
 }
 
 
@@ -284,11 +322,22 @@ def test_tasks_that_a_cell_leaves_break_no_other_cell(defined, capsys):
     )
     px(
         defined,
-        "before = beats\nassert await add_up() == 4\nwhile beats < before + 3:\n    await asyncio.sleep(0.01)",
+        (
+            "before = beats\n"
+            "assert await add_up() == 4\n"
+            "while beats < before + 3:\n"
+            "    await asyncio.sleep(0.01)"
+        ),
     )
     assert defined.run(sum_of_ranks) == [1.0, 1.0]
     error = raised(distlab.DeadlockError, px, defined, "dist.recv(torch.ones(1), src=1 - rank)")
     assert str(error).startswith("2 of 2 ranks wait for each other; nobody will send.\n")
-    code = "beating.cancel()\ntry:\n    await beating\nexcept asyncio.CancelledError:\n    print(failing.exception())"
+    code = (
+        "beating.cancel()\n"
+        "try:\n"
+        "    await beating\n"
+        "except asyncio.CancelledError:\n"
+        "    print(failing.exception())"
+    )
     px(defined, code)
     assert capsys.readouterr().out == "ranks 0-1: no data\n"

@@ -46,11 +46,14 @@ def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
     assert str(
         raised(distlab.RankError, unharmed.run, pairs_that_share_a_rank, first, check=check)
     ) == (
-        "some ranks raised MismatchError: The ranks do not make the same group in their new_group call number 1: "
-        f"rank 2 makes one of ranks 1-2 ({line}), ranks 0-1 make one of ranks 0-1 ({line}), "
-        "but every rank must call new_group, even for a group that it is not in, and in the same order.\n"
-        f"  ranks 0-2   {line} in pairs_that_share_a_rank   dist.new_group([0, 1] if rank < 2 else [1, 2])\n"
-        "The process group is rebuilt and variables are kept: change the cell and run it again. "
+        "some ranks raised MismatchError: The ranks do not make the same group in their "
+        f"new_group call number 1: rank 2 makes one of ranks 1-2 ({line}), ranks 0-1 make one "
+        f"of ranks 0-1 ({line}), but every rank must call new_group, even for a group that it "
+        "is not in, and in the same order.\n"
+        f"  ranks 0-2   {line} in pairs_that_share_a_rank   "
+        "dist.new_group([0, 1] if rank < 2 else [1, 2])\n"
+        "The process group is rebuilt and variables are kept: "
+        "change the cell and run it again. "
         "Groups made with dist.new_group, and device meshes, are gone: make them again."
     )
 
@@ -67,8 +70,9 @@ def test_groups_over_several_cells(unharmed):
     px(unharmed, "if rank < 2:\n    alone = dist.new_group([0, 1])")
     text = str(raised(distlab.RankError, px, unharmed, "dist.new_group([1, 2])"))
     assert text.startswith(
-        "some ranks raised MismatchError: The ranks do not make the same group in their new_group call number 3: "
-        "rank 2 makes one of ranks 1-2 (line 2), ranks 0-1 make one of ranks 0-1 (line 3), but every rank must call"
+        "some ranks raised MismatchError: The ranks do not make the same group in their "
+        "new_group call number 3: rank 2 makes one of ranks 1-2 (line 2), ranks 0-1 make one "
+        "of ranks 0-1 (line 3), but every rank must call"
     )
     assert unharmed.run(sum_of_ranks) == [3] * 3
 

@@ -45,7 +45,9 @@ def add_and_forget(rank, world_size):
 LEFT = {
     send_and_forget: "rank 0: isend(dst=1), test_left_behind.py:{}, was never received",
     receive_and_forget: "rank 1: irecv(src=2), test_left_behind.py:{}, nothing was sent for it",
-    receive_from_any_and_forget: "rank 1: irecv(src=any), test_left_behind.py:{}, nothing was sent for it",
+    receive_from_any_and_forget: (
+        "rank 1: irecv(src=any), test_left_behind.py:{}, nothing was sent for it"
+    ),
     add_and_forget: "rank 1: all_reduce(), test_left_behind.py:{}, was not called by rank 0",
 }
 

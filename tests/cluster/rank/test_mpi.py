@@ -129,7 +129,8 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(m
         error = raised(distlab.RankDied, cluster.run, dies)
         assert str(error) == (
             "rank 1 died.\n"
-            "MPI ends a whole program when one of its processes dies: mpiexec has ended rank 0 too.\n"
+            "MPI ends a whole program when one of its processes dies: "
+            "mpiexec has ended rank 0 too.\n"
             "All variables are lost: call cluster.restart() for new ranks."
         )
         assert [failure.rank for failure in error.failures] == [1, 0]

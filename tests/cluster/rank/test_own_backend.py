@@ -136,13 +136,19 @@ def test_ranks_have_as_long_to_connect_as_they_wait_for_each_other(tmp_path, mon
         (
             DIES,
             300,
-            "rank 1 ended with exit status 3 when it joined.\nStart the cluster again; with fewer ranks, if ",
+            (
+                "rank 1 ended with exit status 3 when it joined.\n"
+                "Start the cluster again; with fewer ranks, if "
+            ),
         ),
         (FREEZES, 300, "rank 0 raised DistStoreError: wait timeout after 2000ms"),
         (
             FREEZES,
             300,
-            "\nRank 1 had not come.\nRanks wait 2 s for each other, and then 2 s for their connections.",
+            (
+                "\nRank 1 had not come.\n"
+                "Ranks wait 2 s for each other, and then 2 s for their connections."
+            ),
         ),
     ],
     ids=["raises", "dies", "is late", "is named"],

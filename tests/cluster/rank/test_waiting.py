@@ -39,7 +39,10 @@ def ends(rank, world_size):
         (never, "Rank 0 waits through a file for rank 1, which has finished."),
         (
             each_other,
-            "2 of 2 ranks wait for each other: rank 0 through a file for rank 1, rank 1 through a file for",
+            (
+                "2 of 2 ranks wait for each other: rank 0 through a file for rank 1, "
+                "rank 1 through a file for"
+            ),
         ),
     ],
 )
@@ -59,5 +62,10 @@ def pair(nothing_left):
 
 def test_without_a_cluster_it_does_nothing():
     """A script under torchrun may use it."""
-    code = "import distlab\nwith distlab.waiting('through a file', [1]) as wait:\n    wait.check()\nprint('done')"
+    code = (
+        "import distlab\n"
+        "with distlab.waiting('through a file', [1]) as wait:\n"
+        "    wait.check()\n"
+        "print('done')"
+    )
     assert python("-c", code).stdout == "done\n"

@@ -69,9 +69,15 @@ def health(rank, world_size):
     ]
 
 
-RAISED = f"ZeroDivisionError: of a test, in two lines (test_watchdog.py, line {fails.__code__.co_firstlineno + 1})"
+RAISED = (
+    "ZeroDivisionError: of a test, in two lines (test_watchdog.py, line "
+    f"{fails.__code__.co_firstlineno + 1})"
+)
 UNSEEN = "distlab cannot see what rank 1 is doing, so it finds no deadlocks"
-NOT_PLAIN = f"ArgumentTypeError: RankStatus.rank must be a value of type int, got {np.int64(1)!r}. (arguments.py, line "
+NOT_PLAIN = (
+    f"ArgumentTypeError: RankStatus.rank must be a value of type int, got {np.int64(1)!r}. "
+    "(arguments.py, line "
+)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,10 @@ def wait_for_its_end():
         time.sleep(0.001)
 
 
-LOST = "Since the last cell, rank 1 was cut off from the notebook. A new process starts without variables.\n"
+LOST = (
+    "Since the last cell, rank 1 was cut off from the notebook. "
+    "A new process starts without variables.\n"
+)
 
 
 @pytest.mark.parametrize("program", [connection_ends, thread_ends, report_fails_too])

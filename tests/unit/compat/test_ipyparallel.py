@@ -29,7 +29,8 @@ for change in (cluster_module_later, debugger_hidden, modules_unread):
             raise ImportError(change.__name__)
     except ImportError as error:
         print(error)
-print([name for name in ("ipyparallel.cluster", "debugpy") if sys.modules.get(name, before) is not before])
+modules = {name: sys.modules.get(name, before) for name in ("ipyparallel.cluster", "debugpy")}
+print([name for name, module in modules.items() if module is not before])
 print(ipykernel.ipkernel.sys is before)
 """
 

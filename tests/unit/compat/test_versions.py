@@ -46,8 +46,9 @@ def test_cluster_warns_without_importing_torch():
     assert done.stdout.splitlines() == ["starts False"] * 2
     newest = compat.NEWEST_TORCH
     assert done.stderr.strip() == (
-        f"<stdin>:5: UserWarning: torch 99.1.0+cpu is newer than torch {newest}, the newest that this distlab was "
-        f'tested with. If ranks behave strangely, install that one: pip install "torch=={newest}"'
+        f"<stdin>:5: UserWarning: torch 99.1.0+cpu is newer than torch {newest}, "
+        "the newest that this distlab was tested with. "
+        f'If ranks behave strangely, install that one: pip install "torch=={newest}"'
     )
 
 

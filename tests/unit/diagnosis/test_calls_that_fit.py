@@ -69,7 +69,10 @@ def test_a_broadcast_of_as_many_elements_fits():
         0: call("broadcast", [("float32", [2, 3])]),
         1: call("broadcast", [("float32", [2, 2])]),
     }
-    words = "The ranks' broadcast calls do not match: rank 0 has float32[2, 3], rank 1 has float32[2, 2]."
+    words = (
+        "The ranks' broadcast calls do not match: "
+        "rank 0 has float32[2, 3], rank 1 has float32[2, 2]."
+    )
     assert disagreement(calls) == words
 
 

@@ -43,8 +43,11 @@ def test_a_line_of_a_file_has_the_name_of_the_file():
     ]
 
 
-GLOO = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
-  what():  [enforce fail at /gloo/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 2. Received data size"""
+GLOO = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /gloo/tcp/pair.cc:456] "
+    "op.preamble.length <= op.nbytes. 24 vs 2. Received data size"
+)
 ALLOC = """terminate called after throwing an instance of 'std::runtime_error'
   what():  [/src/x.cpp:7] no more room
 """
@@ -121,8 +124,9 @@ MISSING = Failure(
 )
 CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
 WAITED = (
-    "Ranks wait 60 s for each other, and then 6 s for their connections. On several hosts, interface= names the "
-    "network on which they reach each other. Then start the cluster again."
+    "Ranks wait 60 s for each other, and then 6 s for their connections. "
+    "On several hosts, interface= names the network on which they reach each other. "
+    "Then start the cluster again."
 )
 
 
@@ -194,25 +198,46 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
             "Check failed: a == b",
         ),
         (
-            "Got the following error when running the callback: ValueError: no\n\nAt:\n  /a/b.py(3): run\n",
+            (
+                "Got the following error when running the callback: ValueError: no\n\n"
+                "At:\n"
+                "  /a/b.py(3): run\n"
+            ),
             "ValueError: no",
         ),
         (
-            'autograd_hooks_ FAILED at "/__w/pytorch/pytorch/torch/csrc/distributed/c10d/reducer.cpp":1732, please',
+            (
+                "autograd_hooks_ FAILED at "
+                '"/__w/pytorch/pytorch/torch/csrc/distributed/c10d/reducer.cpp":1732, please'
+            ),
             "autograd_hooks_ FAILED at reducer.cpp:1732, please",
         ),
         ("timeout, keys: //group-2764159972126/0//t4/ready/1", "timeout, keys: t4/ready/1"),
         ("no key '/tmp/distlab-x_1/group-27/0//a b'", "no key 'a b'"),
         ("first\nException raised from run at x.cpp:1\nframe #0", "first"),
         (
-            "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-            '  File "/usr/lib/site-packages/torch/fetch.py", line 57, in fetch\n    return self.collate(data)\n'
-            "           ^^^^^^^^^^^^^^^^^^\n"
-            '  File "/home/me/data.py", line 2, in collate\n    raise ValueError(\n    ^^^^^^^^\n'
-            '  File "/usr/lib/site-packages/torch/last.py", line 5, in last\nValueError: no\n  item',
-            "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-            '  File "/home/me/data.py", line 2, in collate\n    raise ValueError(\n    ^^^^^^^^\n'
-            "ValueError: no\n  item",
+            (
+                "Caught ValueError in DataLoader worker process 0.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/usr/lib/site-packages/torch/fetch.py", line 57, in fetch\n'
+                "    return self.collate(data)\n"
+                "           ^^^^^^^^^^^^^^^^^^\n"
+                '  File "/home/me/data.py", line 2, in collate\n'
+                "    raise ValueError(\n"
+                "    ^^^^^^^^\n"
+                '  File "/usr/lib/site-packages/torch/last.py", line 5, in last\n'
+                "ValueError: no\n"
+                "  item"
+            ),
+            (
+                "Caught ValueError in DataLoader worker process 0.\n"
+                "Original Traceback (most recent call last):\n"
+                '  File "/home/me/data.py", line 2, in collate\n'
+                "    raise ValueError(\n"
+                "    ^^^^^^^^\n"
+                "ValueError: no\n"
+                "  item"
+            ),
         ),
         (
             "part of group <torch.ProcessGroup object at 0x7f5a3cf8aef0>",
@@ -310,7 +335,8 @@ def test_what_was_done_about_ranks():
     """
     assert outcome(9.0, [1, 2], {}, "") == "Ranks 1-2 could not be freed: call cluster.restart()."
     assert outcome(2.0, [], {1: "and its variables are lost: x"}, "") == (
-        "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, and its variables are lost: x. "
+        "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, "
+        "and its variables are lost: x. "
         "Other ranks keep their variables, and the process group is rebuilt."
     )
 
@@ -346,7 +372,8 @@ def test_a_group_that_needs_more_threads_than_there_may_be():
     """To start the cluster again helps only after the advice."""
     raised = Failure(0, "RuntimeError", "Resource temporarily unavailable")
     assert not_built([raised], [1, 2], 60.0, 5.0, is_first=True) == (
-        "The process group could not be built: rank 0 raised RuntimeError: Resource temporarily unavailable\n"
+        "The process group could not be built: rank 0 raised RuntimeError: "
+        "Resource temporarily unavailable\n"
         f"{END_SOME_PROCESSES} Then start the cluster again."
     )
 

@@ -21,19 +21,31 @@ CAN_GO_ON = {
     "a rank that does not answer may do anything": "3 ranks; 0 recv 1; 1 recv 0; 2 is_silent",
     "a rank that has yet to begin may do anything": "3 ranks; 0 recv 1; 1 recv 0; 2 has_not_begun",
     "a call that ends by itself": "2 ranks; 0 recv 1 own_limit; 1 recv 0",
-    "a circle beside a rank whose call is served": "4 ranks; 0 recv 1; 1 recv 0; 3 isend 2; 2 recv 3",
+    "a circle beside a rank whose call is served": (
+        "4 ranks; 0 recv 1; 1 recv 0; 3 isend 2; 2 recv 3"
+    ),
     "a call of a group that is gone": "2 ranks; 0 recv 1 gone",
     "a send to a rank that is none": "3 ranks; 0 send 7; 1 recv 0",
     # messages
     "a message from a rank that has finished since": "2 ranks; 0 isend 1; 1 recv 0",
     "a message to a rank that has begun to receive": "2 ranks; 1 irecv 0; 0 send 1; 1 all_reduce",
     "a dropped isend after one that was kept": "2 ranks; 0 isend 1; 0 isend 1 dropped; 1 recv 0",
-    "a dropped isend that nobody receives": "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 recv 0 tag=1",
+    "a dropped isend that nobody receives": (
+        "2 ranks; 0 isend 1 dropped; 0 send 1 tag=1; 1 recv 0 tag=1"
+    ),
     "a dropped isend to another rank": "3 ranks; 0 isend 1 dropped; 1 irecv 0; 0 send 2; 2 recv 0",
-    "a dropped isend in another group": "3 ranks; 0 isend 1 dropped group=b:0,1; 1 irecv 0 group=b:0,1; 0-2 all_reduce",
-    "a dropped irecv whose message has come": "2 ranks; 0 irecv 1 dropped; 1 isend 0; 1 isend 0; 0 recv 1",
-    "a dropped irecv of what nobody sends": "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 tag=1; 0 recv 1 tag=1",
-    "a dropped irecv from another rank": "3 ranks; 0 irecv 1 dropped unread; 1 isend 0; 2 isend 0; 0 recv 2",
+    "a dropped isend in another group": (
+        "3 ranks; 0 isend 1 dropped group=b:0,1; 1 irecv 0 group=b:0,1; 0-2 all_reduce"
+    ),
+    "a dropped irecv whose message has come": (
+        "2 ranks; 0 irecv 1 dropped; 1 isend 0; 1 isend 0; 0 recv 1"
+    ),
+    "a dropped irecv of what nobody sends": (
+        "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 tag=1; 0 recv 1 tag=1"
+    ),
+    "a dropped irecv from another rank": (
+        "3 ranks; 0 irecv 1 dropped unread; 1 isend 0; 2 isend 0; 0 recv 2"
+    ),
     "a dropped irecv in another group": (
         "3 ranks; 0 irecv 1 dropped unread group=b:0,1; 1 isend 0 group=b:0,1; 0-2 all_reduce"
     ),
@@ -44,23 +56,35 @@ CAN_GO_ON = {
     "from any source, while others exchange": "3 ranks; 0 recv any; 1 recv 2; 2 send 1",
     "from any source, and one has sent": "3 ranks; 2 isend 0; 0 recv any",
     "a send to a recv from any source": "2 ranks; 0 irecv any; 1 send 0",
-    "a message beside the one that any source took": "2 ranks; 0 irecv any; 1 isend 0; 1 isend 0; 0 recv 1",
+    "a message beside the one that any source took": (
+        "2 ranks; 0 irecv any; 1 isend 0; 1 isend 0; 0 recv 1"
+    ),
     "a sender with a recv of its own": "4 ranks; 0 irecv any; 0 irecv 1; 1-3 send 0; 0 all_reduce",
     # collectives
     "a collective that all have called": "3 ranks; 0-2 all_reduce",
-    "a collective that a rank has left, and its cell": "2 ranks; 0 all_reduce; 0 finishes; 1 all_reduce",
-    "a collective of a group that a rank has destroyed since": "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce",
+    "a collective that a rank has left, and its cell": (
+        "2 ranks; 0 all_reduce; 0 finishes; 1 all_reduce"
+    ),
+    "a collective of a group that a rank has destroyed since": (
+        "2 ranks; 0 all_reduce gone; 0 finishes; 1 all_reduce"
+    ),
     "new_group on all ranks": "2 ranks; 0-1 new_group",
     "new_group on its members alone": "3 ranks; 0-1 new_group members=0,1 local",
     "a group that a member has made, and its cell": "2 ranks; 0-1 new_group; 1 finishes",
     "a group that a member has made, and more": "3 ranks; 0-2 new_group; 1 new_group members=1,2",
     "a group of which a rank outside knows nothing": "3 ranks; 0-1 new_group members=0,1",
-    "groups of one rank each under one number": "2 ranks; 0 new_group members=0; 1 new_group members=1; 1 finishes",
-    "new_group as a line that members share": "3 ranks; 0-1 new_group members=0,1 local; 1 new_group members=1,2 local",
+    "groups of one rank each under one number": (
+        "2 ranks; 0 new_group members=0; 1 new_group members=1; 1 finishes"
+    ),
+    "new_group as a line that members share": (
+        "3 ranks; 0-1 new_group members=0,1 local; 1 new_group members=1,2 local"
+    ),
     # remote calls
     "a function that computes for another rank": "2 ranks; 0 calls 1 add; 1 for 0 add",
     "a function that may send": "3 ranks; 0 recv 2; 1 for 2 add",
-    "a function that waits for a rank that computes": "3 ranks; 0 calls 1 add; 1 for 0 add recv 2; 2 computes",
+    "a function that waits for a rank that computes": (
+        "3 ranks; 0 calls 1 add; 1 for 0 add recv 2; 2 computes"
+    ),
     "a start of RPC on all ranks": "2 ranks; 0-1 init_rpc",
 }
 
@@ -89,7 +113,9 @@ DEADLOCKS = {
     # so does a dropped irecv of which the message has come since, whether its isend was dropped,
     # too
     "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0; 0 recv 1": "0<!",
-    "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 dropped; 1 send 0 tag=1; 0 recv 1 tag=1": "0<! 1<!",
+    (
+        "2 ranks; 0 irecv 1 dropped unread; 1 isend 0 dropped; 1 send 0 tag=1; 0 recv 1 tag=1"
+    ): "0<! 1<!",
     "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 0 send 1; 1 recv 0": "0<! 1<!",
     "3 ranks; 0 irecv 1 dropped unread; 1 isend 0; 0-2 all_reduce": "0<! 1<! 2<!",
     "3 ranks; 0 irecv any; 2 isend 0; 1 send 0": "1<0",  # any source took one of two
@@ -101,7 +127,10 @@ DEADLOCKS = {
     # another collective, and another group, before
     "2 ranks; 0-1 barrier; 0-1 all_reduce group=b:0,1; 1 finishes; 0 all_reduce": "0<1",
     # asynchronous collectives in another order
-    "2 ranks; 0 all_reduce async; 0 barrier async; 0 waits; 1 barrier async; 1 all_reduce async; 1 waits": "0<! 1<!",
+    (
+        "2 ranks; 0 all_reduce async; 0 barrier async; 0 waits; "
+        "1 barrier async; 1 all_reduce async; 1 waits"
+    ): "0<! 1<!",
     "2 ranks; "
     + "0 all_reduce async; " * 10
     + "0 waits; 1 broadcast root=1": "0<! 1<!",  # a rank that is ten collectives ahead
@@ -115,9 +144,10 @@ DEADLOCKS = {
     # a rank that makes one more
     "3 ranks; 0-1 new_group members=0,1; 0 finishes; 1 new_group members=0-2": "1<0,2",
     # in a circle, of pairs that are made by their members alone
-    "3 ranks; 0 new_group members=0,1 local; 1 new_group members=1,2 local; 2 new_group members=0,2 local": (
-        "0<1 1<2 2<0"
-    ),
+    (
+        "3 ranks; 0 new_group members=0,1 local; 1 new_group members=1,2 local; "
+        "2 new_group members=0,2 local"
+    ): "0<1 1<2 2<0",
     # under another name, because one of them is in more groups
     "2 ranks; 0 new_group members=0,1 local within=2; 1 new_group members=0,1 local": "0<1! 1<0!",
     # a group that its members make alone, which is not counted, needs them only
@@ -141,19 +171,22 @@ def test_a_deadlock_is_proven(steps, needs):
 
 HEADLINES = {  # what is hard to reach with real ranks
     "2 ranks; 0-1 new_group; 1 finishes; 0 new_group": (
-        "Rank 0 waits in new_group, which every rank must call, for rank 1, which has finished without calling it "
-        "again."
+        "Rank 0 waits in new_group, which every rank must call, for rank 1, which has "
+        "finished without calling it again."
     ),
     "2 ranks; 0 new_group members=0,1 local": (
         "Rank 0 waits in new_group for rank 1, which has finished without calling it."
     ),
     "2 ranks; 0 new_group members=0,1 local within=2; 1 new_group members=0,1 local": (
-        "The members of the group of ranks 0-1 cannot find each other: torch names a group with "
-        "use_local_synchronization=True by its members and by how many groups a rank is in, and rank 0 is in 2, rank 1 "
-        "is in 1. Leave use_local_synchronization=True out, and make every group on every rank."
+        "The members of the group of ranks 0-1 cannot find each other: "
+        "torch names a group with use_local_synchronization=True by its members and by how "
+        "many groups a rank is in, and rank 0 is in 2, rank 1 is in 1. "
+        "Leave use_local_synchronization=True out, and make every group on every rank."
     ),
     "2 ranks; 0-1 backward": "Every rank waits in backward for the others.",
-    "3 ranks; 0-1 calls 2 add": "Ranks 0-1 wait for rank 2: add(...), but rank 2 no longer has an RPC agent.",
+    "3 ranks; 0-1 calls 2 add": (
+        "Ranks 0-1 wait for rank 2: add(...), but rank 2 no longer has an RPC agent."
+    ),
 }
 
 

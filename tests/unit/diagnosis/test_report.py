@@ -68,7 +68,8 @@ def test_a_brief_of_what_ranks_do():
         "6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step
     )
     assert report.brief(states) == (
-        "ranks 0-1: all_reduce() (line 6), rank 2: computing (train.py:4), rank 3: finished, rank 4: computing"
+        "ranks 0-1: all_reduce() (line 6), rank 2: computing (train.py:4), "
+        "rank 3: finished, rank 4: computing"
     )
 
 
@@ -111,8 +112,8 @@ def test_passes_of_ddp_are_counted():
         return stuck.why_stuck({rank: Need((2,)) for rank in (0, 1)}, states)
 
     fewer = (
-        "Rank 2 has made 3 forward passes, and this one is number 4: with fewer batches on some ranks, use "
-        "drop_last=True, or DDP's join()."
+        "Rank 2 has made 3 forward passes, and this one is number 4: "
+        "with fewer batches on some ranks, use drop_last=True, or DDP's join()."
     )
     waits = "Ranks 0-1 wait in backward() for gradients of rank 2, which has finished"
     assert first("backward", 4, 4, 3) == f"{waits}. {fewer}"
@@ -123,11 +124,17 @@ def test_passes_of_ddp_are_counted():
         f"{waits}. Rank 2 has made 1 forward pass, and this one is number 4:"
     )
     assert first("backward", 4, 4, 5) == f"{waits}."
-    waits = "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers and the order of buckets, for rank 2"
+    waits = (
+        "Ranks 0-1 wait in the forward pass of DDP, which broadcasts buffers and the order of "
+        "buckets, for rank 2"
+    )
     assert first(DDP_FORWARD, 4, 4, 3) == f"{waits}, which has finished. {fewer}"
     inside = "to evaluate on some ranks only, call the model inside, with .module."
     assert first(DDP_FORWARD, 3, 3, 3) == f"{waits}, which has finished: {inside}"
-    waits = "Ranks 0-1 wait in DistributedDataParallel for rank 2, which has finished without calling it."
+    waits = (
+        "Ranks 0-1 wait in DistributedDataParallel for "
+        "rank 2, which has finished without calling it."
+    )
     assert first("DistributedDataParallel", 3, 3, 3) == waits
 
 
@@ -165,9 +172,9 @@ def test_finished_ranks_that_made_different_numbers_of_passes():
     states = {rank: replace(state, passes=passes[rank]) for rank, state in states.items()}
     words = stuck.why_stuck({0: Need((1, 2, 3))}, states)
     assert (
-        "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, and this one is number 6: with"
-        in words
-    )
+        "Rank 1 has made 5 forward passes, rank 2 has made 4 forward passes, "
+        "and this one is number 6: with"
+    ) in words
 
 
 def test_two_threads_in_one_group_are_named():

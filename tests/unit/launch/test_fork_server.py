@@ -9,7 +9,8 @@ from distlab.compat.ipython import debugger_hidden
 from distlab.launch import fork_server
 
 def libraries():
-    return {name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).endswith(".so")}
+    files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modules.items()}
+    return {name for name, file in files.items() if file.endswith(".so")}
 
 fork_server.import_all(fork_server.COMPILED)
 before = libraries()
@@ -18,7 +19,8 @@ with debugger_hidden():
         from distlab.launch import engine
     fork_server.import_all(fork_server.PRELOADED)
 engine.prepare()
-late = libraries() - before - {"wcwidth._wcwidth_c"}  # IPython 8 alone imports it, and it takes longer than it waits
+# wcwidth's: IPython 8 alone imports it, and it takes longer than it waits
+late = libraries() - before - {"wcwidth._wcwidth_c"}
 print(sorted(late), "torch" in sys.modules)
 """
 

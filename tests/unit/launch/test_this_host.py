@@ -53,7 +53,10 @@ def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
 
 
 ULIMIT_U = "End some, or for more run `ulimit -u 4096` in the shell that starts Python or Jupyter."
-CONTAINER = "End some, or for more start the container with a higher limit, such as docker run --pids-limit 1024."
+CONTAINER = (
+    "End some, or for more start the container with a higher limit, such as docker run "
+    "--pids-limit 1024."
+)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,12 @@ def test_a_machine_that_allows_few_processes(monkeypatch, limit, n, engines, own
 def test_a_real_machine_that_lacks_something():
     """The limit is really set: Cluster reports it at once."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
-    code = f"import distlab\n{limit}\ntry: distlab.Cluster(2)\nexcept distlab.ArgumentError as error: print(error)"
+    code = (
+        "import distlab\n"
+        f"{limit}\n"
+        "try: distlab.Cluster(2)\n"
+        "except distlab.ArgumentError as error: print(error)"
+    )
     assert "A process may open 64 files here." in python("-c", code, timeout=30).stdout
 
 

@@ -34,7 +34,10 @@ def test_a_timing_is_found():
     sweep = made(counts=(4, 2), sizes=[1024, 256])
     assert sweep.timing(1024, "ring", 2).seconds == pytest.approx(2 * (5e-4 + 4e-9 * 1024))
     assert sweep.timing(1024, "ring") == sweep.timing(1024, "ring", 4)
-    rule = "size, function, ranks must be one of those measured, got (5, 'gloo', 4). table() shows them."
+    rule = (
+        "size, function, ranks must be one of those measured, got (5, 'gloo', 4). "
+        "table() shows them."
+    )
     assert str(refused(sweep.timing, 5, "gloo")) == rule
 
 
@@ -45,11 +48,26 @@ def test_the_table_as_text():
     shown = repr(made(sizes=[256, 1 << 20], counts=[4], noise=2)).splitlines()
     assert shown == [
         "all_reduce: median time of the slowest rank; the spread is its quartiles",
-        " size    count   type      function   ranks        time         algbw         busbw                   spread",
-        "256 B       64   float32   gloo           4     8.00 ms     0.00 GB/s     0.00 GB/s     6.00 ms to   12.0 ms",
-        "256 B       64   float32   ring           4     2.00 ms     0.00 GB/s     0.00 GB/s     1.50 ms to   3.01 ms",
-        "1 MiB   262144   float32   gloo           4     12.2 ms     0.09 GB/s     0.13 GB/s     9.15 ms to   18.3 ms",
-        "1 MiB   262144   float32   ring           4     18.8 ms     0.06 GB/s     0.08 GB/s     14.1 ms to   28.2 ms",
+        (
+            " size    count   type      function   ranks        time         algbw         busbw"
+            "                   spread"
+        ),
+        (
+            "256 B       64   float32   gloo           4     8.00 ms     0.00 GB/s     0.00 GB/s"
+            "     6.00 ms to   12.0 ms"
+        ),
+        (
+            "256 B       64   float32   ring           4     2.00 ms     0.00 GB/s     0.00 GB/s"
+            "     1.50 ms to   3.01 ms"
+        ),
+        (
+            "1 MiB   262144   float32   gloo           4     12.2 ms     0.09 GB/s     0.13 GB/s"
+            "     9.15 ms to   18.3 ms"
+        ),
+        (
+            "1 MiB   262144   float32   ring           4     18.8 ms     0.06 GB/s     0.08 GB/s"
+            "     14.1 ms to   28.2 ms"
+        ),
         "4 ranks on 2 cores take turns: their times include waiting for a core.",
     ]
     assert made(cores=4).table().notes == ()

@@ -56,7 +56,10 @@ def test_a_shell_may_greet_with_anything():
 
 
 OTHER_VERSION = '{"class": "Hello", "host": 0, "name": "nodeA", "colour": "red"}'
-UNKNOWN = f"MessageError: '{OTHER_VERSION[:57]}...' is no message of this distlab: Hello has no field 'colour'"
+UNKNOWN = (
+    f"MessageError: '{OTHER_VERSION[:57]}...' is no message of this distlab: "
+    "Hello has no field 'colour'"
+)
 
 
 def test_a_host_that_reports_what_nobody_knows_is_lost(threads_end_well):

@@ -12,7 +12,11 @@ from distlab.plotting.style import contrast
 from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, RankStatus
 from distlab.wire.source import Line
 
-REPORT = "rank 1 raised ValueError: a <b>\n\n  ranks 1-2   line 5 in forward   dist.all_reduce(x)\nVariables are kept."
+REPORT = (
+    "rank 1 raised ValueError: a <b>\n\n"
+    "  ranks 1-2   line 5 in forward   dist.all_reduce(x)\n"
+    "Variables are kept."
+)
 
 
 def words(html):

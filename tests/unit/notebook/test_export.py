@@ -95,7 +95,10 @@ def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
     paths |= dict.fromkeys([tmp_path / "not_there" / "a.py", tmp_path / "a.txt"])
     for given, there in paths.items():
         words = str(refused(export.write, [], given, False, plan, [], True))
-        rule = f"path must be the name of a new .py file in a directory that exists, got {str(given)!r}. "
+        rule = (
+            "path must be the name of a new .py file in a directory that exists, "
+            f"got {str(given)!r}. "
+        )
         assert words.startswith(
             f"{rule}Choose another name, or replace {there.name if there else 'it'}: --force"
         )

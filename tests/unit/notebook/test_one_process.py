@@ -52,7 +52,8 @@ def test_a_wait_for_nobody_is_refused(given):
     """In one process that has started no other."""
     words = str(raised(ClusterError, attempt, **given))
     assert words.startswith(
-        "This kernel is one process, and init_process_group(world_size=2) would wait here for 1 more."
+        "This kernel is one process, and "
+        "init_process_group(world_size=2) would wait here for 1 more."
     )
 
 

@@ -62,7 +62,10 @@ def test_a_figure_is_there_for_those_who_do_not_see_it():
     repr is as usual.
     """
     stuck = figures.who_waits(gallery.STUCK)
-    words = "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 3 waits for rank 1, rank 2 has finished"
+    words = (
+        "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 3 waits for rank 1, "
+        "rank 2 has finished"
+    )
     assert stuck.in_words() == f"who waits for whom: {words}"
     assert stuck._repr_mimebundle_() == ({}, {"image/png": {"alt": stuck.in_words()}})
     assert repr(stuck).startswith("<Figure size ")

@@ -333,8 +333,8 @@ def test_one_memory_in_several_places_is_refused(rank_of):
     with pytest.raises(ArgumentError) as refused:
         one.checker.refuse_shared_memory("tensor_list", [place, torch.zeros(3), place], [2, 5, 7])
     assert str(refused.value) == (
-        "tensor_list must be tensors that share no memory, got the same memory for what ranks 2 and 7 send. "
-        "Make it with [torch.empty_like(tensor) for _ in range(world_size)]: "
+        "tensor_list must be tensors that share no memory, got the same memory for what ranks "
+        "2 and 7 send. Make it with [torch.empty_like(tensor) for _ in range(world_size)]: "
         "[tensor] * world_size is one tensor, which keeps the data of one rank only."
     )
 

@@ -10,8 +10,14 @@ from distlab.rank.raised import describe_failure
 CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
     "Broken pipe",
     "Connection reset by peer",
-    "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
-    "Failed to send, sent 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    (
+        "Failed to recv, got 0 bytes. Connection was likely closed. "
+        "Did the remote server shutdown or crash?"
+    ),
+    (
+        "Failed to send, sent 0 bytes. Connection was likely closed. "
+        "Did the remote server shutdown or crash?"
+    ),
 ]
 
 

@@ -65,9 +65,10 @@ def test_another_group_under_one_number_is_refused_before_it_is_built(four):
         dist.new_group([1, 2])
     number = refused.traceback[0].lineno + 1
     assert str(refused.value) == (
-        "The ranks do not make the same group in their new_group call number 1: rank 0 makes one of "
-        f"ranks 1-2 (test_groups.py:{number}), rank 3 makes one of ranks 0-1, but every rank must call new_group, "
-        "even for a group that it is not in, and in the same order."
+        "The ranks do not make the same group in their new_group call number 1: "
+        f"rank 0 makes one of ranks 1-2 (test_groups.py:{number}), rank 3 makes one of ranks "
+        "0-1, but every rank must call new_group, even for a group that it is not in, "
+        "and in the same order."
     )
     assert noted() == [("1", (1, 2), 1)]
     assert len(dist.distributed_c10d._world.pg_names) == 1
@@ -135,8 +136,9 @@ def test_many_different_groups_are_named_shortly():
         for rank in range(6)
     }
     assert words_of_groups(differing_groups(made)) == (
-        "The ranks do not make the same group in their new_group call number 2: rank 0 makes one of ranks 0-1, rank 1 "
-        "makes one of ranks 1-2, rank 2 makes one of ranks 2-3, rank 3 makes one of ranks 3-4, and 2 more, but every "
-        "rank must call new_group, even for a group that it is not in, and in the same order."
+        "The ranks do not make the same group in their new_group call number 2: "
+        "rank 0 makes one of ranks 0-1, rank 1 makes one of ranks 1-2, rank 2 makes one of "
+        "ranks 2-3, rank 3 makes one of ranks 3-4, and 2 more, but every rank must call "
+        "new_group, even for a group that it is not in, and in the same order."
     )
     assert words_of_groups(differing_groups({0: made[0][:1], 1: made[1][:1]})) == ""

@@ -102,7 +102,10 @@ def test_a_client_without_a_server_fails_as_in_torch(milliseconds, monkeypatch, 
     where = f"(127.0.0.1, {port})"
     assert (kind, words) == (
         dist.DistNetworkError,
-        f"The client socket has timed out after {milliseconds}ms while trying to connect to {where}.",
+        (
+            "The client socket has timed out after "
+            f"{milliseconds}ms while trying to connect to {where}."
+        ),
     )
     assert noted == ["TCPStore"]
 

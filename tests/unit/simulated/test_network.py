@@ -50,9 +50,9 @@ def of_hosts(sizes, between=LINK):
 
 REFUSED = {
     f"{LATENCY} '5'. For example: latency=\"5 us\".": lambda: Link("5", "1 GB/s"),
-    "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'.": lambda: (
-        Link(0, "fast")
-    ),
+    (
+        "bandwidth must be above 0, as a number or with a unit (B/s, b/s, bit/s), got 'fast'."
+    ): lambda: Link(0, "fast"),
     "bandwidth must be above 0": lambda: Link(0, 0),
     "Network must be described by latency and bandwidth, or by hosts": lambda: Network(
         "5 us", "1 GB/s", hosts=[2, 2]

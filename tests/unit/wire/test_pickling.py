@@ -32,7 +32,11 @@ def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
     """
     namespace = {"torch": torch, "__name__": "__main__"}
     exec(
-        "def fn(x):\n    return torch.tensor([x.classes, x.distributed.config, x.ops, x.backends])\n",
+        (
+            "def fn(x):\n"
+            "    return torch.tensor([x.classes, "
+            "x.distributed.config, x.ops, x.backends])\n"
+        ),
         namespace,
     )
     here = types.SimpleNamespace(classes=10, config=2, ops=3, backends=4)
