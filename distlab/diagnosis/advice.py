@@ -1,7 +1,7 @@
 """What to do about errors that learners meet, by the words of torch, Python and the system: pure
 functions.
 
-Runs on the notebook's kernel, called by failures.py and processes.py.
+Runs on the notebook's kernel, called by failures.py, starting.py and processes.py.
 """
 
 import re

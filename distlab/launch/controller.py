@@ -1,7 +1,7 @@
 """What the controller's process becomes: ipyparallel's controller, which beats fast only while
 engines come.
 
-Runs as a process of its own on the notebook's machine; notebook/processes.py starts it. An engine
+Runs as a process of its own on the notebook's machine; notebook/starting.py starts it. An engine
 is registered when it has answered a heartbeat, so a slow one makes a cluster start late, and a fast
 one leaves the machine no rest for as long as the cluster lives, also while its ranks do nothing.
 """

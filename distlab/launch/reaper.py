@@ -4,7 +4,7 @@ process is gone.
 A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit
 handler. The guard is its child, waits for its end, and then ends every process whose environment
 holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`; its functions also serve
-processes.py in the notebook's kernel, and the doctor.
+launcher.py in the notebook's kernel, and the doctor.
 """
 
 import contextlib

@@ -14,6 +14,7 @@ from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
 from distlab.notebook.plan import FORK, ControllerEndedError, Plan, check_launcher
 from distlab.notebook.processes import Processes
+from distlab.notebook.starting import start
 from distlab.supervised import SupervisedThread
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
@@ -23,9 +24,9 @@ BEGUN: list["Ahead"] = []  # one at most
 def started(plan: Plan) -> Processes:
     """The processes of a plan, started again if another program has taken a port first."""
     try:
-        return Processes(plan)
+        return start(plan)
     except ControllerEndedError:
-        return Processes(plan)
+        return start(plan)
 
 
 class Ahead(SupervisedThread):

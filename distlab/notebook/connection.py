@@ -1,7 +1,7 @@
 """Connections to fork servers: to the one on this machine, to one on each host, or to those of all
 of Slurm's nodes.
 
-Runs on the notebook's kernel; processes.py makes them, and hosts.py reads them. The servers are
+Runs on the notebook's kernel; launcher.py makes them, and hosts.py reads them. The servers are
 fork_server.py.
 """
 

@@ -1,6 +1,6 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by processes.py. A host gets one connection to one fork
+Runs on the notebook's kernel, called by launcher.py. A host gets one connection to one fork
 server: by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host
 that is this machine. srun's stdin goes to the servers of all nodes, and their reports come over its
 stdout; ipyparallel's own launcher for Slurm submits a batch file that starts every engine by

@@ -1,6 +1,6 @@
 """How to start a cluster: the arguments of `Cluster`, checked before any process starts.
 
-Runs on the notebook's kernel, called by cluster.py; processes.py carries out the plan. `connect`
+Runs on the notebook's kernel, called by cluster.py; starting.py carries out the plan. `connect`
 finds the engines of a running ipyparallel cluster, which can become ranks, too.
 """
 

@@ -213,7 +213,7 @@ class Ranks:
         a host is lost.
         """
         if (
-            self._processes.changed
+            self._processes.launcher.changed
             or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n
         ):
             self.mark_dead_ranks()
@@ -434,7 +434,7 @@ class Ranks:
         """
         self._processes.check_controller()
         # fork servers report each end, and nothing else does
-        self._processes.changed = not self.plan.forks
+        self._processes.launcher.changed = not self.plan.forks
         died = {rank: self.mark_dead(rank) for rank in {*self.newly_dead(), *self._cut_off()}}
         if died:  # a cell that nobody is waiting for may be waiting for them
             self.free(engines_with_work(self.client) - set(self.lost))
@@ -477,7 +477,7 @@ class Ranks:
         # one has ended, and mpiexec ended the others
         if self.plan.engines == mpiexec.NAME and not self.lost:
             self.lost = dict.fromkeys(range(self.plan.n), deaths.WITH_ANOTHER)
-            self.lost[self._processes.first_to_end(rank)] = deaths.exit_words(None)
+            self.lost[self._processes.launcher.first_to_end(rank)] = deaths.exit_words(None)
         if rank not in self.lost:
             self.lost[rank] = self._exit_reason(rank)
             self.last_lines[rank] = self._processes.servers.log_of(rank)

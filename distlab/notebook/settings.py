@@ -1,6 +1,6 @@
 """The environment and the configuration of a cluster's processes.
 
-Runs on the notebook's kernel, called by processes.py.
+Runs on the notebook's kernel, called by starting.py and launcher.py.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The control channel: the kernel's questions to the ranks' watchdogs, which answer while their
 ranks are blocked.
 
-`ControlChannel` runs on the notebook's kernel, made by processes.py; `hello` runs on every rank,
+`ControlChannel` runs on the notebook's kernel, made by starting.py; `hello` runs on every rank,
 `receive` on both. It listens at one address, that of the loopback interface if all ranks are on
 this machine, on a port that the system chose. It has no thread: connections and answers are read
 when a question is asked. A rank proves that it knows a token that only this cluster's ranks know. A

@@ -3,7 +3,7 @@ into a file.
 
 `keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork
 server or on the notebook's kernel, and knows which lines are the learner's there, as does `take`,
-for a fork server; `read` runs on the kernel, called by processes.py.
+for a fork server; `read` runs on the kernel, called by launcher.py.
 """
 
 import contextlib

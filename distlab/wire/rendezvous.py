@@ -1,6 +1,6 @@
 """Where the ranks meet: one TCPStore, and the addresses and the identity of this machine.
 
-Runs on the notebook's kernel (processes.py), in the process that forks the ranks, and on every
+Runs on the notebook's kernel (starting.py), in the process that forks the ranks, and on every
 rank. The store listens only on the loopback interface, or with several hosts on one interface of
 the first, on a port that the system chose: any number of clusters can run side by side. Every
 (re)build of the process group is a *generation* with its own keys: gloo reads stale addresses, and

@@ -48,8 +48,8 @@ def at_first(nothing_left):
 
 # functions on the way of a start; after each of them somebody has to know what it made
 STARTS = [
-    "notebook.processes.Processes._start_server",
-    "notebook.processes.ControlChannel",
+    "notebook.launcher.Launcher.start_server",
+    "notebook.starting.ControlChannel",
     "notebook.cluster.Ranks",
 ]
 

@@ -1,0 +1,321 @@
+"""Launches the programs of one cluster, has its engines forked, and knows how each has ended.
+
+Runs on the notebook's kernel, used by starting.py, and by processes.py when engines are replaced.
+Every process carries `reaper.TAG` in its environment, so that what belongs to a cluster can be
+found without guessing by name, even when its notebook is gone; then reaper.py ends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distlab.compat import ipyparallel as compat
+from distlab.diagnosis import deaths
+from distlab.errors import ClusterError, HostError
+from distlab.launch import reaper
+from distlab.notebook import hosts, interrupts, mpiexec, settings
+from distlab.notebook.connection import Connection, Servers
+from distlab.notebook.plan import Plan
+from distlab.wire import faults
+from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, ServerPlan
+
+START_SECONDS = 60.0
+LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
+# Where this variable is set, ipykernel takes its process for one whose output pytest captures; then
+# it does not read what children of a rank print. A rank is another process than that of the test
+# which started it.
+OF_PYTEST = "PYTEST_CURRENT_TEST"
+
+T = TypeVar("T")
+
+
+class Launcher:
+    """Launches the programs, fork servers and engines of one cluster, with their logs in one folder.
+
+    Args:
+        plan: how the cluster is to be started.
+        tag: the value of `reaper.TAG` in the environment of every process.
+        folder: for connection files and logs.
+        environment: what each process has in its environment in addition to this one's.
+        ends: what to do when the processes have ended; each program adds that it is killed.
+
+    Attributes:
+        servers: the fork servers, where they start the engines.
+        programs: what starts the engines elsewhere: mpiexec, or a program for each.
+        controller: the controller's program, where no fork server forks it.
+        names: of the hosts, where there are any.
+        engine_variables: how an engine reaches the controller, once the controller listens.
+        changed: whether a process may have ended since this was last set to False.
+        when_engine_ended: called with the number of an engine that has ended; nothing has to be
+            done before a client is connected.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tag: str,
+        folder: str,
+        environment: dict[str, str],
+        ends: contextlib.ExitStack,
+    ):
+        self.plan = plan
+        self.tag = tag
+        self.folder = folder
+        self.environment = environment
+        self.ends = ends
+        # without hosts all engines are here, those that are added later too
+        host_of_engine: Sequence[int] | Mapping[int, int] = defaultdict(int)
+        if plan.hosts is not None:
+            host_of_engine = plan.hosts.host_of_rank
+        self.servers = Servers(host_of_engine, self._note_end)
+        self.programs: list[subprocess.Popen[bytes]] = []
+        self.controller: subprocess.Popen[bytes] | None = None
+        self.names: tuple[str, ...] = ()
+        self.engine_variables: dict[str, str] = {}
+        self.changed = True
+        self.when_engine_ended: Callable[[int], None] = lambda engine: None
+
+    def _note_end(self, engine: int) -> None:
+        """Remember that a process has ended, and report an engine. Runs on: the thread of its
+        connection.
+        """
+        self.changed = True
+        if engine != CONTROLLER:
+            self.when_engine_ended(engine)
+
+    # --- programs ---
+
+    def start_program(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        name: str,
+        talks_over: socket.socket | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program that no fork server starts.
+
+        Args:
+            command: its command line.
+            variables: additions to this process's environment.
+            name: of its log, where its stderr goes, and its stdout unless it talks over a socket.
+            talks_over: its stdin and stdout; None if it reads nothing.
+        """
+        path = self.log(name)
+        path.parent.mkdir(exist_ok=True)
+        environment = {**os.environ, **variables}
+        environment.pop(OF_PYTEST, None)
+        with path.open("wb") as log:
+            stdin = subprocess.DEVNULL
+            stdout = log.fileno()
+            if talks_over is not None:
+                stdin = talks_over.fileno()
+                stdout = talks_over.fileno()
+            program = subprocess.Popen(
+                command,
+                env=environment,
+                start_new_session=True,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=log,
+            )
+        # The last one is called first: it is killed, and then waited for. The guard, which is among
+        # the first programs, ends among the last.
+        self.ends.callback(program.wait)
+        self.ends.callback(program.kill)
+        return program
+
+    def start_server(self, command: Sequence[str], plan: ServerPlan) -> None:
+        """Start a fork server, or the program that leads to those on hosts.
+
+        Older connections to the same hosts end, and with them what they have left there.
+        """
+        numbers = [host.host for host in plan.hosts] or [0]
+        for connection in self.servers.connections:
+            if set(numbers) & set(connection.hosts):
+                connection.process.kill()
+        here, there = socket.socketpair()
+        with there:
+            process = self.start_program(command, plan.environment, f"host-{numbers[0]}", there)
+        connection = Connection(process, here, numbers, self.servers)
+        connection.start()
+        self.servers.connections.append(connection)
+        connection.order(plan)
+
+    def reach(
+        self, wanted: hosts.Hosts, numbers: Sequence[int], here: str, until: float = 0.0
+    ) -> dict[int, Hello]:
+        """Start fork servers on some hosts, and return what each host reports about itself.
+
+        Args:
+            wanted: all hosts of the cluster.
+            numbers: those that are meant.
+            here: the address of this machine that they reach; "" if they find it themselves.
+            until: when to try a host that may come back for the last time, by time.monotonic().
+        """
+        server_plan = ServerPlan(self.environment, self.plan.preload)
+        while True:
+            for command, plan in hosts.programs(wanted, numbers, server_plan, here):
+                self.start_server(command, plan)
+            try:
+                with interrupts.allowed():
+                    return hosts.answers(self.servers, wanted, numbers, self.log("host").parent)
+            except HostError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+
+    def fork(self, engines: Iterable[int], threads: int) -> None:
+        """Have the fork servers fork these engines, each with so many OpenMP threads."""
+        environment = self.engine_variables | settings.thread_variables(threads)
+        self.servers.order(ForkOrder, engines, environment=environment)
+
+    # --- waiting ---
+
+    def wait(
+        self,
+        condition: Callable[[], T | None],
+        client: Any = None,
+        old: Collection[tuple[int, int]] = (),
+    ) -> T:
+        """Wait until a condition holds, and return what it has returned.
+
+        Args:
+            condition: returns something true when it holds.
+            client: ipyparallel's Client, once it is connected; it is asked again and again which
+                engines there are, because it misses those that register while it connects.
+            old: engines and their process numbers that may end meanwhile; the client is not asked
+                then.
+
+        Raises:
+            ClusterError: a process has ended, could not be forked, or was not there in time.
+        """
+        began = time.monotonic()
+        asked = began
+        while not (value := condition()):
+            self.check_controller()
+            if client is not None and not old and time.monotonic() > asked + 1:
+                compat.ask_for_engines(client)
+                asked = time.monotonic()
+            self._check_start(old)
+            if time.monotonic() > began + START_SECONDS:
+                late = "the controller was not there"
+                if client is not None:
+                    late = f"only the engines {client.ids} had registered"
+                raise ClusterError(f"{late} after {START_SECONDS:g} s.")
+            time.sleep(0.005)  # what is waited for wants the cores itself
+        return value
+
+    def _check_start(self, old: Collection[tuple[int, int]]) -> None:
+        """Raise ClusterError if a process that is starting was refused, or has ended.
+
+        Args:
+            old: engines and their process numbers that may have ended.
+        """
+        if refused := self.servers.take_refusal():
+            raise ClusterError(f"a process could not be forked ({refused}).")
+        for rank, pid in self.servers.pids.items():
+            if (rank, pid) in old:
+                continue
+            if how := self.exit_reason(rank, pid):
+                log = self.servers.log_of(rank)[-500:]
+                raise ClusterError(f"rank {rank} {how} on starting.\n{log}".rstrip())
+        engines = range(max(1, self.plan.n))
+        lost = self.plan.forks and any(self.servers.why_lost(engine) for engine in engines)
+        if lost or any(program.poll() is not None for program in self.programs):
+            raise ClusterError("a process ended before all engines had registered.")
+
+    # --- ends ---
+
+    @property
+    def controller_ended(self) -> bool:
+        """Whether the process has ended that carries all messages."""
+        # a fork server reports nothing of the controller but its end
+        for connection in self.servers.connections:
+            if any(engine == CONTROLLER for engine, _ in connection.engines):
+                return True
+        return self.controller is not None and self.controller.poll() is not None
+
+    def check_controller(self) -> None:
+        """Raise ClusterError if the controller has ended.
+
+        Nothing can reach the ranks then, so they are ended, too.
+        """
+        if self.controller_ended:
+            reaper.end(reaper.find(self.tag))
+            raise ClusterError(
+                "The controller process has ended, and with it the ranks: call cluster.restart()."
+            )
+
+    def exit_reason(self, engine: int, pid: int) -> str:
+        """How a process of an engine has ended, in words; "" until that is known."""
+        if self.plan.forks:
+            return self._reason_by_server(engine, pid)
+        for program in self.programs:
+            if program.pid != pid:
+                continue
+            status = program.poll()
+            if status is None:
+                return ""
+            log = self.log(f"engine-{engine}").read_text(errors="replace")
+            return deaths.exit_words(status, log, self.fault_of(engine))
+        return ""
+
+    def _reason_by_server(self, engine: int, pid: int) -> str:
+        """How an engine that a fork server has forked has ended, by what its server reports."""
+        host = self.servers.host_of_engine[engine]
+        for connection in reversed(self.servers.connections):
+            report = connection.engines.get((engine, pid))
+            if report is None:
+                continue
+            if report.status is not None:
+                return deaths.exit_words(report.status, report.log, self.fault_of(engine))
+            if host in connection.lost:
+                if self.names:
+                    return f"was lost with host {self.names[host]}, {connection.lost[host]}"
+                words = deaths.exit_words(connection.process.wait())
+                return f"ended with the process that forks the ranks, which {words}"
+        return ""
+
+    def fault_of(self, engine: int) -> faults.Fault:
+        """Where the newest process of an engine was if a fault in compiled code ended it.
+
+        What is not known of it is left empty.
+        """
+        if self.plan.forks:
+            return faults.read(self.servers.fault_of(engine))
+        return faults.read(faults.learners_part(self.folder, engine))
+
+    def first_to_end(self, otherwise: int) -> int:
+        """Which engine ended first, so that mpiexec ended the others.
+
+        Args:
+            otherwise: the engine to return if their log does not say.
+        """
+        # mpiexec's processes may write after a rank has ended
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.programs[0].wait(LAST_WORDS_SECONDS)
+        first = mpiexec.first_to_end(self.log("engine-0").read_text(errors="replace"))
+        return otherwise if first is None else first
+
+    # --- logs ---
+
+    def log(self, name: str) -> Path:
+        """The path of the log with this name."""
+        return Path(self.folder, "log", f"{name}.log")
+
+    def last_lines(self) -> str:
+        """The last eight lines that the processes wrote, newest file last."""
+        logs = Path(self.folder, "log").glob("*.log")
+        lines: list[str] = []
+        for path in sorted(logs, key=lambda path: path.stat().st_mtime):
+            lines += path.read_text(errors="replace").splitlines()
+        written = [line for line in lines if line.strip()]
+        return "\n".join(written[-8:])

@@ -1,0 +1,314 @@
+"""The start of one cluster's processes: here, on hosts, by mpiexec, or engines that run already.
+
+Runs on the notebook's kernel, called by ahead.py. The order is that of the time that each part
+takes: a fork server imports torch, which takes longest, while the controller starts; then the
+engines are forked, and register.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distlab.compat import ipyparallel as compat
+from distlab.diagnosis.advice import on_limit_of_processes
+from distlab.errors import ClusterError, HostError
+from distlab.launch import fork_server, reaper, this_host
+from distlab.notebook import hosts, interrupts, mpiexec, settings
+from distlab.notebook.launcher import Launcher
+from distlab.notebook.plan import ControllerEndedError, Plan
+from distlab.notebook.processes import Processes, surroundings
+from distlab.wire.channel import ControlChannel
+from distlab.wire.orders import ServerPlan
+from distlab.wire.rendezvous import address_towards, listen, serve
+from distlab.words import grouped, rank_list
+
+ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
+LOOPBACK = "127.0.0.1"
+WHERE_AND_PYTHON = (
+    "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
+)
+CONTROLLER_MODULE = "distlab.launch.controller"
+ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """Engines that run, and a client that is connected to them.
+
+    Attributes:
+        client: ipyparallel's Client.
+        address: the address of this machine that the engines reach.
+        threads: OpenMP threads of each engine; None for engines that others started.
+        host_of_rank: number of each rank's host; none if all are on this machine.
+    """
+
+    client: Any
+    address: str
+    threads: int | None
+    host_of_rank: tuple[int, ...]
+
+
+def start(plan: Plan) -> Processes:
+    """Start the processes of a plan, and connect to them.
+
+    Raises:
+        ClusterError: a process has ended, or did not register in time: nothing is left running, and
+            the error has the last lines of what the processes wrote.
+        HostError: a host cannot be used.
+    """
+    began_with = surroundings()
+    tag = f"{os.getpid()}-{os.urandom(4).hex()}"
+    with contextlib.ExitStack() as ends:  # the last that was added ends first
+        folder = tempfile.mkdtemp(prefix="distlab-")
+        ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        programs = ends.enter_context(contextlib.ExitStack())
+        ends.callback(_end_all, tag, plan.engines)
+        environment = settings.environment(tag, plan.hosts is None)
+        environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": folder}
+        launcher = Launcher(plan, tag, folder, environment, programs)
+        ends.callback(launcher.servers.close)
+        try:
+            if plan.attached is not None:
+                connected = _attach(launcher, plan.attached.client, ends)
+            else:
+                connected = _launch(launcher, ends)
+            # it closes when the processes have ended, as the programs do
+            channel = programs.enter_context(contextlib.closing(ControlChannel(connected.address)))
+            store_here = None
+            if plan.forks:
+                store = launcher.wait(lambda: launcher.servers.to(0).store)
+            else:  # importing torch for it costs most
+                store_here = serve(listen(connected.address))
+                store = (connected.address, store_here.port)
+        except HostError:
+            raise
+        except Exception as error:
+            raise _not_started(launcher, error) from error
+        return Processes(
+            launcher,
+            client=connected.client,
+            channel=channel,
+            store=store,
+            store_here=store_here,
+            threads=connected.threads,
+            host_of_rank=connected.host_of_rank,
+            surroundings=began_with,
+            ends=ends.pop_all(),
+        )
+
+
+def _end_all(tag: str, engines: str) -> None:
+    """End every process that has this tag.
+
+    Args:
+        tag: the cluster's.
+        engines: the name of its launcher; two need a while to give back what outlives processes
+            that are killed, the others are not asked politely for long.
+    """
+    patience = {mpiexec.NAME: mpiexec.END_SECONDS, hosts.SLURM_NAME: hosts.SLURM_END_SECONDS}
+    reaper.end(reaper.find(tag), patience.get(engines, 0.2))
+
+
+def _not_started(launcher: Launcher, error: Exception) -> ClusterError:
+    """Why the ranks did not start, with the last lines that their processes wrote."""
+    logs = launcher.last_lines()
+    kind = ControllerEndedError if launcher.controller_ended else ClusterError
+    words = f"The ranks did not start: {error}"
+    if advice := on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
+        # what was refused, logs say in other words
+        return kind(f"{words.rstrip('.')}. {advice}")
+    return kind(f"{words}\n{logs}" if logs else words)
+
+
+# --- engines that others started ---
+
+
+def _attach(launcher: Launcher, client: Any, ends: contextlib.ExitStack) -> Connected:
+    """Use engines that others started, which go on when this cluster ends."""
+    ends.callback(client.close)
+    again = launcher.plan.again
+    engines = client.direct_view("all")
+    try:
+        # First, what any Python understands: a function travels as code, which another version of
+        # Python would not survive.
+        found = engines.apply_async(eval, WHERE_AND_PYTHON).get(timeout=ATTACH_SECONDS)
+        names = [name for name, _ in found]
+        ours = this_host.installed()
+        _check_versions(names, [ours | {this_host.PYTHON: python} for _, python in found], again)
+        theirs = engines.apply_async(this_host.installed).get(timeout=ATTACH_SECONDS)
+        _check_versions(names, theirs, again)
+    except HostError:
+        raise
+    # whatever an engine raises, for example because distlab is not installed there
+    except Exception as error:
+        advice = "Each engine needs distlab, as installed here, and must be idle."
+        raise HostError(f"The engines do not answer: {error}. {advice}") from error
+    launcher.names = tuple(dict.fromkeys(names))
+    return Connected(
+        client,
+        address=address_towards(compat.address_of_controller(client)),
+        threads=launcher.plan.threads,
+        host_of_rank=tuple(launcher.names.index(name) for name in names),
+    )
+
+
+def _check_versions(
+    names: Sequence[str], versions: Sequence[Mapping[str, str]], again: str
+) -> None:
+    """Raise HostError if some engines have other versions than this notebook.
+
+    Args:
+        names: of each engine's host.
+        versions: what is installed there, for each engine.
+        again: what to do when the versions are the same.
+    """
+    troubles = [hosts.differences(theirs) for theirs in versions]
+    if not any(troubles):
+        return
+    alike = grouped((trouble, rank) for rank, trouble in enumerate(troubles) if trouble)
+    parts = []
+    for trouble, ranks in alike.items():
+        where = ", ".join(dict.fromkeys(names[rank] for rank in ranks))
+        parts.append(f"The Python of {rank_list(ranks)} on {where} {trouble}.")
+    advice = f"They must be the same: install them there, {again}."
+    raise HostError(f"These engines cannot be used. {' '.join(parts)} {advice}")
+
+
+# --- engines of our own ---
+
+
+def _launch(launcher: Launcher, ends: contextlib.ExitStack) -> Connected:
+    """Start servers, guard, controller and engines, and connect a client."""
+    plan = launcher.plan
+    is_only_here = plan.forks and plan.hosts is None  # one server forks the controller, too
+    if is_only_here:  # before all else that takes time: importing torch takes longest
+        controller = settings.controller_arguments(LOOPBACK, launcher.folder)
+        server_plan = ServerPlan(launcher.environment, plan.preload, controller)
+        launcher.start_server(fork_server.command(), server_plan)
+    guard = [sys.executable, reaper.__file__, str(os.getpid()), launcher.tag, launcher.folder]
+    launcher.start_program(guard, {}, "guard")
+    address = LOOPBACK
+    threads = plan.threads or 1
+    if plan.hosts is not None:  # for mpiexec, too, which does not say what is wrong with a host
+        address, cores = _reach_all(launcher, plan.hosts)
+        threads = plan.threads or max(1, cores)
+        settings.encrypt(launcher.folder)
+    if not plan.forks:  # the hosts were looked at
+        for connection in launcher.servers.connections:
+            connection.process.kill()
+    if not is_only_here:
+        arguments = settings.controller_arguments(address, launcher.folder)
+        command = [*fork_server.command(CONTROLLER_MODULE), *arguments]
+        launcher.controller = launcher.start_program(command, launcher.environment, "controller")
+    connections = _connections(launcher)
+    launcher.engine_variables = {"IPP_CONNECTION_INFO": json.dumps(connections["engine"])}
+    if plan.forks:
+        launcher.fork(range(plan.n), threads)
+    else:
+        _start_engines(launcher, address, threads)
+    client = _connect(launcher, connections["client"], ends)
+    host_of_rank = () if plan.hosts is None else plan.hosts.host_of_rank
+    return Connected(client, address, threads, host_of_rank)
+
+
+def _reach_all(launcher: Launcher, wanted: hosts.Hosts) -> tuple[str, int]:
+    """Start a fork server on each host.
+
+    Returns:
+        the address of this machine that the hosts reach, and the cores of a rank on the host where
+        a rank has fewest.
+    """
+    others = [number for number in range(len(wanted.hosts)) if number not in wanted.local]
+    hellos = launcher.reach(wanted, others, wanted.here)
+    here = LOOPBACK
+    if hellos:
+        here = next(iter(hellos.values())).notebook
+    hellos |= launcher.reach(wanted, wanted.local, here)
+    names = []
+    cores = []
+    for number, host in enumerate(wanted.hosts):
+        hello = hellos[number]
+        names.append(host.name if wanted.job is None else hello.name)  # Slurm's have none before
+        cores.append(hello.cores // host.ranks)
+    launcher.names = tuple(names)
+    return here, min(cores)
+
+
+def _connections(launcher: Launcher) -> dict[str, Any]:
+    """How an engine and a client reach the controller, which writes it into files once it
+    listens.
+    """
+    folder = Path(launcher.folder, "security")
+
+    def read() -> dict[str, Any] | None:
+        found = {}
+        with contextlib.suppress(OSError, json.JSONDecodeError):  # they are being written
+            for kind in ("engine", "client"):
+                found[kind] = json.loads((folder / f"ipcontroller-{kind}.json").read_text())
+            return found
+        return None
+
+    with interrupts.allowed():
+        return launcher.wait(read)
+
+
+def _start_engines(launcher: Launcher, address: str, threads: int) -> None:
+    """Start the engines that no fork server forks: by mpiexec, or a program for each.
+
+    Args:
+        launcher: the cluster's.
+        address: of this machine, as the engines see it.
+        threads: OpenMP threads of each engine.
+    """
+    plan = launcher.plan
+    variables = launcher.environment | launcher.engine_variables
+    variables |= settings.thread_variables(threads)
+    commands = [ENGINE] * plan.n
+    if plan.engines == mpiexec.NAME:
+        ranks = None
+        if plan.hosts is not None:
+            ranks = {host.name: host.ranks for host in plan.hosts.hosts}
+        options = mpiexec.arguments(ranks, address, variables)
+        program = mpiexec.find() or "mpiexec"  # it is there, as the plan has made sure
+        commands = [[program, *options, "-n", str(plan.n), *ENGINE, "--mpi"]]
+    for number, command in enumerate(commands):
+        program_of_engines = launcher.start_program(command, variables, f"engine-{number}")
+        launcher.programs.append(program_of_engines)
+
+
+def _connect(launcher: Launcher, connection: dict[str, Any], ends: contextlib.ExitStack) -> Any:
+    """Connect a client to the controller, and wait until all engines have registered.
+
+    Args:
+        launcher: the cluster's.
+        connection: how a client reaches the controller.
+        ends: what to do when the cluster ends.
+    """
+    # now: it would slow a server that imports torch, and nobody waits for it here
+    import ipyparallel
+
+    client = ipyparallel.Client(connection)
+    ends.callback(client.close)
+    launcher.when_engine_ended = lambda engine: compat.forget_engine(client, engine)
+    compat.drop_late_replies(client)
+    # which imports numpy; later, the ranks would wait for it
+    ipyparallel.serialize.serialize_object(None)
+    everyone = list(range(launcher.plan.n))
+
+    def all_registered() -> bool:
+        if client.ids != everyone:
+            return False
+        return not launcher.plan.forks or launcher.servers.to(0).store is not None
+
+    with interrupts.allowed():
+        launcher.wait(all_registered, client)
+    return client
