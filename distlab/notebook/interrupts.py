@@ -1,5 +1,4 @@
-"""Interrupts that do no harm: held while processes are started, ended or sent something, and
-allowed in waits.
+"""Interrupts that do no harm: held back while something must not stop half-way, allowed in waits.
 
 Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
 """
@@ -8,56 +7,72 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 
 class _Gate:
-    """A handler of SIGINT that holds the signal while it is closed, and passes it to `handler` when
-    it is open.
+    """A handler of SIGINT that keeps the signal while it is closed.
+
+    Args:
+        handler: the handler before, which gets the signal when the gate is open.
+
+    Attributes:
+        open: whether an interrupt takes effect at once.
+        kept: whether one has come while the gate was closed.
     """
 
-    def __init__(self, handler: Callable[..., Any]):
-        self.handler, self.open, self.kept = handler, False, False
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]):
+        self.handler = handler
+        self.open = False
+        self.kept = False
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         self.kept = not self.open
         if self.open:
             self.open = False  # the handling of the interrupt must not be interrupted either
             self.handler(number, frame)
 
     def turn(self, open_now: bool) -> None:
+        """Open or close the gate; a signal that was kept takes effect when it opens."""
         self.open = open_now
         if open_now and self.kept:
             self(signal.SIGINT, None)
 
 
-def held() -> contextlib.AbstractContextManager[None]:
-    """An interrupt waits until this is over, or until something inside is `allowed` to be
-    interrupted.
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Have an interrupt wait until the block is over, or until something in it is `allowed`.
 
     A KeyboardInterrupt can come between any two steps of Python, for example after a process has
     been started and before it is noted, and then nothing would end that process. One that came
     before an error does not replace it. Python interrupts only the main thread, and only if SIGINT
     has a handler; elsewhere this changes nothing.
     """
-    return _turned(False)
+    with _turned(open_now=False):
+        yield
 
 
-def allowed() -> contextlib.AbstractContextManager[None]:
-    """Within `held`, a wait that may be interrupted; after an interrupt, everything is held again."""
-    return _turned(True)
+@contextlib.contextmanager
+def allowed() -> Iterator[None]:
+    """Within `held`, let a wait be interrupted; after an interrupt, everything is held again."""
+    with _turned(open_now=True):
+        yield
 
 
 @contextlib.contextmanager
 def _turned(open_now: bool) -> Iterator[None]:
-    """Open or close the gate; whoever closes it first installs it, and removes it at the end."""
+    """Open or close the gate; the outermost `held` installs it, and removes it at the end."""
     handler = signal.getsignal(signal.SIGINT)
-    first = not isinstance(handler, _Gate)
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not callable(handler) or (first and open_now):
+    if not in_main_thread or not callable(handler):
         yield
         return
-    gate = _Gate(handler) if first else handler
+    is_outermost = not isinstance(handler, _Gate)
+    if is_outermost and open_now:  # nothing is held here
+        yield
+        return
+    gate = handler if isinstance(handler, _Gate) else _Gate(handler)
     before = gate.open
     signal.signal(signal.SIGINT, gate)
     try:
@@ -68,7 +83,7 @@ def _turned(open_now: bool) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, handler)
-        if not first:
+        if not is_outermost:
             gate.turn(before)
-    if first and gate.kept:
+    if is_outermost and gate.kept:
         handler(signal.SIGINT, None)
