@@ -23,12 +23,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.futures import Future
+from torch import Future, Tensor
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
@@ -39,6 +38,7 @@ from distlab.simulated.notes import NOTES, Program
 NAME = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
+AFuture = TypeVar("AFuture", bound="Future[Any]")
 Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.Collective
 
 
@@ -93,7 +93,7 @@ class Work(dist.Work):
                 self.op = self._note_source(self._source_rank())
             NOTES.add(Wait(self.op))
 
-    def get_future(self) -> Future[Any]:
+    def get_future(self) -> torch.futures.Future[Any]:
         return FUTURES.add(self._work.get_future(), self)
 
     def is_completed(self) -> bool:
@@ -122,7 +122,7 @@ class Futures:
         self._sources: weakref.WeakKeyDictionary[Future[Any], Work | Program]
         self._sources = weakref.WeakKeyDictionary()
 
-    def add(self, future: Future[Any], source: Work | Program) -> Future[Any]:
+    def add(self, future: AFuture, source: Work | Program) -> AFuture:
         """The Future, noted as the end of `source`.
 
         If a backward pass is under way, as where DDP takes the Future, it ends with it.
