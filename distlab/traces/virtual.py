@@ -12,7 +12,7 @@ from math import inf
 from distlab.simulated.events import Callback, Collective, PointToPoint
 from distlab.simulated.simulation import Operation, Result, Transfer
 from distlab.traces.events import Contents, Event, Message
-from distlab.traces.read import meet
+from distlab.traces.matching import meet
 from distlab.words import grouped
 
 
