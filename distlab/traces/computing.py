@@ -1,36 +1,38 @@
 """The computation of one rank, as a person thinks of it: forward, backward, optimizer.
 
-Pure functions, called by read.py. Runs on the notebook's kernel.
+Pure functions, called by read.py. Runs on the notebook's kernel. A training step has hundreds of
+torch calls; here they become a few blocks, each of one kind and without a wait in it.
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from distlab.traces.ends import FUNCTIONAL
-from distlab.traces.events import Event
+from distlab.traces.events import CallEvent, Event
 from distlab.wire.recorded import TorchRow
 
 JITTER = 1e-6  # seconds by which the clocks of the profiler and of Python may differ
 GAP = 200e-6  # seconds of plain Python between two torch calls that count as one computation
+MAINLY = 0.8  # share of a block's time above which one torch call gives it its name
 BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reducer")
+COMMUNICATION = ("c10d::", "gloo:", FUNCTIONAL)
 # shown whole, by how they begin
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}
 
 Block = tuple[str, list[TorchRow]]  # torch calls of one kind that follow each other
 
 
-def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) -> list[Event]:
+def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[CallEvent]) -> list[Event]:
     """The computation of the main thread as blocks.
 
     Args:
+        rank: of the events.
         main: the main thread's rows, outer ones before inner ones.
         calls: this rank's calls that communicate; what they do inside is not computation.
     """
-    rows = [*outermost(main, calls)]
-    held = [event.start for event in calls if event.blocking]
-    held += [start for event in calls for start, _ in event.call.waits]
-    blocks = merge(rows, kinds_of(rows, main), sorted(held))
+    rows = list(outermost(main, calls))
+    blocks = merge(rows, kinds_of(rows, main), starts_of_waiting(calls))
     return [
         Event(rank, kind, op_of(kind, block), block[0].start, block[-1].end)
         for kind, block in blocks
@@ -38,61 +40,121 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[Event]) 
 
 
 def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
-    """The torch call that a block consists of, if it is a single one; else its kind."""
-    lengths: Counter[str] = Counter()
+    """The name of a block: the torch call that it mainly consists of; its kind if there is none."""
+    if kind != "compute":
+        return kind
+    seconds: dict[str, float] = defaultdict(float)
     for row in rows:
-        lengths[row.name] += row.end - row.start
-    name, length = lengths.most_common(1)[0]
-    return (
-        name.removeprefix("aten::")
-        if kind == "compute" and length >= 0.8 * lengths.total()
-        else kind
-    )
+        seconds[row.name] += row.end - row.start
+    name = max(seconds, key=seconds.__getitem__)
+    if seconds[name] >= MAINLY * sum(seconds.values()):
+        return name.removeprefix("aten::")
+    return kind
 
 
-def outermost(main: Sequence[TorchRow], calls: Sequence[Event]) -> Iterator[TorchRow]:
-    """The torch calls that are inside no other one, without those that communicate and without
-    named ranges.
+def outermost(main: Sequence[TorchRow], calls: Sequence[CallEvent]) -> Iterator[TorchRow]:
+    """The torch calls inside no other one, without those that communicate and without named ranges.
+
+        main    [ Optimizer.step                ]   [ c10d::send ]   [ my range              ]
+                   [ aten::mul ] [ aten::add ]        [ record ]        [ aten::mm ]
+        yields  Optimizer.step                                          aten::mm
+
+    What is inside an outer call is part of it. A range that the program named is no torch call, so
+    the calls in it are looked at instead; those of OPAQUE are named by torch, and count whole.
     """
-    inside = [event.call for event in calls if not event.call.elsewhere]
-    covered, place = -1.0, 0
+    end_of_outer = -1.0
+    for row, by_python in zip(main, _inside_calls(main, calls), strict=True):
+        if row.start < end_of_outer:
+            continue
+        communicates = by_python or row.name.startswith(COMMUNICATION)
+        is_named_range = row.annotated and not row.name.startswith(tuple(OPAQUE))
+        if communicates:
+            end_of_outer = row.end
+        elif not is_named_range:
+            end_of_outer = row.end
+            yield row
+
+
+def _inside_calls(main: Sequence[TorchRow], calls: Sequence[CallEvent]) -> Iterator[bool]:
+    """For each row, whether it began inside a call that communicates.
+
+    Such a row is part of the call, under whatever name torch has for it. The call's times are from
+    Python and the row's from the profiler: a row may seem to begin up to JITTER before its call.
+    """
+    on_main = [event.call for event in calls if not event.call.elsewhere]
+    place = 0  # of the first call that had not returned when the row began
     for row in main:
-        while place < len(inside) and inside[place].posted < row.start:
+        while place < len(on_main) and on_main[place].posted < row.start:
             place += 1
-        by_python = place < len(inside) and inside[place].start <= row.start + JITTER
-        communicates = by_python or row.name.startswith(("c10d::", "gloo:", FUNCTIONAL))
-        named = row.annotated and not communicates and not row.name.startswith(tuple(OPAQUE))
-        if row.start >= covered and not named:
-            covered = row.end
-            if not communicates:
-                yield row
+        yield place < len(on_main) and on_main[place].start <= row.start + JITTER
 
 
 def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str]:
-    """What each call is: it is forward if its gradient was computed later, as autograd's numbers
-    tell.
+    """What each call is: backward, forward if its gradient was computed later, otherwise compute.
+
+    autograd numbers the calls that leave something for backward, and backward has the same number.
+    A call that leaves nothing has the number of the next one that does: of several calls with one
+    number, only the last is forward.
     """
-    backward = {row.number for row in main if row.name.startswith(BACKWARD) and row.number >= 0}
-    # a call that leaves nothing for backward has the number of the next one
-    last = {
-        row.number: place for place, row in enumerate(rows) if not row.name.startswith(BACKWARD)
-    }
+    numbers_of_backward = {row.number for row in main if _is_backward(row) and row.number >= 0}
+    last_place: dict[int, int] = {}  # by number
     for place, row in enumerate(rows):
-        followed = row.number in backward and last.get(row.number) == place
-        kind = "backward" if row.name.startswith(BACKWARD) else "forward" if followed else "compute"
-        yield next((whole for start, whole in OPAQUE.items() if row.name.startswith(start)), kind)
+        if not _is_backward(row):
+            last_place[row.number] = place
+    for place, row in enumerate(rows):
+        opaque = _kind_if_opaque(row)
+        if opaque is not None:
+            yield opaque
+        elif _is_backward(row):
+            yield "backward"
+        elif row.number in numbers_of_backward and last_place[row.number] == place:
+            yield "forward"
+        else:
+            yield "compute"
 
 
-def merge(rows: Sequence[TorchRow], kinds: Iterable[str], held: Sequence[float]) -> list[Block]:
-    """Calls of one kind that follow each other closely, as one block; never across a time of
-    waiting, in `held`.
+def _is_backward(row: TorchRow) -> bool:
+    return row.name.startswith(BACKWARD)
+
+
+def _kind_if_opaque(row: TorchRow) -> str | None:
+    """The kind of a call that is shown whole; None for any other."""
+    for start, kind in OPAQUE.items():
+        if row.name.startswith(start):
+            return kind
+    return None
+
+
+def starts_of_waiting(calls: Sequence[CallEvent]) -> list[float]:
+    """When the rank began to wait, in order: in calls that blocked, and in waits for others."""
+    starts = [event.start for event in calls if event.blocking]
+    for event in calls:
+        starts += [start for start, _ in event.call.waits]
+    return sorted(starts)
+
+
+def merge(
+    rows: Sequence[TorchRow], kinds: Iterable[str], starts_of_waiting: Sequence[float]
+) -> list[Block]:
+    """Calls of one kind that follow each other closely, as one block; never across a wait.
+
+    Between two torch calls a program runs some plain Python, for up to GAP: a bar for each call
+    would show nothing. A longer gap is plain Python that counts, and the time of a wait is not
+    computation.
     """
     merged: list[Block] = []
     for row, kind in zip(rows, kinds, strict=True):
-        last_kind, last = merged[-1] if merged else ("", [row])
-        waited = bisect_left(held, last[-1].end) < bisect_left(held, row.start)
-        if last_kind == kind and row.start - last[-1].end <= GAP and not waited:
-            last.append(row)
+        if merged and _continues(merged[-1], row, kind, starts_of_waiting):
+            _, block = merged[-1]
+            block.append(row)
         else:
             merged.append((kind, [row]))
     return merged
+
+
+def _continues(last: Block, row: TorchRow, kind: str, starts_of_waiting: Sequence[float]) -> bool:
+    """Whether a call goes into the last block."""
+    kind_of_block, block = last
+    end = block[-1].end
+    waited = bisect_left(starts_of_waiting, end) < bisect_left(starts_of_waiting, row.start)
+    return kind == kind_of_block and row.start - end <= GAP and not waited

@@ -1,8 +1,7 @@
-"""What a trace consists of: events of the ranks, messages between them, collectives that they did
-together.
+"""What a trace consists of: events of ranks, messages between them, collectives of several ranks.
 
-Plain values, made by read.py and virtual.py, drawn by plotting/timelines.py. Times are in seconds
-since the first event of the trace, on one clock.
+Plain values, made by read.py and virtual.py, drawn by plotting/timelines.py. Runs anywhere. Times
+are in seconds since the first event of the trace, on one clock.
 """
 
 from collections import Counter
@@ -16,14 +15,13 @@ from distlab.wire.recorded import RecordedCall, TorchRow
 COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
 COMMUNICATING = ("send", "recv", "collective", "remote")
 
-
 Part = tuple[str, float, float]  # what goes on, from when to when
 Moment = tuple[float, float, set[str]]  # from when to when, and all that goes on
 
 
 @dataclass(frozen=True)
 class Offset:
-    """How far a rank's clock is ahead of that of the trace: `seconds`, to within `error` seconds."""
+    """How far a rank's clock is ahead of that of the trace: `seconds`, give or take `error`."""
 
     seconds: float = 0.0
     error: float = 0.0
@@ -51,7 +49,6 @@ class Event:
         tag: of a send or recv.
         num_bytes: what the rank gave, or received into; None if this is not known.
         failed: whether it raised.
-        call: what the rank recorded of it, times as above; None for computation.
     """
 
     rank: int
@@ -66,7 +63,6 @@ class Event:
     tag: int | None = None
     num_bytes: int | None = None
     failed: bool = False
-    call: RecordedCall | None = field(default=None, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -76,41 +72,60 @@ class Event:
     @property
     def waiting(self) -> float:
         """Seconds of it in which a partner had not arrived yet, as far as this is known."""
-        return 0.0 if self.ready is None else max(0.0, min(self.ready, self.end) - self.start)
+        if self.ready is None:
+            return 0.0
+        return max(0.0, min(self.ready, self.end) - self.start)
 
     @property
     def parts(self) -> list[Part]:
-        """Its pieces, each of one kind, with start and end: a call is "wait" and then "move",
-        computation one piece.
-        """
+        """Its pieces: computation is one of its kind, a call is "wait" and then "move"."""
         if self.kind in COMPUTING:
             return [(self.kind, self.start, self.end)]
-        cut = self.start + self.waiting
-        pieces = [("wait", self.start, cut), ("move", cut, self.end)]
-        return [piece for piece in pieces if piece[2] > piece[1]] or [
-            ("move", self.start, self.end)
-        ]
+        ready = self.start + self.waiting
+        pieces = []
+        if ready > self.start:
+            pieces.append(("wait", self.start, ready))
+        if self.end > ready or not pieces:
+            pieces.append(("move", ready, self.end))
+        return pieces
 
     @property
     def ends(self) -> tuple[int | None, ...]:
         """Source and destination of a message; the root of a collective, if it has one."""
-        if self.kind in ("send", "recv", "remote", "serve"):
-            return (
-                (self.rank, self.peer)
-                if self.kind in ("send", "remote")
-                else (self.peer, self.rank)
-            )
+        if self.kind in ("send", "remote"):
+            return self.rank, self.peer
+        if self.kind in ("recv", "serve"):
+            return self.peer, self.rank
         return () if self.peer is None else (self.peer,)
+
+
+@dataclass(eq=False)
+class CallEvent(Event):
+    """A call that communicates, from a rank's record.
+
+    Args:
+        call: what the rank recorded of it, with times as those of the event.
+    """
+
+    call: RecordedCall = field(kw_only=True, repr=False)
 
 
 @dataclass(frozen=True)
 class Message:
-    """One send and the recv that matched it, or only one of them: it was not received, or nothing
-    came.
+    """One send and the recv that matched it, or one of them that nothing matched.
 
-    A remote call has two: one to the start of the function, and one back from its end; `times` are
-    their start and end in seconds. `src` is None for a recv from any rank that got nothing.
-    `traced`: whether both ranks were recorded; if not, the other half is not missing but unknown.
+    A remote call has two messages: one to the start of the function, and one back from its end.
+
+    Args:
+        src: a rank; None for a recv from any rank that got nothing.
+        dst: a rank.
+        tag: 0 for a remote call.
+        group: the ranks of the process group; () for a remote call.
+        num_bytes: its size; None if this is not known.
+        send: the sender's event; None if no rank sent it.
+        recv: the receiver's event; None if it was not received.
+        traced: whether both ranks were recorded; if not, the other half is not missing but unknown.
+        times: of a remote call, when the message left and arrived, in seconds.
     """
 
     src: int | None
@@ -129,26 +144,37 @@ class Message:
         return self.send is not None and self.recv is not None
 
     @property
+    def halves(self) -> list[Event]:
+        """The send and the recv, as far as they are there; at least one of them is."""
+        return [half for half in (self.send, self.recv) if half is not None]
+
+    @property
     def left(self) -> float:
         """When its data could leave, in seconds: as soon as both sides were there."""
-        if self.times:
+        if self.times is not None:
             return self.times[0]
-        half = self.send or self.recv
-        return half.start if half.ready in (None, inf) else half.ready
+        first = self.halves[0]
+        if first.ready is None or first.ready == inf:
+            return first.start
+        return first.ready
 
     @property
     def arrived(self) -> float:
-        """When the receiver knew that it had arrived, in seconds; for a message that is not
-        matched, its only end.
-        """
-        return self.times[1] if self.times else (self.recv or self.send).end
+        """When the receiver knew that it had arrived, in seconds; unmatched, its half's end."""
+        if self.times is not None:
+            return self.times[1]
+        return self.halves[-1].end
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a group: what each rank that took part did, by rank.
+    """One collective of a group.
 
-    `complete`: whether every rank of the group did, as far as the ranks were recorded.
+    Args:
+        op: what the first of the ranks called.
+        group: the ranks of the group.
+        events: what each rank that took part did, by rank.
+        complete: whether every rank of the group took part, as far as the ranks were recorded.
     """
 
     op: str
@@ -158,45 +184,57 @@ class Collective:
 
     @property
     def came(self) -> float | None:
-        """When the last rank arrived, for which all others waited; None for one in which they only
-        need the root.
+        """When the last rank arrived, if all others waited for it.
+
+        None if it is not complete, and for one in which ranks need only the root.
         """
         last = max(event.start for event in self.events)
-        return last if self.complete and all(event.ready == last for event in self.events) else None
+        all_waited = all(event.ready == last for event in self.events)
+        return last if self.complete and all_waited else None
 
 
-# the rows by rank
+# what a trace holds; the profiler's rows are by rank
 Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[TorchRow]]]
 
 
 def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
-    """As few rows as possible without overlaps in a row; what does not fit into `most` rows is in
-    the last one.
+    """As few rows as possible without overlaps in a row.
 
     Args:
         events: events, or whatever else has a `start` and an `end`.
+        most: how many rows there may be: what does not fit is in the last one. None for any number.
     """
     rows: list[list[Any]] = []
     for event in sorted(events, key=lambda event: event.start):
-        row = next((row for row in rows if row[-1].end <= event.start), None)
-        if row is None and len(rows) != most:
-            rows.append([event])
+        free = [row for row in rows if row[-1].end <= event.start]
+        if free:
+            free[0].append(event)
+        elif len(rows) == most:
+            rows[-1].append(event)
         else:
-            (row or rows[-1]).append(event)
+            rows.append([event])
     return rows
 
 
 def moments(parts: Iterable[Part]) -> Iterator[Moment]:
     """Cut the time of parts, which may overlap, where from then on something else goes on."""
-    changes = sorted(
-        change for what, start, end in parts for change in ((start, 0, what), (end, 1, what))
-    )
-    since, going, times_over = 0.0, set(), Counter()
     # at one time, starts come first: what goes on without a gap is not cut
-    for time, ends, what in changes:
-        times_over[what] += -1 if ends else 1
-        if (times_over[what] > 0) != (what in going):
-            if going and time > since:
-                yield since, time, {*going}
-            since = time
-            going ^= {what}
+    begins, ends = 0, 1
+    changes = []
+    for what, start, end in parts:
+        changes.append((start, begins, what))
+        changes.append((end, ends, what))
+    changes.sort()
+
+    since = 0.0
+    going: set[str] = set()
+    parts_of: Counter[str] = Counter()  # how many parts of a kind go on
+    for time, change, what in changes:
+        parts_of[what] += 1 if change == begins else -1
+        goes_on = parts_of[what] > 0
+        if goes_on == (what in going):
+            continue
+        if going and time > since:
+            yield since, time, {*going}
+        since = time
+        going ^= {what}

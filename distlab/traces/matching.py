@@ -1,19 +1,23 @@
 """Which calls of several ranks belong together: messages, remote calls, collectives.
 
-Pure functions, called by read.py and virtual.py. Runs on the notebook's kernel.
+Called by read.py and virtual.py. Runs on the notebook's kernel. What a rank cannot know alone is
+filled into its events here: `ready`, and where only the partner knew them, `end` and `peer`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from math import inf
+from typing import cast
 
 from distlab.traces.ends import family
-from distlab.traces.events import Collective, Event, Message
+from distlab.traces.events import CallEvent, Collective, Event, Message
+from distlab.wire.recorded import GroupKey
 from distlab.words import grouped
 
+# --- messages ---
 
-def match_messages(calls: Sequence[Event], traced: Collection[int]) -> Iterator[Message]:
-    """Pair sends with recvs: the n-th send with the n-th recv of the same source, destination, tag
-    and group.
+
+def match_messages(calls: Sequence[CallEvent], traced: Collection[int]) -> Iterator[Message]:
+    """Pair sends with recvs of the same source, destination, tag and group, the n-th with the n-th.
 
     It fills in `ready`, and `end` where only the partner knew it.
 
@@ -21,91 +25,194 @@ def match_messages(calls: Sequence[Event], traced: Collection[int]) -> Iterator[
         calls: of every rank, in the order of their starts.
         traced: the ranks that were recorded.
     """
-    halves = [event for event in calls if event.kind in ("send", "recv")]
-    # a call that raised took part in nothing: it has no partner
-    alike = grouped(
-        ((*half.ends, half.tag, half.call.group, half if half.failed else None), half)
-        for half in halves
-    )
-    for (src, dst, tag, *_), both in alike.items():
-        known = src is None or {src, dst} <= {*traced}
-        sends, recvs = ([half for half in both if half.kind == kind] for kind in ("send", "recv"))
+    for alike in _possible_partners(calls):
+        src, dst = route_of(alike[0])
+        both_traced = src is None or {src, dst} <= {*traced}
+        sends = [half for half in alike if half.kind == "send"]
+        recvs = [half for half in alike if half.kind == "recv"]
         for send, recv in _pairs(sends, recvs):
-            _fill_in(send, recv, known)
-            half = send or recv
-            yield Message(src, dst, tag, half.group, half.num_bytes, send, recv, known)
+            if send is not None and recv is not None:
+                half = send
+                _fill_in_times(send, recv)
+            else:
+                half = _the_one(send, recv)
+                half.ready = inf if both_traced else None
+            yield Message(
+                src=src,
+                dst=dst,
+                tag=half.tag or 0,
+                group=half.group,
+                num_bytes=half.num_bytes,
+                send=send,
+                recv=recv,
+                traced=both_traced,
+            )
 
 
-def _pairs(sends: list[Event], recvs: list[Event]) -> list[tuple[Event | None, Event | None]]:
-    """Pair by number, which also counts messages before the trace; by order if a recv has no
-    number.
+def _possible_partners(calls: Sequence[CallEvent]) -> list[list[CallEvent]]:
+    """Sends and recvs with the same source, destination, tag and group.
+
+    A call that raised took part in nothing, so it is alone: otherwise the next message would be
+    paired with it.
     """
-    counted = all(event.call.sequence for event in recvs)
-    first, second = (
-        {event.call.sequence if counted else place: event for place, event in enumerate(events)}
-        for events in (sends, recvs)
-    )
-    return [(first.get(number), second.get(number)) for number in sorted({*first, *second})]
+    alike: dict[Hashable, list[CallEvent]] = {}
+    halves = [event for event in calls if event.kind in ("send", "recv")]
+    for place, half in enumerate(halves):
+        key = place if half.failed else (route_of(half), half.tag, half.call.group)
+        alike.setdefault(key, []).append(half)
+    return list(alike.values())
 
 
-def _fill_in(send: Event | None, recv: Event | None, known: bool) -> None:
-    if send is None or recv is None:
-        (send or recv).ready = inf if known else None
-        return
-    send.ready = recv.ready = max(send.start, recv.start)
+def route_of(half: Event) -> tuple[int | None, int]:
+    """Source and destination; the source is None for a recv from any rank that got nothing."""
+    if half.kind == "recv":
+        return half.peer, half.rank
+    return half.rank, cast(int, half.peer)  # every send has a destination
+
+
+def _pairs(
+    sends: list[CallEvent], recvs: list[CallEvent]
+) -> list[tuple[CallEvent | None, CallEvent | None]]:
+    """Pair by number, or by order if a recv has no number.
+
+    The numbers count from the building of the group, so messages from before the trace count too:
+
+        before the trace | in the trace
+        send 1, send 2   | send 3           pairs with recv 3, and recv 2 has no partner here
+        recv 1           | recv 2, recv 3
+    """
+    numbered = all(event.call.sequence for event in recvs)
+    send_by_number = _by_number(sends, numbered)
+    recv_by_number = _by_number(recvs, numbered)
+    numbers = sorted({*send_by_number, *recv_by_number})
+    return [(send_by_number.get(number), recv_by_number.get(number)) for number in numbers]
+
+
+def _by_number(halves: list[CallEvent], numbered: bool) -> dict[int, CallEvent]:
+    """Halves by their own numbers, or by their places."""
+    if numbered:
+        return {half.call.sequence: half for half in halves}
+    return dict(enumerate(halves))
+
+
+def _fill_in_times(send: CallEvent, recv: CallEvent) -> None:
+    """Fill in what one side of a message tells of the other.
+
+    Data can move once both sides are there. An isend is over when its receiver has it all, which
+    may be long before the sender calls wait(); not before it has returned, though. A recv whose end
+    the rank never knew, because it did not wait, ends with the send.
+
+        sender    [isend].....................[wait]      the end of isend is that of recv
+        receiver       [recv            ]
+    """
+    ready = max(send.start, recv.start)
+    send.ready = ready
+    recv.ready = ready
     if not send.blocking and recv.end != inf:
-        # wait() may come long after the receiver had it all
         send.end = min(send.end, max(recv.end, send.call.posted))
     if recv.end == inf:
         recv.end = send.end
 
 
-def match_remote(calls: Sequence[Event]) -> Iterator[Message]:
-    """The two messages of each remote call that was traced on both sides; it fills in `ready`, and
-    the callee.
+def _the_one(send: CallEvent | None, recv: CallEvent | None) -> CallEvent:
+    """The half that is there, of a message that is not matched."""
+    return cast(CallEvent, send or recv)  # no message is without both
+
+
+# --- remote calls ---
+
+
+def match_remote(calls: Sequence[CallEvent]) -> Iterator[Message]:
+    """The two messages of each remote call that was traced on both sides.
+
+        caller    [remote                      ]
+                    \\ there               back /
+        callee       [serve                  ]
+
+    It fills in `ready`, and who the callee is, which only the callee's record tells.
     """
     served = {(event.peer, event.call.sequence): event for event in calls if event.kind == "serve"}
     for asked in calls:
-        answer = served.get((asked.rank, asked.call.sequence)) if asked.kind == "remote" else None
+        if asked.kind != "remote":
+            continue
+        answer = served.get((asked.rank, asked.call.sequence))
         if answer is None:
             continue
-        ends = {"tag": 0, "group": (), "num_bytes": None}
-        asked.peer, there = answer.rank, (asked.start, max(asked.start, answer.start))
-        yield Message(asked.rank, answer.rank, send=asked, recv=answer, times=there, **ends)
-        if asked.end > asked.start:  # and not only an RRef
-            asked.ready, back = answer.end, (answer.end, max(asked.end, answer.end))
-            yield Message(answer.rank, asked.rank, send=answer, recv=asked, times=back, **ends)
+        asked.peer = answer.rank
+        # by their clocks, which may differ, nothing arrives before it was sent
+        yield _remote_message(asked, answer, asked.start, max(asked.start, answer.start))
+        only_makes_an_rref = asked.end <= asked.start
+        if not only_makes_an_rref:
+            asked.ready = answer.end
+            yield _remote_message(answer, asked, answer.end, max(asked.end, answer.end))
 
 
-def match_collectives(calls: Sequence[Event], traced: Collection[int]) -> list[Collective]:
+def _remote_message(send: Event, recv: Event, left: float, arrived: float) -> Message:
+    return Message(
+        src=send.rank,
+        dst=recv.rank,
+        tag=0,
+        group=(),
+        num_bytes=None,
+        send=send,
+        recv=recv,
+        times=(left, arrived),
+    )
+
+
+# --- collectives ---
+
+
+def match_collectives(calls: Sequence[CallEvent], traced: Collection[int]) -> list[Collective]:
     """The calls that were one collective, in the order in which these began; it fills in `ready`.
 
-    The n-th collective of a group on one rank belongs to the n-th on the others; if their names
-    differ, no partner is known.
+    The n-th collective of a group on one rank belongs to the n-th on the others. If their names
+    differ, the program is wrong, and no partner is known:
+
+        rank 0    all_reduce    all_reduce         the second ones are two collectives,
+        rank 1    all_reduce    barrier            and neither is complete
     """
-    own = grouped(
-        ((event.rank, event.call.group), event) for event in calls if event.kind == "collective"
-    )
-    numbered = [(group, *pair) for (_, group), events in own.items() for pair in enumerate(events)]
-    together = grouped(
-        ((group, number, family(event.call.method)), event) for group, number, event in numbered
-    )
-    return meet([(group, alike) for ((*_, group), *_), alike in together.items()], traced)
+    called = [event for event in calls if event.kind == "collective"]
+    of_rank_and_group: dict[tuple[int, GroupKey], list[CallEvent]]
+    of_rank_and_group = grouped(((event.rank, event.call.group), event) for event in called)
+    together: dict[tuple[GroupKey, int, str], list[CallEvent]] = {}
+    for (_, group), events in of_rank_and_group.items():
+        for number, event in enumerate(events):
+            key = group, number, family(event.call.method)
+            together.setdefault(key, []).append(event)
+    return meet([(group[2], alike) for (group, *_), alike in together.items()], traced)
 
 
 def meet(
-    calls: Sequence[tuple[Sequence[int], Sequence[Event]]], traced: Collection[int]
+    calls: Sequence[tuple[tuple[int, ...], Sequence[Event]]], traced: Collection[int]
 ) -> list[Collective]:
-    """Each group with the calls that were one collective of it, in the order in which these began."""
+    """The collectives of these calls, in the order in which they began; it fills in `ready`.
+
+    Args:
+        calls: for each collective, the ranks of its group and their calls.
+        traced: the ranks that were recorded.
+    """
     found = []
     for group, alike in calls:
         entered = {event.rank: event.start for event in alike}
         for event in alike:
-            # a rank that is not the root needs the root only, the root needs all of them
-            needed = {event.peer} if event.peer not in (None, event.rank) else {*group}
-            if needed <= entered.keys():
-                event.ready = max([event.start, *(entered[rank] for rank in needed)])
-            else:
-                event.ready = inf if needed <= {*traced} else None
-        found.append(Collective(alike[0].op, group, tuple(alike), entered.keys() >= {*group}))
+            event.ready = _ready(event, group, entered, traced)
+        complete = entered.keys() >= {*group}
+        found.append(Collective(alike[0].op, group, tuple(alike), complete))
     return sorted(found, key=lambda collective: min(event.start for event in collective.events))
+
+
+def _ready(
+    event: Event, group: tuple[int, ...], entered: dict[int, float], traced: Collection[int]
+) -> float | None:
+    """When the partners that a rank needs in a collective had arrived; see Event.ready.
+
+    A rank that is not the root needs the root only; the root needs all of them, as do all ranks
+    where there is no root.
+    """
+    needed = {*group}
+    if event.peer is not None and event.peer != event.rank:
+        needed = {event.peer}
+    if needed <= entered.keys():
+        return max([event.start, *(entered[rank] for rank in needed)])
+    return inf if needed <= {*traced} else None

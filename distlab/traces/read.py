@@ -1,71 +1,73 @@
-"""Turns what the ranks recorded into a trace: calls with their ends, computation, and which calls
-belong together.
+"""Turns what the ranks recorded into a trace: calls with their ends, computation, their partners.
 
-Pure functions, called by notebook/tracing.py. Runs on the notebook's kernel.
+Called by notebook/tracing.py. Runs on the notebook's kernel. The events of a rank are made here
+from its own record (ends.py, computing.py); then matching.py finds which of them belong together,
+and fills in what only the partners knew.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 from distlab.traces.computing import computation_of
-from distlab.traces.ends import find_ends, find_waits
-from distlab.traces.events import Contents, Event, Offset
+from distlab.traces.ends import ends_by_gloo, waits_by_torch
+from distlab.traces.events import CallEvent, Contents, Event, Offset
 from distlab.traces.matching import match_collectives, match_messages, match_remote
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import Recorded, RecordedCall, TorchRow
+
+MAIN_THREAD = 0  # the one of the cells, as a TorchRow has it
+# by method in ProcessGroup
+POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+REMOTE_CALLS = {REMOTE: "remote", SERVED: "serve"}
 
 Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
 
 
 def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None) -> Contents:
-    """Put together what each rank recorded, by rank, on the notebook's clock; the first event
-    begins at 0.
+    """Put together what each rank recorded, on the notebook's clock; the first event begins at 0.
+
+    Args:
+        recorded: by rank.
+        offsets: by rank, for those whose clock is another one.
     """
-    ahead = {rank: round(1e9 * offset.seconds) for rank, offset in (offsets or {}).items()}
-    starts = [
-        i.start - ahead.get(rank, 0)
-        for rank, own in recorded.items()
-        for i in (*own.rows, *own.calls)
-    ]
-    zero = min(starts, default=0)
+    clocks = clocks_of(recorded, offsets or {})
     rows: dict[int, list[TorchRow]] = {}
-    calls: list[Event] = []
+    calls: list[CallEvent] = []
     computation: list[Event] = []
-
     for rank, own in recorded.items():
-
-        def clock(time: float, began: float = zero + ahead.get(rank, 0)) -> float:
-            return (time - began) / 1e9
-
-        rows[rank] = rows_of(own, clock)
-        main = [row for row in rows[rank] if row.thread == 0]
-        of_rank = sorted(
-            (event_of(rank, call, clock) for call in own.calls), key=lambda event: event.start
-        )
-        find_ends(
-            of_rank, [row for row in rows[rank] if row.name.startswith("gloo:") and row.thread != 0]
-        )
-        find_waits(of_rank, main)
+        rows[rank] = rows_of(own, clocks[rank])
+        main = [row for row in rows[rank] if row.thread == MAIN_THREAD]
+        gloo = [row for row in rows[rank] if row.thread != MAIN_THREAD]
+        gloo = [row for row in gloo if row.name.startswith("gloo:")]
+        of_rank = calls_of(rank, own, main, gloo, clocks[rank])
         calls += of_rank
         computation += computation_of(rank, main, of_rank)
-    messages = sorted(
-        [*match_messages(calls, recorded), *match_remote(calls)], key=lambda message: message.left
-    )
+
+    messages = [*match_messages(calls, recorded), *match_remote(calls)]
+    messages.sort(key=lambda message: message.left)
     collectives = match_collectives(calls, recorded)
-    last = max((row.end for of_rank in rows.values() for row in of_rank), default=0.0)
-    waits = []
-    for event in calls:
-        if event.end == inf:
-            event.end = max(last, event.start)
-        waits += [
-            replace(event, kind="wait", start=s, end=e, blocking=True) for s, e in event.call.waits
-        ]
-    events = sorted([*calls, *waits, *computation], key=lambda event: (event.start, event.rank))
+    end_what_is_in_flight(calls, rows)
+    events = [*calls, *waits_of(calls), *computation]
+    events.sort(key=lambda event: (event.start, event.rank))
     return events, messages, collectives, rows
 
 
-# --- the calls of one rank ---
+def clocks_of(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -> dict[int, Clock]:
+    """A clock for each rank, on which what any rank did first is at 0."""
+    ahead = dict.fromkeys(recorded, 0)  # ns
+    ahead |= {rank: round(1e9 * offset.seconds) for rank, offset in offsets.items()}
+    starts: list[float] = []
+    for rank, own in recorded.items():
+        starts += [row.start - ahead[rank] for row in own.rows]
+        starts += [call.start - ahead[rank] for call in own.calls]
+    zero = min(starts, default=0)
+    return {rank: clock_from(zero + ahead[rank]) for rank in recorded}
+
+
+def clock_from(began: float) -> Clock:
+    """A clock that is at 0 at this time, in ns of the rank's clock."""
+    return lambda time: (time - began) / 1e9
 
 
 def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
@@ -74,31 +76,87 @@ def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
     return sorted(rows, key=lambda row: (row.start, -row.end))
 
 
-def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> Event:
+# --- the calls of one rank ---
+
+
+def calls_of(
+    rank: int,
+    recorded: Recorded,
+    main: Sequence[TorchRow],
+    gloo: Sequence[TorchRow],
+    clock: Clock,
+) -> list[CallEvent]:
+    """A rank's calls in the order of their starts, with all that its own record tells of them.
+
+    Args:
+        rank: of the events.
+        recorded: the rank's record.
+        main: rows of the main thread.
+        gloo: rows of gloo's threads.
+        clock: of the rank.
+    """
+    events = [event_of(rank, call, clock) for call in recorded.calls]
+    events.sort(key=lambda event: event.start)
+    for event, end in ends_by_gloo(events, gloo):
+        event.end = end
+    for event, wait in waits_by_torch(events, main):
+        event.blocking = wait.blocked
+        event.call.waits = wait.waits
+    return events
+
+
+def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
     """A call as an event; its end is infinite if this rank never knew that it was complete."""
-    waits = [(clock(start), clock(end)) for start, end in recorded.waits]
     call = replace(
-        recorded, start=clock(recorded.start), posted=clock(recorded.posted), waits=waits
+        recorded,
+        start=clock(recorded.start),
+        posted=clock(recorded.posted),
+        waits=[(clock(start), clock(end)) for start, end in recorded.waits],
     )
-    kind, op, tag = (
-        {REMOTE: "remote", SERVED: "serve"}.get(call.method, "collective"),
-        call.op,
-        None,
+    end = clock(recorded.end) if recorded.end else inf
+    event = CallEvent(
+        rank=rank,
+        kind="collective",
+        op=call.op,
+        start=call.start,
+        end=end,
+        blocking=call.blocking,
+        group=call.group[2],
+        peer=call.peer,
+        num_bytes=call.num_bytes,
+        failed=call.failed,
+        call=call,
     )
-    if call.method in ("send", "recv", "recv_anysource"):
-        kind, tag = call.method[:4], call.tag
-        op = kind if call.blocking else f"i{kind}"
-    end, size = (
-        clock(recorded.end) if recorded.end else inf,
-        None if kind in ("remote", "serve") else call.num_bytes,
-    )
-    what = {
-        "group": call.group[2],
-        "peer": call.peer,
-        "tag": tag,
-        "num_bytes": size,
-        "failed": call.failed,
-    }
-    # a function that is served does wait for it
-    blocking = call.blocking and not (kind == "remote" and call.elsewhere)
-    return Event(rank, kind, op, call.start, end, blocking, call=call, **what)
+    if call.method in POINT_TO_POINT:
+        event.kind = POINT_TO_POINT[call.method]
+        event.op = event.kind if call.blocking else f"i{event.kind}"
+        event.tag = call.tag
+    elif call.method in REMOTE_CALLS:
+        event.kind = REMOTE_CALLS[call.method]
+        event.num_bytes = None
+        # the main thread does not wait for a call that another thread made; a function that is
+        # served does wait for it
+        if call.method == REMOTE and call.elsewhere:
+            event.blocking = False
+    return event
+
+
+# --- when all is known ---
+
+
+def end_what_is_in_flight(calls: Sequence[CallEvent], rows: Mapping[int, list[TorchRow]]) -> None:
+    """Let calls whose end nobody knows end with the trace, so that they can be drawn."""
+    ends = [row.end for of_rank in rows.values() for row in of_rank]
+    last = max(ends, default=0.0)
+    for event in calls:
+        if event.end == inf:
+            event.end = max(last, event.start)
+
+
+def waits_of(calls: Sequence[CallEvent]) -> list[Event]:
+    """The waits for calls that did not block, as events like the calls."""
+    waits: list[Event] = []
+    for event in calls:
+        for start, end in event.call.waits:
+            waits.append(replace(event, kind="wait", start=start, end=end, blocking=True))
+    return waits

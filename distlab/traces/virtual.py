@@ -1,98 +1,150 @@
-"""The contents of a trace of a simulated cluster: the results of simulation.py as events, messages
-and collectives.
+"""The contents of a trace of a simulated cluster, from the results of simulation.py.
 
-A pure function, called by notebook/tracing.py. Runs on the notebook's kernel. Nothing is
-estimated here: every time is the model's.
+A pure function, called by notebook/tracing.py, and by checking/judging.py for a right answer. Runs
+on the notebook's kernel. Nothing is estimated here: every time is the model's.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
 from distlab.simulated.events import Callback, Collective, PointToPoint
-from distlab.simulated.simulation import Operation, Result, Transfer
+from distlab.simulated.simulation import Operation, Result, Span, Transfer
+from distlab.traces import events
 from distlab.traces.events import Contents, Event, Message
-from distlab.traces.matching import meet
-from distlab.words import grouped
+from distlab.traces.matching import meet, route_of
+
+Calls = dict[tuple[int, int], Event]  # by rank and number of the operation
 
 
 def read(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
-    begun = (
-        Operation(rank, *one, inf) for rank, rest in enumerate(result.unfinished) for one in rest
-    )
-    known = (one for one in (*result.operations, *begun) if one.rank in ranks)
-    operations = [one for one in known if not isinstance(one.event, Callback)]
+    operations = _operations(result, ranks)
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
-    zero = min((one.begin for one in (*operations, *spans)), default=0.0)
-    last = max((span.end for span in (*spans, *result.transfers)), default=zero)
-    waits = {(span.rank, span.op): span.begin for span in spans}
-    calls = {}
+    begins = [one.begin for one in operations] + [span.begin for span in spans]
+    zero = min(begins, default=0.0)
+    ends = [span.end for span in spans] + [transfer.end for transfer in result.transfers]
+    last = max(ends, default=zero)
+
+    begin_of_wait = {(span.rank, span.op): span.begin for span in spans}
+    calls: Calls = {}
     for one in operations:
-        blocking = waits.get((one.rank, one.event.op)) == one.begin
-        calls[one.rank, one.event.op] = _event(one, blocking, zero, last)
-    events = list(calls.values())
-    for span in spans:
-        if span.op is None:
-            events.append(
-                Event(span.rank, "compute", "compute", span.begin - zero, span.end - zero)
-            )
-        elif (call := calls.get((span.rank, span.op))) is not None and not call.blocking:
-            when = {"start": span.begin - zero, "end": span.end - zero}
-            events.append(replace(call, kind="wait", blocking=True, ready=None, **when))
-    messages = sorted(_messages(result.transfers, calls, zero), key=lambda message: message.left)
-    own = (
-        (one.event, calls[one.rank, one.event.op])
-        for one in operations
-        if isinstance(one.event, Collective)
-    )
-    together = grouped(((collective.group, collective.count), call) for collective, call in own)
-    collectives = meet([(alike[0].group, alike) for alike in together.values()], ranks)
-    return sorted(events, key=lambda event: (event.start, event.rank)), messages, collectives, {}
+        key = one.rank, one.event.op
+        # it was waited for at once
+        blocking = begin_of_wait.get(key) == one.begin
+        calls[key] = _event(one, blocking, one.begin - zero, min(one.end, last) - zero)
+    others = [_event_of_span(span, calls, zero) for span in spans]
+    happened = [*calls.values(), *(event for event in others if event is not None)]
+    happened.sort(key=lambda event: (event.start, event.rank))
+
+    messages = list(_messages(result.transfers, calls, zero))
+    messages.sort(key=lambda message: message.left)
+    return happened, messages, _collectives(operations, calls, ranks), {}
 
 
-def _event(one: Operation, blocking: bool, zero: float, last: float) -> Event:
-    start, end, event = one.begin - zero, min(one.end, last) - zero, one.event
+def _operations(result: Result, ranks: Collection[int]) -> list[Operation]:
+    """What `ranks` began, callbacks aside; what has not ended ends at infinity."""
+    operations = list(result.operations)
+    for rank, left_over in enumerate(result.unfinished):
+        for event, begin in left_over:
+            if not isinstance(event, Callback):
+                operations.append(Operation(rank, event, begin, inf))
+    return [one for one in operations if one.rank in ranks]
+
+
+def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
+    """An operation as an event; `ready` is not known yet."""
+    event = one.event
     if isinstance(event, PointToPoint):
         kind = "send" if event.sends else "recv"
-        op, tag = kind if blocking else f"i{kind}", event.channel[1]
+        _, tag = event.channel
         return Event(
-            one.rank, kind, op, start, end, blocking, inf, (), event.peer, tag, event.num_bytes
+            rank=one.rank,
+            kind=kind,
+            op=kind if blocking else f"i{kind}",
+            start=start,
+            end=end,
+            blocking=blocking,
+            ready=inf,
+            peer=event.peer,
+            tag=tag,
+            num_bytes=event.num_bytes,
         )
-    root = None if event.root is None else event.members[event.root]
-    # for the others: by member, or one number
-    size = event.sent[0] if event.name == "all_reduce" else sum(event.sent)
     return Event(
-        one.rank,
-        "collective",
-        event.name,
-        start,
-        end,
-        blocking,
-        inf,
-        event.members,
-        root,
-        None,
-        size,
+        rank=one.rank,
+        kind="collective",
+        op=event.name,
+        start=start,
+        end=end,
+        blocking=blocking,
+        ready=inf,
+        group=event.members,
+        peer=None if event.root is None else event.members[event.root],
+        num_bytes=_num_bytes(event),
     )
 
 
-def _messages(
-    transfers: Sequence[Transfer], calls: dict[tuple[int, int], Event], zero: float
-) -> Iterator[Message]:
-    """What was sent and received, and what only one of them was; `ready` of both is when the
-    message left.
-    """
+def _num_bytes(event: Collective) -> int:
+    """The bytes that a rank gives into a collective."""
+    if event.name == "all_reduce":
+        return event.sent[0]  # the other number is the size of an element
+    return sum(event.sent)  # by member, or one number
+
+
+def _event_of_span(span: Span, calls: Calls, zero: float) -> Event | None:
+    """What a rank computed, or waited for; None if that is no call, or one that blocked."""
+    start = span.begin - zero
+    end = span.end - zero
+    if span.op is None:
+        return Event(span.rank, "compute", "compute", start, end)
+    call = calls.get((span.rank, span.op))
+    if call is None or call.blocking:
+        return None
+    return replace(call, kind="wait", blocking=True, ready=None, start=start, end=end)
+
+
+def _messages(transfers: Sequence[Transfer], calls: Calls, zero: float) -> Iterator[Message]:
+    """What was sent and received, and what only one of them was; it fills in when it left."""
     alone = {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
     for one in transfers:
-        send, recv = alone.pop((one.src, one.send), None), alone.pop((one.dst, one.recv), None)
+        send = alone.pop((one.src, one.send), None)
+        recv = alone.pop((one.dst, one.recv), None)
         halves = [half for half in (send, recv) if half is not None]
         for half in halves:
             half.ready = one.begin - zero
         if halves:  # else it is of a collective, or between ranks that were not recorded
             yield Message(
-                one.src, one.dst, halves[0].tag, (), one.num_bytes, send, recv, len(halves) == 2
+                src=one.src,
+                dst=one.dst,
+                tag=halves[0].tag or 0,
+                group=(),
+                num_bytes=one.num_bytes,
+                send=send,
+                recv=recv,
+                traced=len(halves) == 2,
             )
     for call in alone.values():
-        ends = (call, None) if call.kind == "send" else (None, call)
-        yield Message(*call.ends, call.tag, (), call.num_bytes, *ends)
+        src, dst = route_of(call)
+        yield Message(
+            src=src,
+            dst=dst,
+            tag=call.tag or 0,
+            group=(),
+            num_bytes=call.num_bytes,
+            send=call if call.kind == "send" else None,
+            recv=call if call.kind == "recv" else None,
+        )
+
+
+def _collectives(
+    operations: Sequence[Operation], calls: Calls, ranks: Sequence[int]
+) -> list[events.Collective]:
+    """The collectives of groups: what their ranks called with the same number."""
+    together: dict[tuple[str, int], list[Event]] = {}
+    for one in operations:
+        if isinstance(one.event, Collective):
+            key = one.event.group, one.event.count
+            together.setdefault(key, []).append(calls[one.rank, one.event.op])
+    return meet([(alike[0].group, alike) for alike in together.values()], ranks)
