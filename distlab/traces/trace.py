@@ -1,7 +1,7 @@
-"""`Trace`: what the ranks of a cluster did while it was recorded, on one clock, and where the time
-of each went.
+"""`Trace`: what the ranks of a cluster did while it was recorded, and where their time went.
 
-Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times are in seconds.
+Made by `cluster.trace()` and `%%px --trace`, on the notebook's kernel. Times are in seconds, on one
+clock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distlab.arguments import refuse
 from distlab.errors import ClusterError
 from distlab.tables import Table, count, format_seconds
-from distlab.traces.events import COMMUNICATING, COMPUTING, Contents, Event, Offset, moments, pack
+from distlab.traces.events import (
+    COMMUNICATING,
+    COMPUTING,
+    Contents,
+    Event,
+    Offset,
+    Part,
+    moments,
+    pack,
+)
 from distlab.wire.recorded import TorchRow
 from distlab.words import grouped, rank_list
 
@@ -33,8 +41,9 @@ SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
 class Shares(NamedTuple):
-    """Seconds of one rank between the first and the last event of a trace; together they are all of
-    that time.
+    """Where the time of one rank went between the first and the last event of a trace, in seconds.
+
+    Together they are all of that time.
 
     Args:
         compute: it computed, and none of its data travelled.
@@ -72,16 +81,22 @@ class Trace:
     """
 
     def __init__(self, ranks: Sequence[int], simulated: str = ""):
-        self.ranks, self.simulated = list(ranks), simulated
+        self.ranks = list(ranks)
+        self.simulated = simulated
         self.recording = True
 
     def finish(
         self, contents: Contents, missing: dict[int, str], offsets: dict[int, Offset] | None = None
     ) -> None:
-        """Take what happened, as read.py or virtual.py found it, and why nothing was recorded on
-        some ranks.
+        """Take what happened, as read.py or virtual.py found it.
+
+        Args:
+            contents: what happened.
+            missing: why nothing was recorded on a rank, by rank.
+            offsets: of clocks, by rank.
         """
-        self.missing, self.offsets = missing, offsets or {}
+        self.missing = missing
+        self.offsets = offsets or {}
         self.events, self.messages, self.collectives, self.rows = contents
         self.recording = False
 
@@ -90,9 +105,8 @@ class Trace:
     def __getattr__(self, name: str) -> Any:
         """What exists only after the trace has ended: ClusterError until then."""
         if name in CONTENTS:
-            raise ClusterError(
-                "This trace is still being recorded. Look at it after the with block."
-            )
+            message = "This trace is still being recorded. Look at it after the with block."
+            raise ClusterError(message)
         raise AttributeError(f"a Trace has no attribute {name!r}")
 
     @property
@@ -121,47 +135,49 @@ class Trace:
             ArgumentError: the window is not two times.
             ClusterError: the trace is still being recorded.
         """
-        from distlab.plotting import space_time  # matplotlib takes its time
+        from distlab.plotting.timelines import space_time  # matplotlib takes its time
 
-        contents, last = (self.events, self.messages, self.collectives), 1e3 * self.seconds
-        if window is not None and not (
-            window[0] < window[1] and window[1] > 0 and window[0] < last
-        ):
-            rule = f"two times (start, end) in milliseconds, start before end, that overlap 0 to {last:.4g}"
-            refuse(
-                "window", rule, window, f"Call plot(window=({0.25 * last:.3g}, {0.5 * last:.3g}))."
-            )
-        view = window and (window[0] / 1e3, window[1] / 1e3)
-        return space_time(self.ranks, *contents, view, self._headline(), self.notes())
+        view = None
+        if window is not None:
+            self._check_window(window)
+            first, last = window
+            view = first / 1e3, last / 1e3
+        return space_time(
+            self.ranks,
+            self.events,
+            self.messages,
+            self.collectives,
+            view,
+            self._headline(),
+            self.notes(),
+        )
+
+    def _check_window(self, window: tuple[float, float]) -> None:
+        """Refuse a window that shows nothing of the trace."""
+        first, last = window
+        end = 1e3 * self.seconds
+        if first < last and last > 0 and first < end:
+            return
+        rule = "two times (start, end) in milliseconds, start before end, that overlap 0 to "
+        advice = f"Call plot(window=({0.25 * end:.3g}, {0.5 * end:.3g}))."
+        refuse("window", f"{rule}{end:.4g}", window, advice)
 
     def table(self) -> Table:
         """Add up calls with the same op, ranks and bytes; those that took longest first.
 
         Runs on: the notebook's kernel.
         """
-
-        def what(event: Event) -> tuple[str, str, str]:
-            members = ("any" if rank is None else str(rank) for rank in event.ends)
-            ranks = (
-                " → ".join(members) if len(event.ends) == 2 else ", ".join(map(str, event.group))
-            )
-            op = event.kind if event.kind in COMPUTING else event.op
-            return op, ranks, "" if event.num_bytes is None else f"{event.num_bytes:,}"
-
-        alike = grouped((what(event), event) for event in self.events if event.kind != "wait")
+        calls = [event for event in self.events if event.kind != "wait"]
+        by_what: dict[tuple[str, str, str], list[Event]]
+        by_what = grouped((_what(event), event) for event in calls)
+        longest_first = sorted(by_what.items(), key=lambda item: -_seconds_of_all(item[1]))
         rows = []
-        for calls, found in sorted(
-            alike.items(), key=lambda item: -sum(event.seconds for event in item[1])
-        ):
-            seconds = [event.seconds for event in found]
-            times = (
-                sum(seconds),
-                sum(event.waiting for event in found),
-                statistics.median(seconds),
-            )
-            rows.append(
-                (*calls, f"{len(found):,}", *(format_seconds(time).strip() for time in times))
-            )
+        for what, alike in longest_first:
+            total = _seconds_of_all(alike)
+            waiting = sum(event.waiting for event in alike)
+            median = statistics.median(event.seconds for event in alike)
+            times = [format_seconds(time).strip() for time in (total, waiting, median)]
+            rows.append((*what, f"{len(alike):,}", *times))
         return Table(self._headline(), HEADS, tuple(rows), "llrrrrr")
 
     def shares(self) -> dict[int, Shares]:
@@ -172,8 +188,9 @@ class Trace:
         return {rank: shares_of(self.events, rank) for rank in self.ranks}
 
     def to_chrome(self, path: str | Path) -> Path:
-        """Write a file that Perfetto (ui.perfetto.dev) opens, with a process for each rank, and
-        arrows for messages.
+        """Write a file that Perfetto (ui.perfetto.dev) opens.
+
+        It has a process for each rank, and arrows for messages.
 
         Runs on: the notebook's kernel.
 
@@ -186,10 +203,9 @@ class Trace:
     def notes(self) -> list[str]:
         """What a reader must know: on which ranks nothing was recorded, and why."""
         by_reason = grouped((why, rank) for rank, why in sorted(self.missing.items()))
-        notes = [
-            f"Nothing was recorded on {rank_list(ranks)}: {why}."
-            for why, ranks in by_reason.items()
-        ]
+        notes = []
+        for why, ranks in by_reason.items():
+            notes.append(f"Nothing was recorded on {rank_list(ranks)}: {why}.")
         outside = sum(not message.traced for message in self.messages)
         if outside:
             notes.append(f"{count(outside, 'message')} to or from ranks that were not traced.")
@@ -203,18 +219,25 @@ class Trace:
     def _headline(self) -> str:
         ranks = count(len(self.ranks), "rank")
         if not self.events:
-            return f"{ranks}, nothing recorded" + ("" if self.missing else ": torch was not called")
-        lost = sum(message.traced and not message.matched for message in self.messages)
-        # which names the ranks of the whole cluster
-        some, where = f": {len(self.ranks)}", self.simulated
-        where = where if f"{some} rank" in where else where.replace(":", f"{some} of", 1)
-        words = [
-            where or ranks,
-            count(len(self.messages), "message"),
-            f"{lost:,} without a partner",
-        ]
-        words += [count(len(self.collectives), "collective"), format_seconds(self.seconds).strip()]
-        return ", ".join(word for word in words if not word.startswith("0 "))
+            why = "" if self.missing else ": torch was not called"
+            return f"{ranks}, nothing recorded{why}"
+        lost = [message for message in self.messages if message.traced and not message.matched]
+        words = [self._machines() or ranks]
+        if self.messages:
+            words.append(count(len(self.messages), "message"))
+        if lost:
+            words.append(f"{len(lost):,} without a partner")
+        if self.collectives:
+            words.append(count(len(self.collectives), "collective"))
+        words.append(format_seconds(self.seconds).strip())
+        return ", ".join(words)
+
+    def _machines(self) -> str:
+        """The simulated machines in words, with how many of their ranks the trace has."""
+        traced = len(self.ranks)
+        if f": {traced} rank" in self.simulated:
+            return self.simulated  # all of them
+        return self.simulated.replace(":", f": {traced} of", 1)
 
     def __repr__(self) -> str:
         if self.recording:
@@ -227,26 +250,44 @@ class Trace:
         """For a person, the picture as HTML with an alternative text; see plotting/drawing.py."""
         from distlab.plotting.drawing import is_for_a_person, with_alt
 
-        if not is_for_a_person() or (drawn := self._repr_png_()) is None:
+        drawn = self._repr_png_() if is_for_a_person() else None
+        if drawn is None:
             return {}, {}
         png, about = drawn
-        return {"text/plain": repr(self), "image/png": png, **with_alt(drawn, repr(self))}, {
-            "image/png": about
-        }
+        shown = {"text/plain": repr(self), "image/png": png, **with_alt(drawn, repr(self))}
+        return shown, {"image/png": about}
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
         if self.recording or not self.events:
             return None
         from PIL import Image  # matplotlib comes with it
 
-        figure, drawn, packed = self.plot(), io.BytesIO(), io.BytesIO()
+        figure = self.plot()
         # the layout is known by now, and savefig would find it again
         figure.set_layout_engine("none")
+        drawn = io.BytesIO()
         figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
+        packed = io.BytesIO()
         # a third of the bytes
         Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")
-        width, height = (round(inches * figure.dpi) for inches in figure.get_size_inches())
-        return packed.getvalue(), {"width": width, "height": height, "alt": repr(self)}
+        width, height = figure.get_size_inches() * figure.dpi
+        about = {"width": round(width), "height": round(height), "alt": repr(self)}
+        return packed.getvalue(), about
+
+
+def _what(event: Event) -> tuple[str, str, str]:
+    """What a row of the table adds up: calls with the same op, ranks and bytes, in words."""
+    op = event.kind if event.kind in COMPUTING else event.op
+    if len(event.ends) == 2:
+        ranks = " → ".join("any" if rank is None else str(rank) for rank in event.ends)
+    else:
+        ranks = ", ".join(map(str, event.group))
+    num_bytes = "" if event.num_bytes is None else f"{event.num_bytes:,}"
+    return op, ranks, num_bytes
+
+
+def _seconds_of_all(events: Sequence[Event]) -> float:
+    return sum(event.seconds for event in events)
 
 
 def shares_of(events: Sequence[Event], rank: int) -> Shares:
@@ -254,20 +295,27 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
 
     Runs on: anywhere.
     """
-    own = [
-        event
-        for event in events
-        if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING)
-    ]
-    seconds: Counter[str] = Counter()
-    for since, until, going in moments(part for event in own for part in event.parts):
-        alone = "communicate" if "move" in going else "wait"
-        computes = "hidden" if "move" in going else "compute"
-        seconds[alone if going.isdisjoint(COMPUTING) else computes] += until - since
+    parts: list[Part] = []
+    for event in events:
+        if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING):
+            parts += event.parts
+    seconds: dict[str, float] = {}
+    for since, until, going in moments(parts):
+        share = _share(going)
+        seconds[share] = seconds.get(share, 0) + (until - since)
     first = min((event.start for event in events), default=0.0)
     last = max((event.end for event in events), default=0.0)
-    seconds["other"] = max(0.0, last - first - seconds.total())  # and not -0 %, from rounding
-    return Shares(*(seconds[name] for name in Shares._fields))
+    known = sum(seconds.values())
+    seconds["other"] = max(0.0, last - first - known)  # and not -0 %, from rounding
+    return Shares(*(seconds.get(name, 0) for name in Shares._fields))
+
+
+def _share(going: set[str]) -> str:
+    """Which share of its time it is while all this goes on at a rank; see Shares."""
+    moves = "move" in going
+    if going.isdisjoint(COMPUTING):
+        return "communicate" if moves else "wait"
+    return "hidden" if moves else "compute"
 
 
 # --- a file for Perfetto ---
@@ -283,26 +331,36 @@ def chrome(trace: Trace) -> Iterator[dict[str, Any]]:
     tracks: dict[Event, int] = {}
     for rank in trace.ranks:
         yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
-        yield from (
-            _slice(rank, THREADS + row.thread, row.name, row) for row in trace.rows.get(rank, ())
-        )
-        own = [event for event in trace.events if event.rank == rank]
-        calls = pack([event for event in own if event.blocking]) + pack(
-            [event for event in own if not event.blocking]
-        )
-        tracks |= {event: track for track, row in enumerate(calls) for event in row}
+        for row in trace.rows.get(rank, ()):
+            yield _slice(rank, THREADS + row.thread, row.name, row)
+        tracks |= _tracks([event for event in trace.events if event.rank == rank])
     for event, track in tracks.items():
         name = f"wait for {event.op}" if event.kind == "wait" else event.op
         args = {detail: getattr(event, detail) for detail in DETAILS}
         yield _slice(event.rank, track, name, event) | {"args": args}
-    for number, message in enumerate(message for message in trace.messages if message.matched):
-        for phase, event, time in (
-            ("s", message.send, message.left),
-            ("f", message.recv, message.arrived),
-        ):
-            inside = min(max(time, event.start), event.end - 1e-9)
-            arrow = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
-            yield {**arrow, "pid": event.rank, "tid": tracks[event], "ts": inside * 1e6}
+    matched = [message for message in trace.messages if message.matched]
+    for number, message in enumerate(matched):
+        send, recv = message.halves
+        yield _end_of_arrow("s", number, send, tracks[send], message.left)
+        yield _end_of_arrow("f", number, recv, tracks[recv], message.arrived)
+
+
+def _tracks(events: Sequence[Event]) -> dict[Event, int]:
+    """The track of each event of a rank: those that do not block are below those that do."""
+    blocking = pack(event for event in events if event.blocking)
+    in_flight = pack(event for event in events if not event.blocking)
+    tracks = {}
+    for track, row in enumerate(blocking + in_flight):
+        for event in row:
+            tracks[event] = track
+    return tracks
+
+
+def _end_of_arrow(phase: str, number: int, event: Event, track: int, time: float) -> dict[str, Any]:
+    """One end of a message's arrow, which has to be inside the slice of its event."""
+    inside = min(max(time, event.start), event.end - 1e-9)
+    arrow = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
+    return {**arrow, "pid": event.rank, "tid": track, "ts": inside * 1e6}
 
 
 def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> dict[str, Any]:
