@@ -23,9 +23,7 @@ def progress_file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def threads_end_well(monkeypatch):
-    """No thread may end with an exception: Python would print distlab's traceback into the
-    learner's cell.
-    """
+    """No thread may end with an exception: its traceback would be in the learner's cell."""
     died = []
     monkeypatch.setattr("threading.excepthook", died.append)
     yield

@@ -1,6 +1,4 @@
-"""Small data sets in the true formats of the published files, for the tests of
-distlab_course.data.
-"""
+"""Small data sets in the published files' formats, for distlab_course.data's tests."""
 
 import contextlib
 import functools
@@ -27,9 +25,7 @@ CIFAR_BATCHES = (
 
 
 def idx_bytes(array):
-    """An array of unsigned bytes as an idx file: two zeros, 8, the number of dimensions, each as a
-    big-endian int32.
-    """
+    """An array of unsigned bytes as an idx file, as MNIST's are."""
     return (
         bytes([0, 0, 8, array.ndim])
         + struct.pack(f">{array.ndim}i", *array.shape)
@@ -38,9 +34,7 @@ def idx_bytes(array):
 
 
 def write_mnist(root, train=12, test=5, size=28):
-    """MNIST's four files under root/MNIST/raw; returns {stem: (images, labels)} of what is in
-    them.
-    """
+    """Write MNIST's four files under root/MNIST/raw; return {stem: (images, labels)}."""
     folder = Path(root) / "MNIST" / "raw"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -59,9 +53,7 @@ def write_mnist(root, train=12, test=5, size=28):
 
 
 def python2_pickle(batch):
-    """A pickle whose keys are strings of Python 2, as in the published files of CIFAR-10:
-    BINSTRING, not BINUNICODE.
-    """
+    """A pickle whose keys are strings of Python 2, as in CIFAR-10's published files."""
     content = pickle.dumps(batch, protocol=2)
     for key in map(str.encode, batch):
         length = struct.pack("<i", len(key))
@@ -91,9 +83,7 @@ def md5(path):
 
 @contextlib.contextmanager
 def serving(folder):
-    """The address at which a thread of this process serves a folder's files, over HTTP as their
-    publishers do.
-    """
+    """The address at which a thread of this process serves a folder's files over HTTP."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,6 +1,4 @@
-"""Processes that tests start: a Python of its own, those that carry a mark, and the wait for their
-end.
-"""
+"""Processes that tests start: a Python of its own, marked ones, and the wait for their end."""
 
 import contextlib
 import os
@@ -17,9 +15,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess:
-    """What a Python of its own has written when it has ended; `variables` are added to its
-    environment.
-    """
+    """What a Python of its own has written; `variables` are added to its environment."""
     given = {
         "capture_output": True,
         "text": True,
@@ -30,18 +26,14 @@ def python(*arguments, variables=None, **options) -> subprocess.CompletedProcess
 
 
 def python_that_goes_on(code) -> subprocess.Popen:
-    """A Python of its own that runs this code, with pipes to what it reads and from what it
-    prints.
-    """
+    """A Python of its own that runs this code, with pipes to and from it."""
     return subprocess.Popen(
         [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
-    """Living processes in whose environment `name` begins with `value`; one that ends while we look
-    is not living.
-    """
+    """Living processes in whose environment `name` begins with `value`."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -53,9 +45,7 @@ def marked(name: str, value: str) -> list[psutil.Process]:
 
 
 def wait_until_gone(count, patience: float = 60) -> list:
-    """What `count()` still returns after at most so many seconds; an empty list as soon as nothing
-    is left.
-    """
+    """What `count()` still returns at the limit; an empty list as soon as nothing is left."""
     deadline = time.monotonic() + patience
     while (left := count()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -68,9 +58,7 @@ def until(condition) -> None:
 
 
 def controller_of(cluster) -> psutil.Process:
-    """ipyparallel's controller of a cluster: the process that listens where its client is
-    connected.
-    """
+    """ipyparallel's controller: the process that listens where the client is connected."""
     tag, port = (
         cluster.ranks._processes.tag,
         cluster.client._query_socket.last_endpoint.decode().rpartition(":")[2],

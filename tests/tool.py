@@ -1,4 +1,4 @@
-"""The programs of tools/ as modules, fresh each time, so that a test may replace their functions."""
+"""The programs of tools/ as fresh modules, whose functions a test may replace."""
 
 import importlib.util
 import sys

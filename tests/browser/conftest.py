@@ -1,6 +1,4 @@
-"""A real JupyterLab on a free port, and a real Chromium that looks at it; the tests end what they
-start.
-"""
+"""A real JupyterLab on a free port and a real Chromium; the tests end what they start."""
 
 import contextlib
 import os
@@ -29,9 +27,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class Lab:
-    """A running JupyterLab: its address, its token, the directory that it serves, and how to end
-    it.
-    """
+    """A running JupyterLab: its address, its token, the directory it serves, and its end."""
 
     def __init__(self, folder: Path):
         self.root = folder / "project"
@@ -81,9 +77,7 @@ class Lab:
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
 
     def stop(self) -> list[psutil.Process]:
-        """End the server as Ctrl-C does, wait, and return the processes that it left behind,
-        however far down.
-        """
+        """End the server as Ctrl-C does, and return the processes that it left behind."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout=60)
@@ -95,7 +89,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def chromium():
-    """The path of an installed Chromium; the browser's tests are skipped only where there is none."""
+    """The path of an installed Chromium; without one the browser's tests are skipped."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip("no Chromium is installed: apt-get install chromium, or run .ci/run as root")

@@ -1,4 +1,4 @@
-"""breakpoint() on ranks in a real JupyterLab: a person types into the box that the debugger opens."""
+"""breakpoint() on ranks in a real JupyterLab: a person types into the debugger's box."""
 
 import pytest
 from nbformat.v4 import new_code_cell

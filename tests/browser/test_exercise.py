@@ -1,6 +1,4 @@
-"""An exercise in a real JupyterLab, as a learner does it: wrong, right, stuck, interrupted, and
-begun anew.
-"""
+"""An exercise in a real JupyterLab: wrong, right, stuck, interrupted, and begun anew."""
 
 import re
 
@@ -31,9 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def shown(page, place, meanwhile=lambda: None):
-    """Run the selected cell, which is the one at that place, and select the one after it; what it
-    shows in the end.
-    """
+    """Run the selected cell, the one at that place, and return what it shows in the end."""
     page.locator(".jp-Toolbar").get_by_title("Run this cell and advance").first.click()
     meanwhile()
     page.wait_for_function(
@@ -46,9 +42,7 @@ def shown(page, place, meanwhile=lambda: None):
 
 
 def test_a_learner_solves_an_exercise(page, lab):
-    """The wrong answer gets its grid, the right one passes; Interrupt frees the ranks, and a
-    restart ends them.
-    """
+    """Wrong gets its grid, right passes; Interrupt frees the ranks, a restart ends them."""
     lab.write("solving.ipynb", map(new_code_cell, CELLS.values()))
     open_notebook(page, lab, "solving.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()

@@ -31,7 +31,7 @@ def open_notebook(page, lab, name):
 
 
 def run_all(page):
-    """Runs every cell by the menu, with the mouse, and returns the code cells with their outputs."""
+    """Run every cell by the menu, and return the code cells with their outputs."""
     page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click()
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click()
     # An executed cell has its count; the one that is running, and those that wait, have none, also
@@ -54,8 +54,7 @@ def foreign(urls):
 
 
 def test_the_first_lesson_runs(page, lab):
-    """Run All Cells shows what the ranks printed and no error, asks no other host, and leaves no
-    process behind.
+    """Run All Cells shows what ranks printed and no error, and leaves no process behind.
 
     No popup about news or updates stands in front of the text, and the diagrams are drawn.
     """

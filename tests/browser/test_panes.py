@@ -1,6 +1,4 @@
-"""What distlab shows fits the pane of a real JupyterLab, narrow and wide, and is seen in both
-themes.
-"""
+"""What distlab shows fits a real JupyterLab's pane, and can be read in both themes."""
 
 import pytest
 from nbformat.v4 import new_code_cell
@@ -97,8 +95,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_reports_fit_their_pane(page, lab, tmp_path):
-    """At 900 pixels beside the list of files and at 1400: no word is cut, and each text has its
-    contrast.
+    """At 900 and at 1400 pixels no word is cut, and each text has its contrast.
 
     A picture has an alternative text, and the error that JupyterLab shows by itself only has the
     name. A cell that forgot %%px gets its hint.

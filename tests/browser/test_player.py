@@ -1,6 +1,4 @@
-"""The player of an algorithm's steps in a real JupyterLab: where it is trusted, and where scripts
-are not run.
-"""
+"""The player of an algorithm's steps in JupyterLab, trusted and without scripts."""
 
 from nbformat.v4 import new_code_cell, new_output
 
@@ -23,9 +21,7 @@ HEADING = (
 
 
 def use_the_keyboard(page):
-    """Tab leads from the buttons to the slider, and its keys are its own, not JupyterLab's from
-    cell to cell.
-    """
+    """Tab leads from the buttons to the slider, whose keys do not change the cell."""
     page.locator("button[title='one step on']").focus()
     page.keyboard.press("Tab")
     for key, heading in (
@@ -42,8 +38,7 @@ def use_the_keyboard(page):
 
 
 def test_the_player(page, lab):
-    """Untrusted, all pictures are seen; run, the same output steps on, plays to the end, and asks
-    no host.
+    """Untrusted, all pictures are seen; run, the player plays to the end and asks no host.
 
     No click is lost while something moves: each ends what the one before it began.
     """

@@ -29,9 +29,7 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def visit(chromium, address):
-    """Opens a page on a screen of some size and scheme; what fails to load, or to run, is an
-    error.
-    """
+    """Open a page on a screen of some size and scheme; what fails to load is an error."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
 
@@ -69,9 +67,7 @@ def test_pages_fit_the_screen(visit, width, scheme):
 
 
 def test_a_lesson_on_the_site(visit):
-    """The front page leads to it, it offers its file, and its player steps; what a reader is to
-    predict is folded.
-    """
+    """A lesson is found, offers its file, and plays; outputs to predict are folded."""
     page = visit("index.html")
     page.wait_for_url("**/README.html")
     page.get_by_role("link", name="05 · Ring all-reduce").first.click()

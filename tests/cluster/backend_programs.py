@@ -135,9 +135,7 @@ def all_to_all(rank, world_size):
 
 
 def layouts(rank, world_size):
-    """Transposed and expanded tensors; gloo gets slices with gaps wrong, so they are not among
-    these.
-    """
+    """Transposed and expanded tensors; not slices with gaps, which gloo gets wrong."""
     total = mine(rank, shape=(3, 4)).t()
     dist.all_reduce(total)
     outputs = [torch.empty(3, 4).t() for _ in range(world_size)]
@@ -219,9 +217,7 @@ def asynchronous(rank, world_size):
 
 
 def a_work_that_is_dropped(rank, world_size):
-    """An all_reduce whose Work nobody keeps comes to its end, and a tensor whose send is under way
-    is held.
-    """
+    """An all_reduce that nobody keeps ends, and a tensor that is being sent is held."""
     box, total = torch.zeros(100_000), torch.ones(100_000)
     received = dist.irecv(box, (rank - 1) % world_size)
     sent = dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % world_size)
@@ -256,9 +252,7 @@ def subgroups(rank, world_size):
 
 
 def uneven_inputs(rank, world_size):
-    """Each rank has a batch more than the one before; C++ alone waits for the number of those that
-    have one left.
-    """
+    """Each rank has one batch more than the one before; C++ alone waits for their number."""
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)

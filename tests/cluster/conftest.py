@@ -1,5 +1,4 @@
-"""Real ranks for the tests, which share them, and the count of processes that they must not leave
-behind.
+"""Real ranks, which the tests share, and the count of processes that they leave behind.
 
 Runs in pytest's process; the functions of (rank, world_size) at the end run on every rank.
 """
@@ -34,9 +33,7 @@ def processes_of(owner: str) -> list[psutil.Process]:
 
 
 def our_processes() -> list[psutil.Process]:
-    """Living processes of clusters that this test process started, and its children, but for
-    Python's two servers.
-    """
+    """Living processes of this test process's clusters, and its children but Python's servers."""
     tagged = processes_of(f"{os.getpid()}-")
     servers = forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid
     children = []
@@ -48,9 +45,7 @@ def our_processes() -> list[psutil.Process]:
 
 
 def pids_of_the_running_cluster() -> set[int]:
-    """Every process of the cluster that runs now, and its guard, which has the mark among its
-    arguments.
-    """
+    """Every process of the cluster that runs now, and its guard."""
     if distlab.Cluster.current is None:
         return set()
     tag = distlab.Cluster.current.ranks._processes.tag
@@ -63,9 +58,7 @@ def pids_of_the_running_cluster() -> set[int]:
 
 
 class Shared:
-    """The cluster that tests share: it lives until one with other options is asked for, and
-    replaces it.
-    """
+    """The cluster that tests share, until one with other options is asked for."""
 
     def __init__(self):
         self.options, self.cluster = {}, None
@@ -101,9 +94,7 @@ def shared(temporary_folder):
 
 @pytest.fixture(autouse=True, scope="session")
 def temporary_folder(tmp_path_factory):
-    """In the place of the system's, so that pytest removes what torch, Jupyter and programs leave;
-    we leave nothing.
-    """
+    """A folder in the system's place: pytest removes what torch and Jupyter leave there."""
     folder = tmp_path_factory.mktemp("temporary")
     with mock.patch.dict(os.environ, TMPDIR=str(folder)), mock.patch("tempfile.tempdir", None):
         yield
@@ -125,8 +116,7 @@ def nothing_left(shared):
 
 @pytest.fixture
 def cluster(request, shared):
-    """The shared ranks with the options of a module's CLUSTER, or four; each test leaves them
-    usable, and proves it.
+    """The shared ranks with the options of a module's CLUSTER, or four.
 
     Their timeout is long: on a busy machine, being freed must differ from it.
     """
@@ -135,17 +125,13 @@ def cluster(request, shared):
 
 @pytest.fixture(scope="module")
 def sized(request, shared):
-    """The shared ranks, as many as a test asks for; a module's tests with as many run one after
-    another.
-    """
+    """The shared ranks, as many as a test asks for."""
     return shared.made(n=request.param, timeout=60)
 
 
 @pytest.fixture
 def quick_watch(monkeypatch):
-    """A deadlock is reported when nothing has moved for 0.2 s: what is none has to show it in less
-    than a second.
-    """
+    """A deadlock is reported after 0.2 s without movement."""
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.2)
     monkeypatch.setattr("distlab.wire.seconds.TICK", 0.1)
 
@@ -236,9 +222,7 @@ def plain(message: dict) -> str:
 
 @pytest.fixture(scope="module")
 def notebook(request, nothing_left):
-    """A kernel with a cluster of two ranks, or of a module's RANKS_OF_NOTEBOOK; afterwards nothing
-    of it is left.
-    """
+    """A kernel with a cluster of two ranks, or of a module's RANKS_OF_NOTEBOOK."""
     book, ranks = Notebook(), getattr(request.module, "RANKS_OF_NOTEBOOK", 2)
     book.run(f"%load_ext distlab\nimport distlab\ncluster = distlab.Cluster({ranks}, timeout=20)")
     assert book.status == "ok"
@@ -248,9 +232,7 @@ def notebook(request, nothing_left):
 
 
 def kill(cluster, *ranks):
-    """Kill the processes of some ranks, wait until ipyparallel knows of it, and return the pids
-    that all had.
-    """
+    """Kill the processes of some ranks, and return the pids that all had."""
     pids = [one.pid for one in cluster.ranks.joined]
     for rank in ranks:
         os.kill(pids[rank], signal.SIGKILL)
@@ -274,9 +256,7 @@ def pid_on_rank(rank, world_size):
 
 
 def until_told(folder):
-    """A job through ipyparallel's client: says in a folder that it runs, and ends when the file
-    `go` is there.
-    """
+    """A job of ipyparallel's client that says that it runs, and ends with the file `go`."""
     import os
     import time
 

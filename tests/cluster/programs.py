@@ -1,5 +1,4 @@
-"""Random programs that are correct: what the ranks do and what must come out is fixed by a seed.
-Runs on every rank.
+"""Random correct programs, whose results are fixed by a seed. Runs on every rank.
 
 They are made of the functions whose names begin with "_".
 """
@@ -13,8 +12,7 @@ import torch.distributed as dist
 
 
 def correct_programs(rank, n, seeds, long_pause):
-    """For each seed a few random calls with pauses before them, whose results are compared; the
-    names of the calls.
+    """A few random calls for each seed, whose results are compared; the names of the calls.
 
     Args:
         seeds: the same on every rank. long_pause: seconds that one rank sleeps somewhere in every

@@ -1,5 +1,4 @@
-"""The zoo of small broken programs, each with the sentence that must come out; most hang, or lie,
-without distlab.
+"""Small broken programs, each with its sentence; without distlab most hang, or lie.
 
 The programs are in the files beside this one, by topic. `ZOO` holds (number of ranks, program,
 error, sentence, options of Cluster.run). A program runs on every rank.
@@ -47,8 +46,7 @@ def only(ranks, program):
 
 
 def right_programs(module):
-    """The correct programs of a module: its functions of (rank, n) that do not break. Each returns
-    True on every rank.
+    """The correct programs of a module; each returns True on every rank.
 
     Nothing may refuse one, or call it stuck.
     """

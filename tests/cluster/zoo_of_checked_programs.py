@@ -1,5 +1,4 @@
-"""Correct programs of many kinds, for checked mode above all; test_zoo.py runs them plain and
-checked.
+"""Correct programs of many kinds, which test_zoo.py runs plain and checked.
 
 Each returns True on every rank if its result is the right one. In many of them a call returns at
 once: what it begins is posted later in checked mode, while torch's own C++ code, other groups and

@@ -1,6 +1,4 @@
-"""Programs that communicate in processes which a rank has forked, and which have none of its
-connections.
-"""
+"""Programs that communicate in forked processes, which have none of a rank's connections."""
 
 import functools
 import multiprocessing
@@ -49,9 +47,7 @@ def a_checked_dataset_that_communicates_in_a_worker(rank, n):
 
 
 def in_children(*calls):
-    """What each call returns, in a forked process of its own, all at once; a child that fails shows
-    its traceback.
-    """
+    """What each call returns, in a forked process of its own, all at once."""
     context = multiprocessing.get_context("fork")
     answers = [context.SimpleQueue() for _ in calls]
     children = [

@@ -88,7 +88,9 @@ def roots_that_differ(rank, n):
 
 @breaks(3)
 def shapes_that_differ(rank, n):
-    """The ranks' all_reduce calls do not match: rank 2 has float32[5], ranks 0-1 have float32[4]."""
+    """The ranks' all_reduce calls do not match:
+    rank 2 has float32[5], ranks 0-1 have float32[4].
+    """
     dist.all_reduce(ones(5 if rank == 2 else 4))
 
 
@@ -312,7 +314,9 @@ def a_model_that_one_rank_wraps(rank, n):
 
 @breaks(2)
 def two_threads_in_one_group(rank, n):
-    """Two threads of each of ranks 0-1 use one group at once: give the second a group of its own."""
+    """Two threads of each of ranks 0-1 use one group at once:
+    give the second a group of its own.
+    """
     from distlab.rank.log import LOG  # here, because the function travels by value
 
     calls = [dist.barrier, lambda: dist.all_gather_object([None] * n, "x")]

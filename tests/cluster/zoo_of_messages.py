@@ -89,7 +89,9 @@ def from_any_source_but_nobody_sends(rank, n):
 
 @breaks(3)
 def sends_in_a_circle_after_messages_from_any_source(rank, n):
-    """2 of {n} ranks wait for each other; nobody will receive, and a send waits for its receiver."""
+    """2 of {n} ranks wait for each other; nobody will receive,
+    and a send waits for its receiver.
+    """
     if rank == 0:
         for _ in range(n - 1):
             dist.recv(ones())

@@ -1,6 +1,4 @@
-"""Broken and correct programs with ranks, groups and functions that are not where they are looked
-for.
-"""
+"""Programs with ranks, groups and functions that are not where they are looked for."""
 
 import time
 
@@ -99,19 +97,25 @@ def an_error_that_is_caught_before_a_deadlock(rank, n):
 
 @breaks(2, error="RankError")
 def a_recv_from_oneself(rank, n):
-    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself:
+    copy the tensor with copy_().
+    """
     dist.recv(ones(), src=rank)
 
 
 @breaks(2, error="RankError", check=True)
 def checked_recv_from_oneself(rank, n):
-    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself:
+    copy the tensor with copy_().
+    """
     dist.recv(ones(), src=rank)
 
 
 @breaks(3, error="RankError", check=True)
 def checked_recv_from_oneself_by_the_number_in_the_group(rank, n):
-    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself:
+    copy the tensor with copy_().
+    """
     pair = dist.new_group([1, 2])
     if rank == 2:
         dist.recv(ones(), group=pair, group_src=1)
@@ -121,7 +125,9 @@ def checked_recv_from_oneself_by_the_number_in_the_group(rank, n):
 
 @breaks(2, error="RankError")
 def an_isend_to_oneself(rank, n):
-    """With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_()."""
+    """With gloo a rank cannot send to itself or receive from itself:
+    copy the tensor with copy_().
+    """
     works = [dist.isend(ones(), dst=rank), dist.irecv(ones(), src=rank)]
     for work in works:
         work.wait()

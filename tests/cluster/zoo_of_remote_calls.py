@@ -1,5 +1,4 @@
-"""Broken programs with remote procedure calls, which join `ZOO`; zoo_of_right_calls.py has right
-ones.
+"""Broken programs with remote procedure calls; zoo_of_right_calls.py has right ones.
 
 Each starts RPC anew on all ranks, so that every one of them is also a test of starting it after the
 one before.

@@ -76,7 +76,9 @@ def rows(n, placement=None):
 
 @breaks(3)
 def a_step_of_fsdp_that_one_rank_leaves_out(rank, n):
-    """Ranks 0-1 wait in all_gather_single for rank 2, which has finished without calling it again."""
+    """Ranks 0-1 wait in all_gather_single for rank 2,
+    which has finished without calling it again.
+    """
     model = sharded(layers())
     for _ in range(1 if rank == 2 else 2):
         model(BATCH).sum().backward()

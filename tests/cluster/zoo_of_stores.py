@@ -1,6 +1,4 @@
-"""Programs whose ranks meet in stores and groups of their own, where C++ waits without a socket;
-with right ones.
-"""
+"""Programs whose ranks meet in stores and groups of their own, with right ones."""
 
 import os
 from datetime import timedelta
@@ -11,9 +9,7 @@ from tests.cluster.zoo import breaks, folder_of_cluster, ones
 
 
 def port():
-    """The same on all ranks of a cluster, which have one parent, and another one in the next
-    cluster.
-    """
+    """The same on all ranks of a cluster, and another one in the next cluster."""
     return 20000 + os.getppid() % 9000
 
 

@@ -1,6 +1,4 @@
-"""More broken programs: waits that no call of a group on the main thread shows; test_zoo.py runs
-them with zoo.py's.
-"""
+"""More broken programs: waits that no call of a group on the main thread shows."""
 
 import subprocess
 import threading

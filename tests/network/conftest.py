@@ -1,6 +1,4 @@
-"""Hosts that this machine makes itself, for tests that need several, and the count of what they
-must not leave.
-"""
+"""Hosts that this machine makes itself, and the count of what they must not leave."""
 
 import os
 from pathlib import Path
@@ -14,9 +12,7 @@ from tests.processes import wait_until_gone
 
 
 def networks_left(owner: int = 0) -> list[str]:
-    """What is there of practice hosts that a process made, by default this one: folders,
-    namespaces, links, mounts.
-    """
+    """What is there of a process's practice hosts: folders, namespaces, links, mounts."""
     owners = practice.NETWORKS.glob("*/owner")
     numbers = [path.parent.name for path in owners if path.read_text() == str(owner or os.getpid())]
     places = [*os.listdir("/sys/class/net"), *(path.name for path in practice.NAMESPACES.glob("*"))]
@@ -49,9 +45,7 @@ def environment():
 
 @pytest.fixture(scope="module")
 def ssh_hosts(no_network_left, environment, tmp_path_factory):
-    """Two hosts that `ssh nodeA` and `ssh nodeB` reach, with 4 ranks each, and BAD_HOSTS that it
-    does not.
-    """
+    """Two hosts that `ssh nodeA` and `ssh nodeB` reach, with 4 ranks each, and bad ones."""
     with daemons.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
         environment.setenv("PATH", str(made.programs), prepend=os.pathsep)
         yield made
@@ -59,7 +53,7 @@ def ssh_hosts(no_network_left, environment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mpi_hosts(ssh_hosts, environment):
-    """The same; PyPI's mpiexec starts processes there through ssh, with `-hosts nodeA:2,nodeB:2`."""
+    """The same, where PyPI's mpiexec starts processes through ssh."""
     if not mpiexec.find():
         pytest.skip(f"mpiexec is not installed here: {mpiexec.INSTALL}")
     environment.setenv("HYDRA_LAUNCHER", "ssh")
@@ -69,9 +63,7 @@ def mpi_hosts(ssh_hosts, environment):
 
 @pytest.fixture(scope="module")
 def slurm(no_network_left, environment, tmp_path_factory):
-    """The hosts of a Slurm that srun, sbatch and the others find: nodes nodeA and nodeB, partitions
-    debug and down.
-    """
+    """A Slurm with nodes nodeA and nodeB, and the partitions debug and down."""
     folder = tmp_path_factory.mktemp("slurm")
     with daemons.slurm(folder) as made:
         environment.setenv("SLURM_CONF", str(folder / "slurm.conf"))

@@ -70,9 +70,7 @@ PartitionName=down Nodes=nodeA,nodeB State=DOWN
 
 @contextlib.contextmanager
 def namespaces(*programs: str, **ranks: int) -> Iterator[PracticeHosts]:
-    """Practice hosts that are network namespaces; the test is skipped where they, or one of these
-    programs, are not.
-    """
+    """Practice hosts in network namespaces; skipped where they, or a program, are missing."""
     missing = [program for program in programs if not shutil.which(program, path=PLACES)]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
@@ -109,8 +107,7 @@ def wait_for(folder: Path, *words: str) -> None:
 
 @dataclass(frozen=True)
 class SshHosts:
-    """Practice hosts with sshd; `ssh -F config NAME` reaches them, and so does plain ssh with
-    `programs` on PATH.
+    """Practice hosts with sshd, reached by `ssh -F config NAME`, or by ssh on PATH.
 
     So it is with BAD_HOSTS, each of which fails in its own way.
     """
@@ -130,9 +127,7 @@ class SshHosts:
         return processes_in(self.hosts.namespace(name))
 
     def kill(self, name: str) -> None:
-        """Kill all that runs on a host: its connections are closed, but for those that `hosts.cut`
-        has cut before.
-        """
+        """Kill all that runs on a host; its connections close, unless `hosts.cut` cut them."""
         for process in self.processes(name):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
@@ -179,8 +174,7 @@ def ssh_hosts(folder: Path) -> Iterator[SshHosts]:
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[PracticeHosts]:
-    """Slurm with its controller on the host head and the nodes nodeA and nodeB of 4 CPUs;
-    partitions debug and down.
+    """Slurm with its controller on the host head, and nodes nodeA and nodeB of 4 CPUs.
 
     Its programs find it by SLURM_CONF, which is `folder / "slurm.conf"`. No job of the partition
     down starts.

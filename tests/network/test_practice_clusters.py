@@ -1,6 +1,4 @@
-"""Clusters on hosts that this machine makes itself: without daemons, and where namespaces may not
-be made.
-"""
+"""Clusters on practice hosts: without daemons, and where namespaces are not allowed."""
 
 import distlab
 from distlab_course.practice import PracticeHosts, practice_hosts

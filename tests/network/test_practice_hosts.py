@@ -1,6 +1,4 @@
-"""Practice hosts that are network namespaces: names, addresses, slow and cut links, and nothing is
-left of them.
-"""
+"""Practice hosts in network namespaces: names, addresses, slow and cut links, and ends."""
 
 import os
 import signal
@@ -75,9 +73,7 @@ def ping(hosts, port, size=1):
 
 
 def test_each_host_has_its_name_and_knows_the_others(hosts):
-    """Host names differ from each other and from the notebook's, and each is found on each host;
-    files are shared.
-    """
+    """Each host finds the others by their names; files are shared."""
     for name in hosts:
         assert output(hosts, name, "hostname") == f"{name}\n"
         for other, address in [
@@ -93,8 +89,7 @@ def test_each_host_has_its_name_and_knows_the_others(hosts):
 
 
 def test_a_slow_link(hosts, port):
-    """50 ms each way are 100 ms of a round trip, also of a connection that is open; 2 MB at 80
-    Mbit/s take 0.2 s more.
+    """50 ms each way are 100 ms of a round trip; 2 MB at 80 Mbit/s take 0.2 s more.
 
     Mended it is quick again.
     """

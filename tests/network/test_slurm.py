@@ -1,6 +1,4 @@
-"""A cluster on the nodes of Slurm: one srun, ranks node by node; partitions, queues and files for
-sbatch.
-"""
+"""A cluster on the nodes of Slurm: srun, ranks by node, partitions, queues, sbatch."""
 
 import re
 import shlex
@@ -24,9 +22,7 @@ def queue():
 
 
 def batch(*words):
-    """Run a job of sbatch, whose own --wait looks after 2, 4, 8 and 16 s, to its end, and make sure
-    that it is well.
-    """
+    """Run a job of sbatch to its end, and make sure that it is well."""
     answer = subprocess.run(["sbatch", *words], timeout=60, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert wait_until_gone(queue, patience=200) == ""
@@ -105,9 +101,7 @@ print("told to end", flush=True)
 
 
 def test_an_exported_job_returns_to_the_queue_before_its_time_is_up(slurm, no_job_left, tmp_path):
-    """The signal that Slurm sends then, sent by hand: the ranks get SIGTERM, and the job waits to
-    run once more.
-    """
+    """The signal that Slurm sends then: ranks get SIGTERM, and the job waits to run again."""
     plan = SimpleNamespace(n=2, backend="gloo", threads=1, hosts=None)
     cell = export.Step("cell", (0, 1), UNTIL_IT_IS_TOLD)
     export.write([cell], tmp_path / "train.py", False, plan, [], True)

@@ -1,6 +1,4 @@
-"""A cluster on two hosts that ssh reaches: started, wrong, broken and mended there as on one
-machine.
-"""
+"""A cluster on two hosts that ssh reaches, used and broken as on one machine."""
 
 import contextlib
 import re
@@ -107,9 +105,7 @@ def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, mo
 
 
 def test_only_one_interface_is_listened_on_and_nothing_without_a_key(usable, ssh_hosts):
-    """The controller beyond loopback on the chosen address alone, encrypted and signed; no key on a
-    command line.
-    """
+    """The controller listens on the chosen address, encrypted; no key on a command line."""
     processes = usable.ranks._processes
     controller = controller_of(usable)
     listening = {c.laddr.ip for c in controller.net_connections() if c.status == psutil.CONN_LISTEN}
@@ -210,9 +206,7 @@ def test_a_host_that_cannot_be_used(ssh_hosts, options, words):
 
 
 def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
-    """It is replaced once they are there; this machine may be one, without ssh, at the address that
-    others reach.
-    """
+    """It is replaced once they are there; this machine may be a host, without ssh."""
     stop_what_runs()
     with distlab.Cluster(2) as running:
         raised(distlab.HostError, distlab.Cluster, hosts={"closed": 1})

@@ -12,9 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test has ended ("passed", "failed", "skipped", "error"), the line about it, and all
-    that was shown.
-    """
+    """How a test has ended, the line about it, and all that was shown."""
 
     how: str
     line: str

@@ -1,6 +1,4 @@
-"""A plugin of pytest: a deadlock is reported when nothing has moved for 0.2 s, as in
-tests/cluster.
-"""
+"""A plugin of pytest: a deadlock is reported after 0.2 s, as in tests/cluster."""
 
 from distlab.wire import seconds
 

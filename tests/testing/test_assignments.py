@@ -1,5 +1,4 @@
-"""The three assignments of a course on systems for training, and their tests as one would write
-them for mp.spawn.
+"""Three assignments of a course on systems for training, and their tests.
 
 Data parallelism by hand, an optimizer whose states are sharded, and sharded parameters: each must
 train as one process does on the whole batch. The programs are ours.
@@ -78,9 +77,7 @@ def assert_equal(model, other):
 
 
 class DataParallel(nn.Module):
-    """Begins with rank 0's parameters; averages each gradient as soon as it is there, while
-    backward goes on.
-    """
+    """Begins with rank 0's parameters; averages each gradient as soon as it is there."""
 
     def __init__(self, module):
         super().__init__()
@@ -113,9 +110,7 @@ def test_ranks_begin_alike(rank):
 
 @pytest.mark.ranks(2, fresh=True)  # no other test has set a seed there
 def test_ranks_begin_alike_finds_weights_that_are_not_sent():
-    """The test can fail, also where nobody sets a seed: ranks draw different numbers, as they do
-    under torchrun.
-    """
+    """Also where nobody sets a seed: ranks draw different numbers, as under torchrun."""
     with mock.patch.object(dist, "broadcast"):
         mine = DataParallel(Toy()).module.last.weight
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -189,9 +184,7 @@ def test_each_state_is_on_one_rank(model, data, world_size):
 
 
 class Sharded(nn.Module):
-    """Keeps 1/n of each layer's parameters; gathers them for a layer's passes, and scatters the
-    sums of gradients.
-    """
+    """Keeps 1/n of each layer's parameters, and gathers them for its passes."""
 
     def __init__(self, module):
         super().__init__()

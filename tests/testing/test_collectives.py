@@ -1,5 +1,4 @@
-"""A hundred small tests by mark, as anybody would write them: each collective, dtype and size on
-two ranks and on four.
+"""A hundred small tests by mark: each collective, dtype and size on two ranks and on four.
 
 The clusters are shared by the tests, which see a new process group each.
 """
@@ -72,9 +71,7 @@ class TestFourRanks(Collectives):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("number", range(10))
 def test_no_test_sees_what_another_has_left(number, rank, world_size, tmp_path, monkeypatch):
-    """Neither variables, nor groups, nor the environment, nor a message that nobody received; the
-    folder is shared.
-    """
+    """Neither variables, groups, the environment nor a message; the folder is shared."""
     import os
 
     assert SEEN == []

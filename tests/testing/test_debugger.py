@@ -1,6 +1,4 @@
-"""`breakpoint()` on ranks: what a person types in a terminal, and in a notebook's kernel, and what
-comes of it.
-"""
+"""`breakpoint()` on ranks: what a person types in a terminal or a notebook, and its effect."""
 
 import io
 import sys
@@ -140,9 +138,7 @@ def kernel():
 
 @pytest.fixture
 def run(kernel):
-    """Runs a cell in a front end that types `lines` when it is asked, or never allows that; what it
-    shows.
-    """
+    """Run a cell in a front end that types `lines` when asked, or never; what it shows."""
 
     def run(code, lines=None, pause=0.0):
         typed = iter(lines or ())

@@ -1,6 +1,4 @@
-"""What a marked test is reported as: each way to end, on ranks, in a project of its own; and the
-options of pytest.
-"""
+"""How marked tests are reported: each way to end, on ranks; and pytest's options."""
 
 import re
 

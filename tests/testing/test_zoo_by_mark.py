@@ -1,6 +1,4 @@
-"""Each broken program of the zoo, as a test with a mark, fails with the notebook's report, and the
-next test runs.
-"""
+"""A broken program in a marked test fails with the report, and the next test runs."""
 
 import pytest
 

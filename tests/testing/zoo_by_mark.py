@@ -1,6 +1,4 @@
-"""Each broken program of the zoo as a test with a mark, which fails: test_zoo_by_mark.py runs this
-file.
-"""
+"""Each broken program of the zoo as a marked test, for test_zoo_by_mark.py."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Ranks on paper: what they have called, and what the watchdogs would say of it, without any
-process.
-"""
+"""Ranks on paper: their calls, and what watchdogs would say, without any process."""
 
 from dataclasses import replace
 from typing import Any

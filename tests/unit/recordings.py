@@ -10,8 +10,7 @@ MAIN, WORKER = 0, 2
 
 
 class Rank:
-    """What one rank recorded. Rows and calls are added in any order; `recorded` is what the
-    notebook gets.
+    """What one rank recorded; rows and calls are added in any order.
 
     Args:
         groups: further groups as (name, generation, ranks); calls name one by its place.
@@ -35,9 +34,7 @@ class Rank:
     def call(
         self, op, method, start, end=None, blocking=True, waited=None, group=0, num_bytes=4, **what
     ):
-        """A call; posting takes 0.01 ms. One that does not block is waited for from `waited` until
-        its end.
-        """
+        """A call; posting takes 0.01 ms, and `waited` is when the wait for it begins."""
         waits = [] if waited is None else [(self.clock(waited), self.clock(end))]
         what |= {
             "start": self.clock(start),
@@ -62,9 +59,7 @@ class Rank:
         )
 
     def remote(self, function, number, start, end, waited=None, **what):
-        """A remote call, for whose answer the rank waits from `waited` on; blocking where that is
-        left out.
-        """
+        """A remote call; blocking, unless it is waited for from `waited` on."""
         return self.call(
             f"rpc {function}", REMOTE, start, end, waited is None, waited, sequence=number, **what
         )

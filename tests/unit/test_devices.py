@@ -35,9 +35,7 @@ def gpus(monkeypatch):
 def test_a_gpu_for_each_rank_where_there_are_enough(
     gpus, monkeypatch, count, ranks, placed, backend
 ):
-    """Ranks have GPUs of their own and nccl where there are enough, share them on gloo, or compute
-    on the CPU.
-    """
+    """Each has its own with nccl, or they share them on gloo, or use the CPU."""
     gpus(count)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     assert [str(distlab.device_for(rank)) for rank in range(ranks)] == placed
@@ -45,9 +43,7 @@ def test_a_gpu_for_each_rank_where_there_are_enough(
 
 
 def test_the_place_on_the_machine_counts(gpus, monkeypatch):
-    """On the second of two machines with 4 GPUs, rank 6 has that machine's GPU 2; other ranks are
-    not it.
-    """
+    """On the second of two machines with 4 GPUs, rank 6 has GPU 2."""
     gpus(4)
     for name, value in {"RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
@@ -86,9 +82,7 @@ def test_bad_ranks_are_refused():
     ],
 )
 def test_nccl_that_cannot_serve(gpus, count, nccl, n, words):
-    """Before a process starts, the error says how many GPUs there are, why that is not enough, and
-    what to call.
-    """
+    """The error says how many GPUs there are, why not enough, and what to call."""
     gpus(count, nccl)
     error = str(refused(distlab.Cluster, n, backend="nccl"))
     assert error.startswith("backend must be one that can serve the ranks here, got 'nccl'. ")

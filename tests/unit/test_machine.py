@@ -1,6 +1,4 @@
-"""What a machine lets a process have: cores, memory, files, processes and threads, of its
-containers too.
-"""
+"""What a machine or its container lets a process have: cores, memory, files, threads."""
 
 import os
 import resource
@@ -22,9 +20,7 @@ NO_LIMIT_2 = {"cpu.max": "max 100000"}
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """A machine with 8 cores and 32 GiB of free memory: a function that puts it into control
-    groups.
-    """
+    """A machine with 8 cores and 32 GiB: a function that puts it into control groups."""
     monkeypatch.delenv(machine.CORES, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
@@ -219,9 +215,7 @@ def test_processes_are_those_that_the_container_allows(host, own, files, limit):
     ],
 )
 def test_processes_are_those_that_the_user_may_have(monkeypatch, tmp_path, user, soft, limit):
-    """The user's own are counted, with their threads, only where the limit may be near; root has
-    none.
-    """
+    """The user's own, with their threads, only if the limit may be near."""
     (tmp_path / "loadavg").write_text("0.20 0.18 0.12 1/900 11206\n")
     for pid, threads in ((7, 2), (8, 3), (9, 4)):
         for thread in range(threads):

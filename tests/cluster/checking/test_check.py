@@ -1,6 +1,4 @@
-"""`distlab.check` on real ranks: right answers, wrong ones, and whatever else a learner may
-submit.
-"""
+"""`distlab.check` on real ranks: right answers, wrong ones, and whatever may be handed in."""
 
 import dataclasses
 import html
@@ -81,9 +79,7 @@ def takes_turns(tensor):
 
 
 def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
-    """A notebook shows the answer's own messages below the words; a slower answer passes, and the
-    better time stays.
-    """
+    """The answer's own messages come below the words; the best time is kept."""
     slow = distlab.check("ring_all_reduce", takes_turns)
     assert repr(slow) == PASSED.format("1.07 ms", "not met yet")
     assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 1.07 ms"
@@ -129,9 +125,7 @@ def with_all_reduce(tensor):
     ],
 )
 def test_a_wrong_answer_is_explained(usable, answer, words):
-    """The verdict is as if the world were all there is, and the cluster goes on;
-    notebooks/solutions show many more.
-    """
+    """The verdict is as if the world were all there is; notebooks/solutions show many more."""
     verdict = distlab.check("ring_all_reduce", answer)
     assert not verdict.passed
     assert verdict.attempted
@@ -180,9 +174,7 @@ def test_groups_and_names_of_the_learner_outlive_a_check(usable):
 
 
 def test_names_of_the_notebook_mean_the_small_world(usable):
-    """A function that came by value finds `rank` and `world_size` of the world in which it is
-    tried.
-    """
+    """A function that came by value finds `rank` and `world_size` of its small world."""
     seen = {}
     exec(
         "def square():\n    assert world_size == dist.get_world_size()\n    return rank * rank",
@@ -235,9 +227,7 @@ def test_importing_distlab_is_enough():
 
 
 def test_calls_of_the_groups_of_a_case_before_do_not_count(usable):
-    """Each case makes groups of its own, whose names come again: the report is about the calls of
-    this one.
-    """
+    """Each case makes groups of its own, whose names come again in the next."""
 
     def leaders_alone(tensor, first, inside, leaders):
         if dist.get_rank() == first:

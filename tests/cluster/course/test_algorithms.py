@@ -1,6 +1,4 @@
-"""Every all-reduce on real ranks, against the same sum on one process, and what the shared memory
-leaves behind.
-"""
+"""Every all-reduce against the sum on one process, and what shared memory leaves behind."""
 
 import functools
 import gc
@@ -76,8 +74,7 @@ def wrong_results(rank, world_size, all_types, members=None):
 
 @pytest.mark.parametrize("sized", [1, 2, 3, 6, 4], indirect=True)
 def test_results_are_those_of_one_process(sized):
-    """Every algorithm on kinds of sizes (none, one, fewer than ranks, uneven, more than a piece),
-    ops and types.
+    """Every algorithm on every kind of size, from none to more than a piece, op and type.
 
     Three ranks, which are no power of two, try every op with every type; the others a few.
     """
@@ -95,9 +92,7 @@ def sums_of_floats(rank, world_size):
 
 @pytest.mark.parametrize("sized", [2, 3, 6, 4], indirect=True)
 def test_all_ranks_get_the_same_bits(sized):
-    """Rounding depends on the order of additions, and the order does not on the rank, but in the
-    whole ring.
-    """
+    """Rounding depends on the order of additions, which is the same on every rank."""
     by_rank = sized.run(sums_of_floats)
     for name in ALL_REDUCE:
         same = all(torch.equal(results[name], by_rank[0][name]) for results in by_rank)
@@ -116,9 +111,7 @@ def test_a_group_of_some_ranks(cluster):
 
 
 def mapped(rank, world_size):
-    """How many segments of ours this rank has mapped, and which of them have a name; others may run
-    on this machine.
-    """
+    """How many segments of ours this rank has mapped, and which of them have a name."""
     gc.collect()  # an error that an earlier call raised may still refer to its group
     with open("/proc/self/maps") as lines:
         segments = [line.strip() for line in lines if "distlab-" in line]
@@ -129,9 +122,7 @@ def mapped(rank, world_size):
     not os.path.isdir("/proc/self"), reason="what a process has mapped stands in /proc"
 )
 def test_shared_memory_has_no_name_and_goes_with_the_group(cluster):
-    """One segment a group, however often it is used; no file is left; a rebuilt group makes a new
-    one.
-    """
+    """A group has one segment, and no file is left; a rebuilt group makes a new one."""
     for _ in range(2):
         cluster.heal()
         assert cluster.run(mapped) == [(0, [])] * 4
@@ -147,9 +138,7 @@ def all_reduce(rank, world_size, numel):
 
 
 def test_ranks_that_cannot_share_memory_are_told_so_and_best_sends_messages(cluster):
-    """One rank that cannot open the file, as on another machine: all refuse alike, `best` works, no
-    file is left.
-    """
+    """If one rank cannot open the file, all refuse, `best` works, and no file is left."""
 
     def apart(rank, world_size):
         module = importlib.import_module("distlab_course.algorithms.shared_memory")

@@ -1,6 +1,4 @@
-"""Checkpoints of several ranks: resumed to the last bit, and without a file on one; lab 22 does the
-rest.
-"""
+"""Checkpoints of several ranks, resumed to the last bit; lab 22 does the rest."""
 
 import random
 
@@ -16,9 +14,7 @@ EPOCHS, STOPPED_AFTER = 4, 2
 
 
 def train(rank, world_size, path, first, last, resume=False, global_batch=16):
-    """Losses of some epochs of a model with dropout and buffers, on shuffled data; a checkpoint
-    after each.
-    """
+    """Losses of some epochs of a model with dropout and buffers; a checkpoint after each."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
     inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
@@ -47,9 +43,7 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
 
 
 def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
-    """Stopped after two epochs and resumed: weights, buffers and random numbers as without a stop,
-    on every rank.
-    """
+    """Weights, buffers and random numbers are those of a run without a stop, on every rank."""
     path = str(tmp_path / "a.pt")
     whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
     cluster.run(train, path, 0, STOPPED_AFTER)

@@ -1,6 +1,4 @@
-"""distlab_course.data on real ranks: one of them downloads, the others wait beyond the group's
-timeout.
-"""
+"""distlab_course.data on real ranks: one downloads, the others wait beyond the timeout."""
 
 import time
 
@@ -16,9 +14,7 @@ CLUSTER = {"n": 3, "timeout": 2}  # a group that soon gives up
 
 
 def test_the_others_wait_beyond_the_timeout(usable, tmp_path):
-    """A first call that takes longer than the timeout of the group ends well; the others begin
-    after it has ended.
-    """
+    """The others begin after the first call has ended, although it took longer."""
 
     def slow_first(rank, world_size, folder):
         def work():
@@ -38,9 +34,7 @@ def test_the_others_wait_beyond_the_timeout(usable, tmp_path):
 
 
 def test_a_first_rank_that_fails_fails_them_all_at_once(usable):
-    """The error of the first rank is raised there, and named on the others, which do not try
-    themselves.
-    """
+    """The first rank's error is raised there and named on the others, which do not try."""
 
     def failing(rank, world_size):
         calls = []
@@ -73,8 +67,7 @@ def load_from(rank, world_size, address, files, root):
 
 
 def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
-    """Every rank has the same images; only rank 0 tells of a download, of what is missing or
-    damaged, once.
+    """Every rank has the same images, and only rank 0 tells of the download, once.
 
     A download that fails is an error on every rank, and leaves no part of a file.
     """

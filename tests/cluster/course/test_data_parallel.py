@@ -1,5 +1,4 @@
-"""Data parallelism on real ranks: every step equals that of one process with the whole batch, on
-every rank alike.
+"""Data parallelism on real ranks: every step equals that of one process on the whole batch.
 
 And our all-reduce as DistributedDataParallel's communication hook: the same gradients, on any
 group, and its errors.
@@ -23,9 +22,7 @@ STEPS = 6
 
 
 class Branches(nn.Module):
-    """A model with odd shapes, a shared weight, a scalar, two dtypes, a layer no one uses and one
-    that few use.
-    """
+    """A model with odd shapes, a shared weight, a scalar, two dtypes, and an unused layer."""
 
     def __init__(self):
         super().__init__()
@@ -67,9 +64,7 @@ def trained(ranks, alone=False):
 
 @pytest.mark.parametrize("sized", [1, 3, 4], indirect=True)
 def test_every_step_equals_one_process_on_the_whole_batch(sized):
-    """After each step every rank has one process's parameters within float tolerance, and the ranks
-    have equal bits.
-    """
+    """Every rank has one process's parameters within tolerance, and all have equal bits."""
     alone = trained(range(sized.n), alone=True)
     by_rank = sized.run(lambda rank, world_size: trained([rank]))
     for found in by_rank:
@@ -96,9 +91,7 @@ def gradients(rank, world_size, hooked, steps=3):
 
 
 def test_a_hooks_gradients_are_ddps_own(usable):
-    """With many buckets on their way, every rank has the averages that DDP computes by itself, with
-    equal bits.
-    """
+    """With many buckets under way, every rank has the averages that DDP computes itself."""
     own, by_rank = usable.run(gradients, False), usable.run(gradients, True)
     for found in by_rank:
         assert torch.allclose(found, own[0], atol=1e-7)
@@ -178,9 +171,7 @@ def test_an_error_in_a_hook_is_raised_by_backward(usable):
 
 
 def test_a_gradient_that_does_not_come_is_named_after_large_values(usable):
-    """A rank that has sent a large value keeps a thread of ZeroMQ's, which does not hide a deadlock
-    in backward.
-    """
+    """After a large value, ZeroMQ keeps a thread, which does not hide a deadlock in backward."""
     assert all(
         len(value) == 1 << 20 for value in usable.run(lambda rank, world_size: torch.zeros(1 << 20))
     )

@@ -12,9 +12,7 @@ CLUSTER = {"n": 2, "timeout": 20}
 
 
 def test_what_gloo_can_do(usable):
-    """The probe finds what is known of gloo, leaves the ranks and their variables alone, and shows
-    itself.
-    """
+    """The probe finds what is known of gloo, and leaves ranks and variables alone."""
     usable.push({"mine": 7})
     probed = distlab_course.probe(usable, ["gloo", "no_such_backend"])
     assert usable.pull("mine") == [7, 7]
@@ -51,9 +49,7 @@ def test_what_gloo_can_do(usable):
     ids=["lies", "refuses", "dies", "hangs"],
 )
 def test_cases_that_lie_refuse_die_and_hang(usable, monkeypatch, case, outcome):
-    """A wrong result is told from a right one, a refusal has its words, and a hang or death ends no
-    other case.
-    """
+    """Wrong results and refusals are told apart, and a hang or a death ends no other case."""
     monkeypatch.setattr(probing, "SECONDS", 3.0)
     word, message = probing.attempt(usable, case)
     assert (word, message[: len(outcome[1])] or message) == outcome

@@ -1,6 +1,4 @@
-"""distlab.sweep on real ranks: what is measured, on which ranks, what becomes of errors, and what a
-person sees.
-"""
+"""distlab.sweep on real ranks: what is measured, what fails, and what a person sees."""
 
 import math
 import os
@@ -18,9 +16,7 @@ from tests.refused import raised
 
 
 def fails(tensor, group=None):
-    """A function, of a module that no rank can import, that sums, but not 16 floats or more on rank
-    1.
-    """
+    """A function of a module that no rank can import; it fails with 16 floats on rank 1."""
     if dist.get_rank() == 1 and tensor.numel() >= 16:
         raise ValueError("one chunk is missing")
     dist.all_reduce(tensor, group=group)
@@ -40,8 +36,7 @@ def test_every_function_size_and_number_of_ranks_is_measured(usable):
 
 
 def test_functions_take_turns_in_the_right_group(usable):
-    """Each turn calls every function once, on all ranks in the same order, which is another in
-    other turns.
+    """Each turn calls every function once, on all ranks in the same order.
 
     Each call has a tensor of zeros of the size, and as many ranks in its group as were asked for.
     """
@@ -67,9 +62,7 @@ def test_functions_take_turns_in_the_right_group(usable):
 
 
 def test_a_function_that_raises_is_shown_and_what_was_measured_is_kept(usable):
-    """The error says at which size, on which rank and line; `partial` has what was before; groups
-    of few are gone.
-    """
+    """The error names size, rank and line; `partial` has what was measured before."""
     groups = "len(dist.distributed_c10d._world.pg_map)"
     before = usable.client[:].apply_sync(eval, groups)
     functions = {"gloo": dist.all_reduce, "mine": fails}
@@ -95,9 +88,7 @@ swept = distlab.sweep(cluster, {'gloo': dist.all_reduce}, [256, 1024], repeat=2)
 
 
 def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
-    """A person sees how far it is, in one line that ends empty; a program that runs the notebook
-    sees nothing.
-    """
+    """A person sees progress in one line that ends empty; a program sees nothing."""
     messages = notebook.run(SWEEP, someone_watches=True)
     assert {message.get("name") for message in messages} == {"stdout"}
     lines = [line.strip() for line in "".join(map(plain, messages)).split("\r")]
@@ -107,7 +98,7 @@ def test_a_person_sees_progress_that_is_gone_afterwards(notebook):
 
 
 def test_an_interrupted_sweep_keeps_what_it_has(usable, python_handles_sigint, tmp_path):
-    """Interrupted in the middle, the error has what was measured, and says how a notebook gets it."""
+    """The error has what was measured, and says how a notebook gets it."""
     begun = tmp_path / "begun"
 
     def slow(tensor):

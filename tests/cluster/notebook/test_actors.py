@@ -1,6 +1,4 @@
-"""Correct programs in which something that is hard to see will act: none of them is a deadlock.
-Runs real ranks.
-"""
+"""Correct programs in which something hidden will act: none is a deadlock. Runs real ranks."""
 
 import _thread
 import asyncio
@@ -105,9 +103,7 @@ def test_a_slow_rank_is_no_deadlock(usable, busy):
 
 
 def test_a_group_with_a_short_timeout_ends_by_itself(usable):
-    """Who gives a group two seconds handles the error that comes after them; with minutes it is a
-    deadlock.
-    """
+    """With a limit of seconds an error is expected; with minutes it is a deadlock."""
 
     def impatient(rank, world_size):
         group = dist.new_group(timeout=timedelta(seconds=2))
@@ -122,9 +118,7 @@ def test_a_group_with_a_short_timeout_ends_by_itself(usable):
 
 
 def test_a_call_with_its_own_limit_ends_by_itself(usable):
-    """monitored_barrier with a timeout names the missing rank itself; no alarm takes that from the
-    learner.
-    """
+    """monitored_barrier with a timeout names the missing rank itself."""
 
     def monitored(rank, world_size):
         if rank == 0:

@@ -1,6 +1,4 @@
-"""Processes that wait for a notebook's next cluster, from `%load_ext distlab` or after `stop()`, in
-real kernels.
-"""
+"""Processes that wait for a notebook's next cluster, in real kernels."""
 
 import pytest
 
@@ -20,9 +18,7 @@ def kernel(nothing_left):
 
 
 def servers(book):
-    """Process numbers of the fork servers, once what was started ahead is ready; their children
-    have their names.
-    """
+    """Process numbers of the fork servers, once what was started ahead is ready."""
     book.run("import time\nwhile ahead.BEGUN and not ahead.BEGUN[0]._processes: time.sleep(0.01)")
     named = [
         one
@@ -47,9 +43,7 @@ PARENTS = "%px os.getppid() if 'os' in globals() else __import__('os').getppid()
 
 @pytest.mark.parametrize("stop", ["cluster.stop()", "with cluster:\n    pass"])
 def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
-    """Its ranks are forked by the same process; nothing is left of the ranks before, and of what
-    they had started.
-    """
+    """Its ranks are forked by the same process, and nothing is left of those before."""
     kernel.run("import distlab\nfrom distlab.notebook import ahead\ncluster = distlab.Cluster(2)")
     (server,) = servers(kernel)
     own = len(processes_of(f"{kernel.pid}-"))

@@ -27,9 +27,7 @@ def engines(tmp_path_factory):
 
 
 def test_engines_become_ranks_and_stay(engines):
-    """Everything works; after stop they run, and can be attached again, by the path of the
-    connection file, too.
-    """
+    """After stop they run on, and can be attached again, also by their connection file."""
     client, folder = engines
     pids = client[:].apply_sync(os.getpid)
     with distlab.Cluster.attach(timeout=20) as cluster:
@@ -49,7 +47,7 @@ def test_engines_become_ranks_and_stay(engines):
 
 
 def test_a_question_leaves_the_job_of_another_client_alone(engines, tmp_path):
-    """It is not waited for, and its rank is not interrupted: the engines belong to somebody else."""
+    """It is not interrupted: the engines belong to somebody else."""
     client, _ = engines
     with distlab.Cluster.attach(timeout=20):
         job = client[:].apply_async(until_told, tmp_path)
@@ -105,9 +103,7 @@ GENUINE_MESSAGES = "codec.KINDS.update(genuine)"
     ids=["torch", "messages"],
 )
 def test_an_engine_with_another_version_is_refused(engines, break_it, mend_it, words):
-    """As a host is: at once, and not by a thread that cannot read a message; the engine is as it
-    was.
-    """
+    """It is refused at once, as a host is, and left as it was."""
     client, _ = engines
     client[1].execute(break_it, block=True)
     error = raised(distlab.HostError, distlab.Cluster.attach, timeout=20)

@@ -1,6 +1,4 @@
-"""A cell's way: which files of distlab run for one warm %%px cell that succeeds, in the kernel and
-on the ranks.
-"""
+"""A cell's way: the files of distlab that run for one warm %%px cell, on both sides."""
 
 import ast
 import re
@@ -25,9 +23,7 @@ CELL = "tensor = torch.ones(1) * rank; dist.all_reduce(tensor); print(tensor.ite
 
 
 def files(notebook, warm_up):
-    """The files that run code in the kernel, and those that do on rank 0, each in the order of
-    their first call.
-    """
+    """The files that run code in the kernel and on rank 0, by their first call."""
     run = f"get_ipython().run_cell_magic('px', '', {CELL!r})"
     notebook.run("\n".join([run] * warm_up))
     notebook.run(f"%%px\n{NOTE}\n_everywhere(_note)")

@@ -1,6 +1,4 @@
-"""What a person who types is told, in a real kernel: completion, Shift-Tab, `name?`, and what an
-error means.
-"""
+"""What a person who types is told: completion, Shift-Tab, `name?`, and advice on errors."""
 
 import pytest
 
@@ -34,9 +32,7 @@ COMPLETED = {
 
 @pytest.mark.parametrize(("typed", "offered"), COMPLETED.items(), ids=range(len(COMPLETED)))
 def test_completion_knows_the_ranks(notebook, typed, offered):
-    """Names of the ranks and their attributes in %%px cells, options on its line, exercises in a
-    check.
-    """
+    """The ranks' names and attributes, the options of %%px, exercises in a check."""
     reply = notebook.client.complete(typed, len(typed), reply=True, timeout=60)["content"]
     assert reply["matches"] == offered
     assert offered == [] or offered[0].startswith(
@@ -53,9 +49,7 @@ def test_completion_keeps_pythons_words(notebook):
 
 
 def test_shift_tab_and_a_question_mark(notebook):
-    """The signature of what only the ranks have, in %%px cells; `name?` is output, alike on all
-    ranks.
-    """
+    """Signatures of what only the ranks have; `name?` is an output, alike on all ranks."""
     ask = notebook.client.inspect
     found = ask("%%px\nmy_function", 16, reply=True, timeout=60)["content"]
     assert "What it is for." in found["data"]["text/plain"]
@@ -107,9 +101,7 @@ def test_the_keys_of_a_dict_are_offered(notebook, code, keys):
 
 @pytest.mark.parametrize("asked", ["%%px --help", "%px -h", "%%px --help\n"])
 def test_px_has_help(notebook, asked):
-    """Its options and an example, in the front end's pager, where IPython would refuse a cell magic
-    without a cell.
-    """
+    """Options and an example, where IPython would refuse a cell magic without a cell."""
     reply = notebook.client.execute_interactive(asked, timeout=60, output_hook=lambda _: None)[
         "content"
     ]
@@ -171,9 +163,7 @@ FORGOTTEN = [
 
 @pytest.mark.parametrize("call", FORGOTTEN)
 def test_a_forgotten_px_is_recognised_in_what_torch_raises(notebook, call):
-    """Any call of torch.distributed in the notebook's own process: the learner's line, torch's
-    words and the hint.
-    """
+    """Any call of torch.distributed in the notebook: its line, torch's words and the hint."""
     notebook.run(
         "import torch, torch.distributed as dist, torch.distributed._functional_collectives\n"
         "step = None"

@@ -1,6 +1,4 @@
-"""Ranks that die, in a cell or between two: it is reported how, and new processes take their
-places.
-"""
+"""Ranks that die, in a cell or between two: how is reported, and new ones replace them."""
 
 import os
 import signal
@@ -28,9 +26,7 @@ def traced(cluster):
     "call", [traced, lambda cluster: cluster.push({"x": 1})], ids=["trace", "push"]
 )
 def test_whatever_is_called_next_reports_a_death_and_replaces_the_rank(usable, capsys, call):
-    """The table shows it; one line says who died and how; the call works; the other ranks are as
-    they were.
-    """
+    """One line says who died and how; the call works; the other ranks are as they were."""
     usable.push({"kept": 5})
     before = kill(usable, 1)
     row = repr(usable).splitlines()[2]
@@ -51,7 +47,7 @@ def test_several_deaths_are_reported_together(usable, capsys):
 
 
 def test_a_rank_that_dies_in_a_cell_is_reported_and_replaced(usable):
-    """With its signal, the others freed; the next cell has a new rank 1 and the others' variables."""
+    """The signal is named, and the others are freed; the next cell has a new rank 1."""
     before = usable.run(pid_on_rank)
     usable.push({"kept": 6})
     error = raised(distlab.RankDied, usable.run, dies)
@@ -119,9 +115,7 @@ def aborts_in_cpp(rank, world_size):
 
 
 def test_what_a_rank_writes_just_before_it_aborts_is_not_lost(monkeypatch):
-    """ipykernel reads it by a thread of the rank, which ends with it; it does not where pytest runs
-    the ranks.
-    """
+    """A thread of the rank reads it, and ends with the rank; under pytest none does."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     with distlab.Cluster(2) as cluster:
         for _ in range(5):
@@ -178,9 +172,7 @@ def test_other_ranks_own_errors_are_told_beside_a_death(usable):
 
 
 def test_all_ranks_come_back_when_the_process_that_forks_them_was_killed(usable, capsys):
-    """They end with it, as is reported, and new processes take their places; a cell that nobody
-    waits for ends too.
-    """
+    """They end with it, and new processes replace them; a cell that runs ends, too."""
     pending = usable.client[:].execute("import time; time.sleep(60)", block=False)
     before = [one.pid for one in usable.ranks.joined]
     servers = usable.ranks._processes.servers

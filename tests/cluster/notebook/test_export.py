@@ -59,9 +59,7 @@ def test_a_script_of_the_cells_prints_what_they_printed(notebook, tmp_path):
 
 
 def test_steps_begin_anew_with_new_ranks(notebook, tmp_path):
-    """A restart loses variables and the cells that made them; with --force a file that is there is
-    replaced.
-    """
+    """A restart loses the cells before it; --force replaces a file that is there."""
     path = tmp_path / "new.py"
     path.write_text("old = 1")
     notebook.run("%px old = 1\ncluster.restart()")

@@ -15,9 +15,7 @@ from tests.refused import raised
 
 
 def test_an_exception_names_rank_line_and_the_others(usable):
-    """One rank raises: its own lines with their file, who waited and was freed long before the
-    timeout; the rest.
-    """
+    """The culprit's own lines with their file, and who was freed long before the timeout."""
 
     def fails(rank, world_size):
         if rank == 2:
@@ -55,8 +53,7 @@ def test_lines_inside_torch_are_left_out(usable):
 
 
 def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
-    """Messages of a pipeline come and go all the time: wherever they are cut, no rank is lost, and
-    none stays behind.
+    """Wherever a pipeline's messages are cut, no rank is lost, and none stays behind.
 
     gloo forgets a send that it cannot write any more; with both ways of its sockets shut, one try
     in ten lost a rank.
@@ -77,9 +74,7 @@ def test_training_that_is_ended_in_its_midst_keeps_every_rank(usable):
 
 
 def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
-    """One that was made before belongs to groups that are gone: the error says so, and what it
-    advises works.
-    """
+    """One of a group that is gone raises an error, whose advice works."""
 
     def make(rank, world_size):
         from torch.distributed.device_mesh import init_device_mesh
@@ -110,9 +105,7 @@ def test_a_device_mesh_is_made_again_after_heal(usable, capsys):
 
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not begun", "blocked"])
 def test_interrupt_from_outside(usable, pause):
-    """cluster.interrupt() frees what ipyparallel's client sent, also what has yet to begin;
-    variables stay.
-    """
+    """cluster.interrupt() frees what ipyparallel's client sent, also what has yet to begin."""
     usable.push({"kept": 5})
     pending = usable.client[:].execute("dist.recv(torch.zeros(1), src=(rank + 1) % 4)", block=False)
     time.sleep(pause)

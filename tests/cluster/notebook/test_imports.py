@@ -19,7 +19,7 @@ WAITS = (
 
 
 def imports(rank, world_size, folder, name, ends=False):
-    """Import a module, and either go on without an end, or return how often its import has begun."""
+    """Import a module, and go on without an end, or return how often its import has begun."""
     sys.path.insert(0, folder)
     try:
         importlib.import_module(name)
@@ -37,9 +37,7 @@ def in_folder(folder, name, text):
 
 
 def test_the_import_of_a_library_is_not_torn(usable, tmp_path):
-    """The ranks are interrupted when it is whole: it is there afterwards, and was imported only
-    once.
-    """
+    """The ranks are interrupted when it is whole: it was imported only once."""
     module = in_folder(tmp_path / "site-packages", "slow_library", SLOW.format(seconds=3))
     pids = usable.run(pid_on_rank)
     assert "Variables are kept" in str(
@@ -53,9 +51,7 @@ def test_the_import_of_a_library_is_not_torn(usable, tmp_path):
     ("folder", "text"), [("", "while True:\n    pass\n"), ("site-packages", WAITS)]
 )
 def test_a_module_that_never_ends_is_freed(usable, tmp_path, folder, text):
-    """The learner's own is interrupted like a cell; in a library, a wait in gloo is ended where it
-    is.
-    """
+    """A learner's own is interrupted like a cell; in a library, a wait in gloo is ended."""
     module = in_folder(tmp_path / folder, f"never_ends_{len(text)}", text)
     error = raised(
         (distlab.RankTimeout, distlab.DeadlockError), usable.run, imports, *module, timeout=1

@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.new_python, pytest.mark.usefixtures("python_handles_si
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A call that is interrupted whenever a function of ours has returned, as a person could at
-    that moment.
-    """
+    """A call that is interrupted whenever a function of ours has returned."""
 
     def returns_and_interrupts(original):
         def call(*args, **kwargs):
@@ -58,9 +56,7 @@ STARTS = [
 def test_an_interrupted_start_leaves_nothing_or_a_cluster(
     at_first, interrupted, monkeypatch, tmp_path, name
 ):
-    """Wherever the interrupt comes: no process, folder, descriptor or thread is left, and a next
-    start works.
-    """
+    """No process, folder, descriptor or thread is left, and a next start works."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     interrupted(name, distlab.Cluster, 1)
     if distlab.Cluster.current is not None:  # it was ready when the interrupt took effect
@@ -74,9 +70,7 @@ def test_an_interrupted_start_leaves_nothing_or_a_cluster(
 
 
 def test_an_interrupted_restart_names_the_next_call(interrupted):
-    """Old ranks are gone and new ones are not there: a call names restart(). An interrupted stop
-    still stops.
-    """
+    """Old ranks are gone and new ones are not there; an interrupted stop still stops."""
     cluster = distlab.Cluster(1)
     interrupted("notebook.ranks.Ranks.end", cluster.restart)
     if distlab.Cluster.current is None:
@@ -106,9 +100,7 @@ def two(shared):
     ],
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
-    """Between sending and waiting, and while ranks are being freed, twice too: the next run does
-    not wait for them.
-    """
+    """Between sending and waiting, and while ranks are freed, the next run is not delayed."""
     if name != "notebook.cell.Replies":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted(name, two.run, spin)

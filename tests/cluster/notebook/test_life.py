@@ -32,8 +32,7 @@ pytestmark = pytest.mark.new_python
 
 
 def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
-    """A cluster is restarted, replaced at another size, restarted again and stopped: all is as
-    before it.
+    """A cluster is restarted, replaced, restarted and stopped: all is as before it.
 
     restart() gives new processes with the same settings, stop() may be called twice, and the old
     object says why it cannot be used; so does a cell whose results are lost.
@@ -93,9 +92,7 @@ def test_an_idle_cluster_is_left_alone():
 
 
 def test_modules_that_are_imported_once_for_all_ranks():
-    """What is preloaded every rank has; a cluster that replaces it, and preloads nothing, has
-    processes without it.
-    """
+    """Every rank has what is preloaded; a cluster that preloads nothing has none of it."""
     with distlab.Cluster(2, preload=["wave"]) as cluster:
         assert cluster.run(lambda rank, world_size: "wave" in sys.modules) == [True, True]
         cluster.restart()
@@ -105,9 +102,7 @@ def test_modules_that_are_imported_once_for_all_ranks():
 
 
 def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
-    """A timeout that is over before a deadlock is proven: the error still names who waited.
-    Threads: cores by ranks.
-    """
+    """A timeout that is over before a deadlock is proven still names who waited."""
 
     def deadlock(rank, world_size):
         if rank < 2:
@@ -155,9 +150,7 @@ def assert_nothing_is_left(tag, folder):
 
 
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
-    """Its process needs no torch to use and heal ranks, and a rank nothing of the notebook's side;
-    nothing is left.
-    """
+    """The notebook needs no torch for it, and a rank nothing of the notebook's side."""
     seen = (
         "{m.split('.')[0] for m in sys.modules} & "
         "{'torch', 'matplotlib', 'sklearn', 'pandas', 'pooch'}"
@@ -177,9 +170,7 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
 
 @pytest.mark.parametrize("engines", [None, "mpi"])
 def test_a_killed_notebook_leaves_nothing_behind(engines):
-    """After SIGKILL of the process that made the cluster, every process and file of it is gone, a
-    rank's child too.
-    """
+    """After SIGKILL, every process and file of the cluster is gone, a rank's child too."""
     child = (
         "cluster.run(lambda rank, n: "
         "__import__('subprocess').Popen(['sleep', '600']).pid, ranks=[1])"
@@ -216,9 +207,7 @@ def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
 
 
 def test_a_port_that_another_program_takes_first(monkeypatch):
-    """A controller that finds one of its ports taken ends; the cluster starts all the same, with
-    other ports.
-    """
+    """A controller that finds its port taken ends; the cluster starts with other ports."""
     original, attempts = settings.controller_arguments, []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -245,9 +234,7 @@ def test_an_engine_that_registers_while_the_client_connects(monkeypatch):
 
 
 def test_a_system_that_refuses_another_process(monkeypatch, tmp_path):
-    """As at a limit of processes: the error says so, the other rank lives on, and later the cluster
-    is whole again.
-    """
+    """The error says so, the other rank lives on, and later the cluster is whole again."""
     full = tmp_path / "full"
     monkeypatch.setenv(refuses_forks.FILE, str(full))
     with distlab.Cluster(2, preload=[refuses_forks.__name__]) as cluster:

@@ -1,6 +1,4 @@
-"""A cell may take away what the engine needs, and names that it uses: the rank works on. Runs real
-ranks.
-"""
+"""A cell may take away what the engine needs: the rank works on. Runs real ranks."""
 
 import os
 
@@ -43,9 +41,7 @@ def in_a_run(ranks, code):
     [(in_a_cell, code) for code in IN_A_CELL] + [(in_a_run, code) for code in IN_A_RUN],
 )
 def test_the_rank_works_on_after_a_cell_that_took_something_away(capsys, usable, way, code):
-    """The next calls print, communicate, know their rank, and the group is rebuilt; nothing was
-    replaced.
-    """
+    """The next calls print, communicate, know their rank, and the group is rebuilt."""
     pids = [row["pid"] for row in usable.describe()]
     way(usable, code)
     capsys.readouterr()

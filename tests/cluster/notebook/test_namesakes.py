@@ -1,6 +1,4 @@
-"""A learner's files with the names of modules that Python or distlab imports; engines of
-ipyparallel's own launcher.
-"""
+"""A learner's files with names of imported modules; engines of ipyparallel's launcher."""
 
 import importlib
 import os
@@ -40,17 +38,13 @@ def helper_and_safe_path(rank, world_size):
 
 
 def test_ranks_start_beside_files_with_the_names_of_modules(beside_files):
-    """The controller and the ranks import Python's own modules; the learner's code finds the files
-    beside it.
-    """
+    """Controller and ranks import Python's modules; the learner's code finds its own files."""
     with beside_files([*NAMES, "torch", "distlab"], n=1) as cluster:
         assert cluster.run(helper_and_safe_path) == [(7, None)]
 
 
 def test_with_the_stock_launcher_a_death_needs_a_restart(beside_files):
-    """Its engines start beside such files too, and cannot be replaced one by one: every next call
-    says so.
-    """
+    """Its engines start there too, and cannot be replaced one by one: every call says so."""
     names = NAMES if sys.version_info >= (3, 11) else ()  # Python 3.10 has no PYTHONSAFEPATH
     killed = (
         "rank 1 was killed by SIGKILL (often by the system when memory runs out, or by kill -9)"

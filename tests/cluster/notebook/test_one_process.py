@@ -1,6 +1,4 @@
-"""What never reaches the ranks: a plain cell that would wait for other processes is told so before
-it blocks.
-"""
+"""A plain cell that would wait for other processes is told so before it blocks."""
 
 import pytest
 
@@ -90,9 +88,7 @@ def test_a_call_that_would_wait_for_nobody_is_refused(plain_notebook):
 
 
 def test_what_does_not_wait_for_nobody_is_left_alone(plain_notebook):
-    """A world of one, a backend that does not wait, a function for the ranks, another process that
-    has been started.
-    """
+    """A world of one, a backend that does not wait, another process that has been started."""
     plain_notebook.run(
         "import os, torch.distributed as dist, torch.multiprocessing as mp\n"
         "os.environ['WORLD_SIZE'] = '2'"

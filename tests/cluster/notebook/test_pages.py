@@ -1,6 +1,4 @@
-"""docs/reports/: what the pages show is what the programs on them give, but for times, line numbers
-and columns.
-"""
+"""docs/reports/: the pages show what their programs give, but for times and line numbers."""
 
 import os
 import re
@@ -64,9 +62,7 @@ def slow(rank, world_size):
 
 
 def plain(report):
-    """A report without what differs from run to run; on the pages the programs are in cells, here
-    in a file.
-    """
+    """A report without what differs from run to run, or between a cell and a file."""
     differs = r"line \d+|\w+\.py:\d+|\d+\.\d s|\s+"
     return re.sub(differs, lambda found: " " if found[0].isspace() else "#", report).strip()
 

@@ -1,6 +1,4 @@
-"""%%px in a real kernel: whose output is shown how, its options, errors, and what a person sees
-meanwhile.
-"""
+"""%%px in a real kernel: outputs, options, errors, and what a person sees meanwhile."""
 
 import os
 import re
@@ -84,17 +82,13 @@ SHOWN = {
 
 @pytest.mark.parametrize(("source", "shown"), SHOWN.items(), ids=range(len(SHOWN)))
 def test_what_a_cell_shows(notebook, source, shown):
-    """Sorted by rank, what ranks have in common once; errors with lines as the notebook shows
-    them.
-    """
+    """Sorted by rank, what is common once; errors with lines as the notebook shows them."""
     assert notebook.text(source) == shown
     assert notebook.status == ("error" if "Error: " in shown else "ok")
 
 
 def test_the_html_form_names_the_ranks_and_escapes(notebook):
-    """The HTML form has the label and the escaped text, no terminal's colours; a display stays,
-    with the label.
-    """
+    """The label and the escaped text, without a terminal's colours; a display stays."""
     source = (
         "%%px --targets 2\nfrom IPython.display import HTML, display\n"
         "print('\\x1b[31m<b>&\\x1b[0m'); display(HTML(f'<i>{rank}</i>'))"
@@ -108,9 +102,7 @@ def test_the_html_form_names_the_ranks_and_escapes(notebook):
 
 
 def test_a_person_sees_an_error_that_fits_the_pane(notebook):
-    """As HTML, and the text that JupyterLab breaks in the middle of words only names it; a program
-    gets the text.
-    """
+    """As HTML, because JupyterLab breaks text within words; a program gets the text."""
     message, error = notebook.run("%%px\n1 / 0", someone_watches=True)
     assert message["data"]["text/plain"].startswith(
         "RankError: ranks 0-3 raised ZeroDivisionError: division by zero"
@@ -166,9 +158,7 @@ def interrupt(notebook, after=1):
     ],
 )
 def test_the_interrupt_button(notebook, no_proof, line, doing):
-    """Interrupting the kernel frees ranks that block in gloo or loop, fails the cell, and says
-    where they were.
-    """
+    """Interrupting frees ranks that block or loop, fails the cell, and says where they were."""
     interrupt(notebook)
     began = time.monotonic()
     text = notebook.text(f"%%px --targets 1:\n{line}")
@@ -182,9 +172,7 @@ def test_the_interrupt_button(notebook, no_proof, line, doing):
 
 
 def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
-    """With somebody there, newest lines are shown while the cell runs and replaced at its end by
-    the sorted form.
-    """
+    """Newest lines are shown while the cell runs, and replaced by the sorted form."""
     source = "%%px\nimport time\nfor i in range(12): print(i); time.sleep(0.25)"
     (message,) = notebook.run(source)
     final = plain({"type": "display_data", **message})
@@ -200,9 +188,7 @@ def test_a_long_cell_shows_a_sign_of_life_to_a_person_only(notebook):
 
 
 def test_the_picture_shows_who_waits_for_whom(notebook):
-    """A lane for each rank, what it does and for how long, its memory, and arrows to the ranks that
-    it waits for.
-    """
+    """A lane for each rank with its call, seconds and memory, and arrows to its peers."""
     source = (
         "%%px --timeout 4\n"
         "if rank == 0:\n"
@@ -220,9 +206,7 @@ def test_the_picture_shows_who_waits_for_whom(notebook):
 
 
 def test_a_new_cluster_takes_over_px(notebook):
-    """Cluster(...) run again replaces the ranks behind %%px, at another size and back; a person
-    sees its start.
-    """
+    """Cluster(...) run again replaces the ranks behind %%px, at another size and back."""
     assert notebook.text("cluster = distlab.Cluster(2)") == "2 ranks are ready (gloo)."
     assert notebook.text("%px world_size") == "ranks 0-1 -> 2"
     assert notebook.text("cluster.stop()\n%px 1") == (

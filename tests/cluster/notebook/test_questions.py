@@ -1,6 +1,4 @@
-"""Questions for a person's convenience, as for completion: nothing waits, is interrupted or is
-rebuilt for them.
-"""
+"""Questions for a person's convenience: nothing waits, or is interrupted, for them."""
 
 import pytest
 
@@ -33,9 +31,7 @@ def test_a_job_is_not_disturbed(usable, tmp_path):
 
 
 def test_an_answer_that_does_not_come_is_given_up(usable, monkeypatch, tmp_path):
-    """Where asking runs code of the learner's that waits, the question is given up, and the rank is
-    left alone.
-    """
+    """If asking runs code of the learner's that waits, the question is given up."""
     usable.push({"job": until_told, "folder": tmp_path})
     monkeypatch.setattr(magics, "SECONDS", 0.1)
     px(usable, "class Slow:\n    def __dir__(self):\n        return [job(folder)]\nslow = Slow()")

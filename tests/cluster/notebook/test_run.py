@@ -54,9 +54,7 @@ def test_values_come_in_rank_order(usable):
 
 
 def test_functions_of_every_kind_travel(usable):
-    """Closures, partials, recursion, helpers and bound methods; names may be those of the ranks
-    alone.
-    """
+    """Closures, partials, recursion, helpers, bound methods, and names of the ranks alone."""
     offset = 10
     assert usable.run(lambda rank, world_size, x: FACTOR * x * rank + offset, 5) == [10, 25, 40, 55]
     assert usable.run(functools.partial(lambda rank, world_size, by: rank + by, by=1)) == [
@@ -96,9 +94,7 @@ def test_tensors_keep_dtype_and_shape(usable):
 
 
 def test_an_argument_can_be_written_on_the_rank(usable):
-    """A tensor argument is the rank's own memory: in-place calls work and change nothing in the
-    notebook.
-    """
+    """A tensor argument is the rank's own memory, and the notebook's is unchanged."""
     tensor = torch.ones(1000)
 
     assert usable.run(lambda rank, world_size, t: t.add_(1)[0].item(), tensor) == [2.0] * 4
@@ -106,9 +102,7 @@ def test_an_argument_can_be_written_on_the_rank(usable):
 
 
 def test_modules_arrays_and_own_classes_travel(usable):
-    """Modules (with classes that no rank can import), numpy arrays and own objects; a tensor sent
-    twice is one.
-    """
+    """Modules, numpy arrays and objects; a tensor that is sent twice is one."""
     net, x, array = Net(), torch.randn(4, 3), np.arange(5)
     expected = net(x)
     for result, numbers, pair in usable.run(
@@ -142,9 +136,7 @@ def test_output_is_shown_under_its_rank(usable, capfd):
 
 
 def test_push_and_pull(usable):
-    """push defines variables on all ranks or some, pull lists values by rank, for one name or
-    several.
-    """
+    """push defines variables on all ranks or some; pull returns values by rank."""
     usable.push({"x": torch.arange(3), "y": "why"})
     assert [t.tolist() for t in usable.pull("x")] == [[0, 1, 2]] * 4
     usable.push({"y": "because"}, ranks=[1, 3])
@@ -161,9 +153,7 @@ def test_many_tensors_there_and_back(usable):
 
 
 def test_ipyparallels_client_works(usable):
-    """A view's push, execute and map_sync work beside ours; send_signal reaches the forked engines
-    without a nanny.
-    """
+    """push, execute and map_sync of a view; send_signal reaches engines without a nanny."""
     view = usable.client[:]
     view.push({"z": 5}, block=True)
     assert usable.pull("z") == [5] * 4

@@ -31,9 +31,7 @@ def measure(rank, world_size):
 
 
 def test_many_deadlocks_leave_nothing_behind(usable, monkeypatch):
-    """30 deadlocks, each freed and healed: no growth of descriptors and threads, under 1 MB a
-    cycle.
-    """
+    """After 30 deadlocks no descriptor or thread more, and under 1 MB a cycle."""
     monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.05)
     for _ in range(5):
         raised(distlab.DeadlockError, usable.run, stuck)
@@ -78,9 +76,7 @@ SILENT = "  rank 1         does not answer: it is stopped, or compiled code hold
     ],
 )
 def test_a_rank_that_cannot_be_freed_is_reported_and_replaced(usable, program, words):
-    """It swallows every interrupt, or does not answer; the message names the variables that went
-    with it.
-    """
+    """It swallows interrupts, or does not answer; the message names the lost variables."""
     usable.push({"model": 1, "data": 2})
     text = str(raised(distlab.RankTimeout, usable.run, program, timeout=1))
     assert [word for word in words if word not in text] == [], text
@@ -117,7 +113,7 @@ def is_slow_to_tell(rank, world_size):
 
 
 def test_a_rank_that_tells_of_an_exception_has_time_for_it(usable):
-    """What makes the words may wait, as the end of a DataLoader does that goes with the exception."""
+    """Making the words may take a while, as a DataLoader's end does."""
     usable.push({"model": 1})
     error = raised(distlab.RankTimeout, usable.run, is_slow_to_tell, timeout=0.5)
     assert "rank 1 raised SlowToTell: slow" in str(error)

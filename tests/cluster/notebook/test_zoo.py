@@ -1,6 +1,4 @@
-"""Every broken program of the zoo ends by itself, with its sentence; no correct program is called
-stuck.
-"""
+"""Every broken program of the zoo ends with its sentence; no correct one is called stuck."""
 
 import importlib
 import os
@@ -57,9 +55,7 @@ def with_kept(sized):
     ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS],
 )
 def test_a_broken_program_explains_itself(with_kept, program, error, sentence, options):
-    """The error is of the right kind, holds the sentence and the learner's line, and everything
-    goes on.
-    """
+    """The error has its kind, the sentence and the learner's line, and everything goes on."""
     ranks, n = with_kept, with_kept.n
     failed = raised(distlab.RanksFailed, ranks.run, program, **options)
     words = str(failed)
@@ -75,18 +71,14 @@ def test_a_broken_program_explains_itself(with_kept, program, error, sentence, o
 @pytest.mark.parametrize("check", [False, True], ids=["plain", "checked"])
 @pytest.mark.parametrize("name", [name for name, programs in RIGHT.items() if programs])
 def test_right_programs_are_not_refused(sized, name, check, capsys):
-    """They run on four ranks, checked too, and give what they must; none is told that it left
-    something.
-    """
+    """On four ranks, checked too, they give what they must, and nothing is left over."""
     for program in RIGHT[name] * TIMES:
         assert sized.run(program, check=check) == [True] * 4, program
         assert "did not wait for them" not in capsys.readouterr().err, program
 
 
 def test_many_right_programs_are_checked():
-    """At least 40 of kinds that begin something in C++, in other threads, or later; and those of
-    the other files.
-    """
+    """At least 40 that begin something in C++, in threads, or later."""
     assert len(RIGHT["zoo_of_checked_programs"]) >= 40
 
 
@@ -99,9 +91,7 @@ def test_right_remote_calls_are_not_refused(sized):
 
 @pytest.mark.parametrize("sized", [4, 3], indirect=True)
 def test_a_soak_of_correct_programs_raises_no_alarm(sized):
-    """Random correct programs on each number of ranks, half of them checked, some with a rank that
-    is slow.
-    """
+    """Random correct programs, half of them checked, some with a slow rank."""
     for seeds, check in ((range(25), False), (range(25, 50), True)):
         steps = sized.run(
             correct_programs, [1000 * sized.n + seed for seed in seeds], LONG, check=check

@@ -1,6 +1,4 @@
-"""The process that records programs ends with the tests of a module, which look whether something
-is left.
-"""
+"""The process that records programs ends with each module, which counts processes."""
 
 import pytest
 

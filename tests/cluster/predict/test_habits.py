@@ -1,4 +1,4 @@
-"""What people write in training programs besides a step: it runs unchanged, or its line is named."""
+"""What people write in training programs: it runs unchanged, or its line is named."""
 
 import copy
 

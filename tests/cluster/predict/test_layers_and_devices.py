@@ -49,9 +49,7 @@ def convolutions(rank, world_size, synchronous=False):
 
 
 def test_convolutions_send_their_gradients_and_the_buffers_of_their_norms():
-    """Mean and variance of 16 channels, and three counts of 8 bytes, from rank 0; all gradients in
-    one bucket.
-    """
+    """Mean and variance of 16 channels and three counts; all gradients in one bucket."""
     parameters = (3 * 9 + 1) * 8 + (8 * 4 + 4) + (4 * 4 * 9 + 4) + (4 * 8 + 8) + 2 * 16 + 90
     buffers = [("broadcast", 8, 2 * 16 * 4), ("broadcast", 8, 3 * 8)]
     assert calls(distlab.predict(convolutions, 8, NETWORK, FREE)) == [
@@ -61,9 +59,7 @@ def test_convolutions_send_their_gradients_and_the_buffers_of_their_norms():
 
 
 def test_a_norm_of_all_ranks_values_gathers_and_adds_up():
-    """Forward, each rank's mean, deviation and count; backward, two sums of each channel, last
-    layer first.
-    """
+    """Forward, mean, deviation and count; backward, two sums, last layer first."""
     made = calls(
         distlab.predict(functools.partial(convolutions, synchronous=True), 8, NETWORK, FREE)
     )
@@ -100,9 +96,7 @@ def attention(rank, world_size, mask=False, by_hand=False):
     ],
 )
 def test_attention_is_one_kernel_as_on_a_gpu(options, kernel):
-    """With dropout, too, where a CPU would make the matrix of all scores; it counts two products of
-    it, and five.
-    """
+    """Also with dropout, where a CPU would make the matrix; it counts two products, and five."""
     prediction = distlab.predict(functools.partial(attention, **options), 1, NETWORK, FREE)
     kernels = [
         node

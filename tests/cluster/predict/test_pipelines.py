@@ -1,6 +1,4 @@
-"""Pipelines of several stages on a rank, and of several dimensions: their bubble is the one of the
-theory.
-"""
+"""Pipelines of several stages and dimensions: their bubble is the one of the theory."""
 
 import functools
 
@@ -85,8 +83,7 @@ def pipeline(
     ],
 )
 def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
-    """Of p stages, v on a rank, with m micro-batches: (p - 1) / (v m) of the time in which a rank
-    computes.
+    """With p stages, v on a rank, m micro-batches: (p - 1) / (v m) of the computing time.
 
     A zero-bubble schedule puts the weights' gradients into it: of three equal parts of the work,
     one stays idle.

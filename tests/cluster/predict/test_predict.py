@@ -1,6 +1,4 @@
-"""Programs that run as one rank of many without data: what is noted, how long it takes, and what is
-refused.
-"""
+"""Programs that run as one rank of many without data: what is noted, and what is refused."""
 
 import functools
 import subprocess
@@ -100,9 +98,7 @@ def test_a_thousand_ranks_are_one_process():
 
 
 def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
-    """DDP sends its gradients in buckets of 25 MiB, the last layers' first, and waits before the
-    optimizer.
-    """
+    """Buckets of 25 MiB, the last layers' first; DDP waits before the optimizer."""
     device = distlab.Device("1 TFLOP/s")
     prediction = distlab.predict(data_parallel, 64, distlab.Network("1 us", "400 GB/s"), device)
     sent = [num_bytes for name, _, num_bytes in calls(prediction) if name == "all_reduce"]
@@ -115,9 +111,7 @@ def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
 
 
 def test_what_checkpointing_computes_again_is_no_progress():
-    """It takes a third more of the blocks' time, counts for no more FLOPs of the model, and saves
-    memory.
-    """
+    """A third more of the blocks' time, no more FLOPs of the model, and less memory."""
     device = distlab.Device("1 TFLOP/s")
     kept, again = (
         distlab.predict(functools.partial(computed_again, wrap=wrap), 1, NETWORK, device)

@@ -1,5 +1,4 @@
-"""The course's pretraining step runs on real ranks, and a sharded one takes there what is
-predicted.
+"""The course's pretraining step on real ranks takes what is predicted.
 
 But for one with a context, as torch's attention of a CPU cannot be shared.
 """
@@ -41,9 +40,7 @@ def test_a_sharded_step_takes_what_is_predicted(cluster):
     ],
 )
 def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, options, least):
-    """A simulated rank's program waits for its messages; a predicted one runs ahead of its device,
-    as with GPUs.
-    """
+    """A simulated rank waits for messages; a predicted one runs ahead, as with GPUs."""
     no_latency = distlab.Network("1 ns", "1 GB/s")
     with cluster.network(no_latency):
         seconds = second_step(cluster, **options)
@@ -52,9 +49,7 @@ def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, op
 
 
 def test_ranks_that_share_sequences_gather_keys_and_values_as_few_as_there_are():
-    """Two sequences of 16 of 32 places; two of the four heads have keys and values, 16 numbers
-    each, of two bytes.
-    """
+    """Two sequences of 16 places; two heads with keys and values, 16 numbers of two bytes."""
     few = functools.partial(SMALL, size=Size(64, 8, 4, 128, 2, 256), context=2, recompute="none")
     recording = distlab.predict(few, 4, NETWORK, FREE).recordings[0]
     calls = [

@@ -1,6 +1,4 @@
-"""Programs that shard their parameters, their sequences or their optimizer: which calls they make,
-how large.
-"""
+"""Programs that shard parameters, sequences or the optimizer: their calls and sizes."""
 
 import functools
 
@@ -46,9 +44,7 @@ def hybrid(rank, world_size, reshard, clip=False):
     ],
 )
 def test_shards_on_one_dimension_of_a_mesh_are_copied_on_the_other(reshard, gathers):
-    """Parameters are gathered as bfloat16, gradients reduced as float32, first among shards and
-    then among copies.
-    """
+    """Gathered as bfloat16, reduced as float32, among shards first and then among copies."""
     made = of_one_rank(hybrid, 8, reshard=reshard)
     assert sorted(call for call in made if call[0] == "all_gather") == gathers
     reduced = [call for call in made if call[0] != "all_gather"]
@@ -133,9 +129,7 @@ def sequence_parallel(rank, world_size):
 
 
 def test_sequence_parallel_layers_gather_and_scatter_the_sequence():
-    """Two of 32 places, 16 numbers each, on four ranks; the loss needs three numbers of each place
-    from all ranks.
-    """
+    """Two of 32 places on four ranks; the loss needs three numbers of each place."""
     made = of_one_rank(sequence_parallel, 4)
     share = 2 * 32 * 16 * 4 // 4
     assert made.count(("all_gather", 4, share)) == made.count(("reduce_scatter", 4, share)) == 4
@@ -166,7 +160,7 @@ def context(rank, world_size, method):
 
 @pytest.mark.parametrize(("method", "gathers", "turns"), [("allgather", 2, 4), ("alltoall", 0, 10)])
 def test_keys_and_values_go_around_the_ranks_of_a_context(method, gathers, turns):
-    """Torch's own ring attention; in an all_to_all, a rank sends something to its neighbour only."""
+    """Torch's own ring attention; its all_to_all sends to the neighbour only."""
     prediction = distlab.predict(functools.partial(context, method=method), 4, NETWORK, FREE)
     size = 2 * (2 * 64 * 32) * 4 // 4
     recording = prediction.recordings[0]

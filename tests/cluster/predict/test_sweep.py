@@ -1,6 +1,4 @@
-"""Programs predicted on several numbers of ranks, with several choices, and again on other
-machines.
-"""
+"""Programs predicted on several numbers of ranks, with choices, and on other machines."""
 
 import functools
 

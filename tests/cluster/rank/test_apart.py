@@ -37,9 +37,7 @@ def draw(rank, world_size):
 
 
 def test_every_rank_draws_its_own_random_numbers():
-    """Also one that takes the place of one that has died, and those of a cluster that the same
-    server has forked.
-    """
+    """Also a rank that replaces a dead one, and those of the server's next cluster."""
     with distlab.Cluster(2, preload=PRELOAD) as first:
         drawn = first.run(draw)
         kill(first, 1)
@@ -53,9 +51,7 @@ def test_every_rank_draws_its_own_random_numbers():
 
 
 def test_a_rank_does_not_look_like_a_persons_session(cluster):
-    """Libraries take a process that has prompts for one, and refuse to train on several ranks
-    there.
-    """
+    """Libraries take a process with prompts for one, and refuse to train there."""
 
     def prompts(rank, world_size):
         return [name for name in ("ps1", "ps2", "ps3") if hasattr(sys, name)]
@@ -86,9 +82,7 @@ def test_a_signal_to_the_process_group_of_a_rank_reaches_no_other(cluster):
 
 
 def test_what_multiprocessing_keeps_goes_with_the_cluster():
-    """A rank is killed at the end: a folder of its own, with the sockets of tensors that it shares,
-    would stay.
-    """
+    """A rank is killed at the end: a folder of shared tensors' sockets would stay."""
 
     def folder_of_sockets(rank, world_size):
         return util.get_temp_dir()

@@ -1,6 +1,4 @@
-"""What a cell replaces or leaves on its rank does not outlive it: signals, builtins, environment,
-torch's tables.
-"""
+"""What a cell replaces or leaves on its rank does not outlive it."""
 
 import builtins
 import gc
@@ -89,7 +87,7 @@ for _ in DataLoader(range(4), num_workers=2, collate_fn=refuse, multiprocessing_
 
 
 def test_workers_of_a_loader_that_failed_end_with_the_call_or_the_cell(usable, capsys):
-    """Only a traceback holds their loader; a process that is forked later has none to complain of."""
+    """Only a traceback holds their loader; a later child has none to complain of."""
     assert "cannot load 1 items" in str(
         raised(distlab.RankError, usable.run, load_what_cannot_be_loaded)
     )
@@ -238,9 +236,7 @@ def test_a_child_that_outlives_its_cell_prints_in_the_one_that_runs_then(usable,
 
 
 def test_a_rank_formats_no_source_that_nobody_reads(usable):
-    """The report shows the learner's lines; IPython's form of a traceback would parse torch's files
-    on every rank.
-    """
+    """IPython's form of a traceback would parse torch's files on every rank."""
     failed = raised(ipyparallel.error.CompositeError, usable.client[:].execute, "1 / 0", block=True)
     tracebacks = [traceback for _, _, traceback, _ in failed.elist]
     assert ["ZeroDivisionError" in text for text in tracebacks] == [True] * 2
@@ -312,9 +308,7 @@ def note_collection(rank, world_size):
 
 
 def test_nothing_is_collected_while_the_watchdog_reads_frames(usable):
-    """A collection would let the thread run on whose frame is being read; Python 3.11 then ends by
-    SIGSEGV.
-    """
+    """A collection would let the thread run whose frame is being read: SIGSEGV on 3.11."""
     for seen, enabled in usable.run(note_collection):
         assert set(seen) == {False}
         assert enabled

@@ -1,6 +1,4 @@
-"""`await` in a cell, as in any notebook: coroutines that end, that raise, that wait for other
-ranks, that never end.
-"""
+"""`await` in a cell: coroutines that end, raise, wait for other ranks, or never end."""
 
 import os
 import signal
@@ -107,9 +105,7 @@ EXITS = (
     ],
 )
 def test_sys_exit_in_a_coroutine_is_reported_as_in_a_cell(defined, awaits):
-    """Also in a task, where asyncio lets it end the event loop: the rank lives, and so do its
-    variables.
-    """
+    """Also in a task, where asyncio ends the event loop: the rank and its variables live."""
     pids = defined.run(pid_on_rank)
     error = raised(distlab.RankError, px, defined, EXITS + awaits)
     assert str(error).startswith("rank 1 raised SystemExit: 3\n")
@@ -311,9 +307,7 @@ def test_a_rank_whose_event_loop_sleeps_may_still_act(defined, name):
 
 
 def test_tasks_that_a_cell_leaves_break_no_other_cell(defined, capsys):
-    """One goes on and one raises; the next cells communicate, compute, wait for it, and are found
-    stuck.
-    """
+    """One goes on and one raises; the next cells communicate, wait for it, and get stuck."""
     px(
         defined,
         "beats = 0\nasync def beat():\n    global beats\n    while True:\n        beats += 1\n"

@@ -1,6 +1,4 @@
-"""Groups that ranks make differently: which rank is first changes nothing, no rank is lost, and
-cells add up.
-"""
+"""Groups that ranks make differently: the first rank does not matter, and none is lost."""
 
 from datetime import timedelta
 
@@ -27,9 +25,7 @@ def unharmed(usable):
 
 
 def pairs_that_share_a_rank(rank, world_size, first):
-    """Rank 2 makes its group before the others do, and waits in it, or after they have made
-    theirs.
-    """
+    """Rank 2 makes its group before the others do, or after they have made theirs."""
     store = dist.distributed_c10d._get_default_store()
     if (rank == 2) != (first == 2):
         store.wait(["distlab/new_group/1"])
@@ -39,9 +35,7 @@ def pairs_that_share_a_rank(rank, world_size, first):
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("first", [0, 2])
 def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
-    """Both groups and their lines, also where some ranks have gone on, or wait for a rank that has
-    raised.
-    """
+    """Both groups and their lines, also where some ranks went on, or one has raised."""
     line = f"test_groups.py:{pairs_that_share_a_rank.__code__.co_firstlineno + 5}"
     assert str(
         raised(distlab.RankError, unharmed.run, pairs_that_share_a_rank, first, check=check)
@@ -59,9 +53,7 @@ def test_the_report_is_the_same_whichever_rank_is_first(unharmed, first, check):
 
 
 def test_groups_over_several_cells(unharmed):
-    """A group that only its members have made is found out by the next one, with the line of the
-    earlier cell.
-    """
+    """The next group finds it out, with the line of the earlier cell."""
     px(unharmed, "group = dist.new_group([0, 1])")
     px(
         unharmed,
@@ -103,9 +95,7 @@ def test_a_rank_that_raises_frees_those_in_new_group(unharmed):
 
 
 def fail_before_a_group_is_built(rank, world_size):
-    """The others wait for the last rank's address: in C++, in the ranks' own store, whose client
-    they hold.
-    """
+    """The others wait in C++ for the last rank's address, in the ranks' own store."""
     if rank == world_size - 1:
         raise ValueError("no groups here")
     store = dist.distributed_c10d._get_default_store()

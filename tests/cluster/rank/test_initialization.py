@@ -1,6 +1,4 @@
-"""How ranks find each other: every init method builds and rebuilds, and a learner's own attempts
-spoil nothing.
-"""
+"""Every init method builds and rebuilds, and a learner's own attempts spoil nothing."""
 
 import os
 import statistics
@@ -27,9 +25,7 @@ def variables(rank, world_size):
 
 
 def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monkeypatch):
-    """Rank 0 serves no second store, and no variable of a launcher takes part; torch 2.15 reads
-    more of them.
-    """
+    """Rank 0 serves no second store, and a launcher's variables take no part."""
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", AGENT):
         monkeypatch.delenv(name, raising=False)
     store = serve(listen())
@@ -39,9 +35,7 @@ def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monke
 
 @pytest.mark.parametrize("init_method", INIT_METHODS)
 def test_many_rebuilds(init_method):
-    """A group is rebuilt on the same processes without a stall; env leaves an address for the
-    learner's own use.
-    """
+    """Without a stall, on the same processes; env leaves an address for the learner."""
     with distlab.Cluster(2, init_method=f"{init_method}://") as cluster:
         found = cluster.run(variables)
         assert [v["RANK"] for v in found] == ["0", "1"]
@@ -61,9 +55,7 @@ def test_many_rebuilds(init_method):
 
 
 def attempt(rank, world_size, arguments):
-    """One call of init_process_group instead of the cluster's group; the sum, or that there is no
-    group.
-    """
+    """One call of init_process_group: the sum, or that there is no group."""
     if dist.is_initialized():
         dist.destroy_process_group()
     if arguments[rank] is None:
@@ -120,7 +112,7 @@ def test_a_program_may_end_without_a_group(usable, last_call):
 
 
 def test_a_destroyed_group_leaves_its_place_to_the_learners_own(usable, tmp_path):
-    """The one that distlab has built meanwhile gives way; one that was asked for by heal does not."""
+    """The group that distlab has built meanwhile gives way; one that heal built does not."""
     usable.run(leave)
     assert usable.run(own_group, tmp_path / "first") == [1.0, 1.0]
     assert usable.run(sum_of_ranks) == [1.0, 1.0]

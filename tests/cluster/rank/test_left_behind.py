@@ -1,6 +1,4 @@
-"""What a cell begins and nobody waits for: reported at its end, and the next cell begins in a clean
-group.
-"""
+"""What a cell begins and nobody waits for is reported, and the next group is clean."""
 
 import pathlib
 import sys
@@ -130,9 +128,7 @@ def test_a_kept_one_is_named_when_a_later_cell_cannot_go_on(usable):
 
 
 def a_pipeline_of(tags):
-    """The middle one of three stages has two kinds of messages for each tag; the first one keeps no
-    Work.
-    """
+    """The middle stage of three has two kinds of messages for each tag."""
 
     def stages(rank, world_size):
         works = [dist.irecv(ones(), src=0, tag=tag) for tag in range(tags)] if rank == 1 else []
@@ -197,16 +193,12 @@ def a_dropped_isend_whose_recv_was_there(rank, world_size):
 
 
 def test_a_dropped_send_that_was_sent_is_no_reason(usable):
-    """Its Work is gone, but so is the message: the ranks wait for each other again, and nothing is
-    proven.
-    """
+    """The message has arrived: the ranks wait for each other again, and nothing is proven."""
     assert usable.run(a_dropped_isend_whose_recv_was_there) == [True] * 3
 
 
 def blocked_by_a_dropped_irecv(rank, world_size):
-    """A program that waits for its own Work: no function of torch.distributed is on the stack
-    then.
-    """
+    """A program that waits for its own Work, outside torch.distributed's functions."""
     if rank == 0:
         dist.irecv(ones(), src=1)
     dist.barrier()
@@ -222,9 +214,7 @@ def threads_of_gloo(rank, world_size):
 
 
 def test_nothing_is_left_of_a_group_that_a_dropped_irecv_has_blocked(usable):
-    """gloo's thread, which would look for the message's memory for ever, ends with the group; no
-    rank is to blame.
-    """
+    """gloo's thread, which would look for the memory for ever, ends; no rank is to blame."""
     usable.heal()  # a group with a dropped isend is kept for a while
     before = usable.run(threads_of_gloo)
     report = str(raised(distlab.DeadlockError, usable.run, blocked_by_a_dropped_irecv))
@@ -242,8 +232,6 @@ def destroyed_before_it_begins(rank, n):
 
 
 def test_a_checked_call_is_not_made_once_its_group_was_destroyed(usable):
-    """It waits for a rank that never comes, and would hold the rank in C++; so the cell ends, and
-    the next one runs.
-    """
+    """It would hold the rank in C++; so the cell ends, and the next one runs."""
     usable.run(destroyed_before_it_begins, check=True)
     assert usable.run(sum_of_ranks) == [3.0] * 3

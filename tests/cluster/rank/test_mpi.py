@@ -1,6 +1,4 @@
-"""Ranks that mpiexec starts, and the backend over mpi4py: the same programs with the same results
-as on gloo.
-"""
+"""Ranks that mpiexec starts, and the backend over mpi4py: results are those on gloo."""
 
 import os
 import re
@@ -34,9 +32,7 @@ ON_MPI = [name for name in PROGRAMS if name not in UNWAITED]
 
 @pytest.mark.parametrize("name", ON_MPI)
 def test_a_program_gives_on_mpi_what_it_gives_on_gloo(on_gloo, usable, name):
-    """Every collective, dtype and reduce operation, messages, groups, async Work, layouts, and
-    training with DDP.
-    """
+    """Collectives, dtypes and operations, messages, groups, async Work, layouts, and DDP."""
     assert usable.run(PROGRAMS[name]) == on_gloo[name]
 
 
@@ -105,9 +101,7 @@ def test_correct_programs_over_mpi_raise_no_alarm(usable):
 
 
 def test_a_death_between_cells_is_told_with_the_next(cluster):
-    """Nothing was running when it happened. No test uses these ranks afterwards: mpiexec has ended
-    them all.
-    """
+    """No test uses these ranks afterwards: mpiexec has ended them all."""
     kill(cluster, 2)
     assert wait_until_gone(lambda: cluster.client.ids) == []
     with pytest.raises(distlab.ClusterError, match=r"^The cluster is incomplete: rank \d died\."):
@@ -120,7 +114,8 @@ def shared(rank, world_size):
 
 
 def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(monkeypatch):
-    """mpiexec ends every rank when one dies, and that is said at once; gloo runs on MPI's ranks.
+    """That mpiexec ends every rank is said at once.
+
     What they share over /dev/shm is gone with the cluster, however slow this machine is.
     """
     monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
@@ -168,9 +163,7 @@ def mpi_script(n, body):
 
 
 def test_a_script_needs_only_mpiexec(monkeypatch):
-    """Neither addresses nor numbers are given, but what is given stays; what `then` is given may
-    wait for a Future.
-    """
+    """No address or number is given; what `then` is given may wait for a Future."""
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     ended = mpi_script(
         3,
@@ -192,9 +185,10 @@ def test_a_script_needs_only_mpiexec(monkeypatch):
 
 
 def test_a_wait_that_is_too_long_breaks_the_group(tmp_path):
-    """The words are gloo's, also in a backward pass; the group begins nothing more, and a new one
-    works. At exit all processes are ended, because MPI cannot end while an operation is pending;
-    what they print last, mpiexec may drop.
+    """The words are gloo's; the group begins nothing more, and a new one works.
+
+    At exit all processes are ended, because MPI cannot end while an operation is pending; what they
+    print last, mpiexec may drop.
     """
     file = tmp_path / "said"
     ended = mpi_script(
@@ -233,8 +227,9 @@ def test_a_wait_that_is_too_long_breaks_the_group(tmp_path):
 
 
 def test_what_nobody_waits_for_is_left_to_mpi():
-    """A recv that was given up and came nevertheless does not keep MPI from ending; the memory of a
-    message is left alone until MPI has ended, which is later than Python.
+    """A recv that was given up and came nevertheless does not keep MPI from ending.
+
+    The memory of a message is left alone until MPI has ended, which is later than Python.
     """
     ended = mpi_script(
         2,
@@ -264,9 +259,7 @@ def test_what_nobody_waits_for_is_left_to_mpi():
 
 
 def test_ranks_that_mpiexec_did_not_start_are_refused():
-    """Without mpiexec MPI knows each process as a world of its own; the error says how to start
-    them.
-    """
+    """MPI knows each process as a world of its own; the error says how to start them."""
     error = raised(distlab.ClusterError, distlab.Cluster, 2, backend="distlab_course.mpi_backend")
     assert "mpi4py needs 2 processes that one mpiexec started, and MPI knows 1 here" in str(error)
     assert 'Cluster(2, engines="mpi", backend="distlab_course.mpi_backend")' in str(error)

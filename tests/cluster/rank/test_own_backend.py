@@ -1,6 +1,4 @@
-"""A backend that a learner writes in Python: its group is used and traced as gloo's is; test_mpi.py
-trains on one.
-"""
+"""A backend in Python: its group is used and traced as gloo's is; test_mpi.py trains."""
 
 import inspect
 import time
@@ -61,9 +59,7 @@ def finished(tensors):
 
 
 def test_a_module_of_ones_own_registers_the_backend(tmp_path, monkeypatch):
-    """Its group is the default one; a deadlock in it is proven, and freed; a module that does not
-    is refused.
-    """
+    """A deadlock in its group is proven and freed; a module that registers none is refused."""
     source = inspect.getsource(Post) + inspect.getsource(finished)
     (tmp_path / "my_backend.py").write_text(IMPORTS + source + REGISTERED)
     (tmp_path / "no_backend.py").write_text("import math\n")
@@ -187,9 +183,7 @@ def lacking(rank, world_size):
 
 
 def test_a_group_of_a_backend_in_python(cluster):
-    """It computes, and a trace does not mind it; a method that the class does not have is named as
-    what is missing.
-    """
+    """It computes, and can be traced; a method that its class lacks is named."""
     with cluster.trace() as trace:
         assert cluster.run(used) == [(10.0, 2.0)] * 4
     assert not trace.missing

@@ -1,6 +1,4 @@
-"""Remote procedure calls on a cluster's ranks: started again and again, served between cells,
-printed, interrupted.
-"""
+"""Remote procedure calls: started again, served between cells, printed, interrupted."""
 
 import contextlib
 import os
@@ -65,9 +63,7 @@ def ended(cluster):
 
 
 def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
-    """After a cell that was freed, an interrupt, a death, heal and restart RPC has ended, and a new
-    one works.
-    """
+    """A freed cell, an interrupt, a death, heal and restart end RPC, and a new one works."""
     with distlab.Cluster(3, timeout=20) as cluster:
         cluster.run(start)
         raised(distlab.RankError, cluster.run, lambda rank, n: rpc.rpc_sync("worker1", int, ("x",)))
@@ -95,9 +91,7 @@ def test_it_is_there_until_it_is_broken_and_starts_again(capsys):
 
 
 def test_it_starts_however_the_group_was_built():
-    """By the cluster's store, whatever the group met at; not on a simulated network, where it would
-    cost no time.
-    """
+    """By the cluster's store; not on a simulated network, where it would cost no time."""
     with distlab.Cluster(3, init_method="file") as cluster:
         cluster.run(start)
         assert right(cluster)
@@ -109,9 +103,7 @@ def test_it_starts_however_the_group_was_built():
 
 
 def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
-    """While the function runs and afterwards; what it prints comes under its rank with the next
-    cell.
-    """
+    """While the function runs, and what it printed with the next cell."""
     enough = tmp_path / "enough"
 
     def begin(rank, world_size):
@@ -161,9 +153,7 @@ def test_a_name_that_torch_refuses_is_refused_at_once(cluster):
 
 
 def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sigint):
-    """Ctrl-C while a rank waits for a function that computes for ever: both are free, variables are
-    kept.
-    """
+    """Ctrl-C while a rank waits for a function that computes for ever frees both."""
 
     def forever():
         while True:
@@ -183,9 +173,7 @@ def test_interrupting_frees_who_waits_and_who_serves(calling, python_handles_sig
 
 
 def test_a_shutdown_waits_for_a_function_whose_caller_has_given_up(calling):
-    """The caller's limit is over, the function is not; the wait is Python's and can be ended, and
-    RPC starts again.
-    """
+    """The wait is Python's and can be ended, and RPC starts again."""
 
     def stop(rank, world_size):
         if rank == 0:

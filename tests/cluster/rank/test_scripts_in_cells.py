@@ -1,6 +1,4 @@
-"""What a cell starts and IPython would only show ends the cell: scripts of %run, modules, values
-without a repr.
-"""
+"""What a cell starts and IPython would only show ends the cell: %run, modules, reprs."""
 
 import pytest
 

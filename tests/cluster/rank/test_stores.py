@@ -1,6 +1,4 @@
-"""The learner's own stores: a key that nobody writes frees the ranks like a message that nobody
-sends.
-"""
+"""A learner's own stores: a key that nobody writes is a message that nobody sends."""
 
 import pytest
 import torch.distributed as dist
@@ -16,9 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick_watch")
 
 @pytest.fixture
 def opened(usable):
-    """Every rank has `store`, a client of one that rank 0 serves, and can use another one and its
-    variables later.
-    """
+    """Every rank has `store`, a client of the one that rank 0 serves."""
     usable.run(open_store, free_port())
     pids = usable.run(pid_on_rank)
     yield

@@ -1,6 +1,4 @@
-"""What goes wrong on the thread that watches a rank: the notebook says so in a line, and everything
-goes on.
-"""
+"""What goes wrong on the thread that watches a rank is a line, and everything goes on."""
 
 import gc
 import os
@@ -29,9 +27,7 @@ def fails(*_, **__):
 
 
 def with_a_fault(owner, name, instead=fails):
-    """Something else is in the place of the owner's function on rank 1, until the rank has been
-    asked a few times.
-    """
+    """Replace the owner's function on rank 1 until the rank was asked a few times."""
     original, calls = getattr(owner, name), []
 
     def noted(*args):
@@ -110,9 +106,7 @@ def connection_ends(rank, world_size):
 
 
 def thread_ends(rank, world_size):
-    """When it is asked for the first time it cannot even receive: what is left is to close the
-    connection.
-    """
+    """It cannot even receive: what is left is to close the connection."""
     if rank == 1:
         watchdog.running()._act = fails
         wait_for_its_end()
@@ -140,9 +134,7 @@ LOST = (
 @pytest.mark.parametrize("program", [connection_ends, thread_ends, report_fails_too])
 @pytest.mark.parametrize("call", [sum_of_ranks, stuck], ids=["a cell", "a deadlock"])
 def test_a_rank_without_its_watchdog_is_replaced(usable, capfd, program, call):
-    """As a dead one is: nothing could free it; the other rank keeps its variables, and deadlocks
-    are proven.
-    """
+    """As a dead one is; the other rank keeps its variables, and deadlocks are proven."""
     usable.ranks._trouble_shown = True
     usable.push({"kept": 5})
     before = usable.run(pid_on_rank)

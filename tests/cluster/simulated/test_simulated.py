@@ -48,9 +48,7 @@ def close(formula):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_gives_what_it_gives_on_gloo(on_gloo, cluster, name):
-    """Every collective, messages, groups, async Work, DDP, FSDP2 and functional collectives; and
-    time passes.
-    """
+    """Collectives, messages, groups, async Work, DDP and FSDP2; and time passes."""
     before = cluster.clock()
     assert outcome(cluster, PROGRAMS[name]) == on_gloo[name]
     assert cluster.clock() > before or isinstance(on_gloo[name], str)
@@ -93,9 +91,7 @@ def train(rank, world_size):
 
 
 def test_training_takes_the_same_time_on_every_run(cluster):
-    """Counted operations, buckets from C++ and a straggler: equal to the bit, and longer than
-    without.
-    """
+    """Counted operations, buckets from C++ and a straggler: equal to the bit, and longer."""
     device = Device(flops="1 GFLOP/s")
     slow = Network("5 us", "25 GB/s", device=device, stragglers={1: 2.0})
     found = {}
@@ -127,9 +123,7 @@ def chain(rank, world_size, completed):
 
 
 def test_callbacks_take_the_same_time_on_whichever_thread_they_run(cluster):
-    """On that of gloo at the end of the operation, or at once on the program's own where it has
-    ended already.
-    """
+    """On gloo's at the end of the operation, or on the program's own if it has ended."""
     with cluster.network(
         Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=Device("1 GFLOP/s"))
     ):
@@ -173,9 +167,7 @@ def test_a_callback_that_has_not_begun_goes_on_in_a_later_cell(cluster):
 
 
 def test_what_some_ranks_measure_is_their_own_call(cluster):
-    """Not what they and the others did before, of which they know only their half; the clocks have
-    all of it.
-    """
+    """Not what they did before, of which they know only their half."""
 
     def fn(rank, world_size):
         pair, zeros = dist.new_group([0, 1]), torch.zeros(1000)
@@ -193,9 +185,7 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
 
 
 def test_a_trace_is_of_virtual_time(cluster):
-    """Messages from when they leave to when they arrive, computing beside a collective, and waits;
-    exact.
-    """
+    """Messages while they travel, computing beside a collective, and waits; exact."""
 
     def program(rank, world_size):
         reduce_by(rank, world_size, "ring", 3 << 16)

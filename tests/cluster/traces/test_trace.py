@@ -1,6 +1,4 @@
-"""cluster.trace() on real ranks: programs whose messages are known, errors, clocks, and what is
-left afterwards.
-"""
+"""cluster.trace() on real ranks: known messages, errors, clocks, and what is left."""
 
 import os
 import sys
@@ -31,9 +29,7 @@ def of(trace, rank, kind):
 
 
 def traced(cluster, program):
-    """The trace of a program, in which no recv is over before its send began, events are in order,
-    nothing failed.
-    """
+    """A trace in which events are in order, recvs end after their sends, nothing failed."""
     with cluster.trace() as trace:
         cluster.run(program)
     for message in trace.messages:
@@ -45,9 +41,7 @@ def traced(cluster, program):
 
 
 def test_groups(usable):
-    """Messages and collectives of groups with the same ranks and tags are kept apart; peers are
-    ranks of the world.
-    """
+    """Groups with the same ranks and tags are kept apart; peers are ranks of the world."""
 
     def twice(rank, world_size):
         odd, tensor, works = dist.new_group([3, 1]), torch.zeros(2), []
@@ -91,9 +85,7 @@ def test_immediate_batched_and_from_anybody(usable):
 
 
 def test_collectives(usable):
-    """Each collective is one event a rank under the name that the program called, with the bytes
-    that a rank gives.
-    """
+    """One event a rank, under the name that was called, with the bytes that a rank gives."""
 
     def program(rank, world_size):
         one, four = torch.zeros(100), [torch.zeros(100) for _ in range(4)]
@@ -150,9 +142,7 @@ def test_what_was_recorded_before_an_error_is_kept(usable):
 
 
 def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
-    """After heal() the new group's messages are matched, and the old one's are not taken for
-    theirs.
-    """
+    """The new group's messages are matched, and the old one's are not taken for theirs."""
 
     def post(rank, world_size):
         if rank == 0:
@@ -179,8 +169,7 @@ def test_a_rank_that_was_replaced(usable):
 
 
 def test_some_ranks_only(usable):
-    """Ranks that are not traced record nothing; that a message goes to one of them is known, and
-    not its other end.
+    """Ranks that are not traced record nothing; of their messages one end is known.
 
     A second trace is refused meanwhile.
     """
@@ -197,9 +186,7 @@ def test_some_ranks_only(usable):
 
 
 def test_a_profiler_of_the_programs_own(usable):
-    """A trace does not begin while one runs; one that the program starts ends the trace's, and the
-    trace says so.
-    """
+    """A trace does not begin while one runs; one that begins inside ends it."""
 
     def begin(rank, world_size):
         sys.modules["__main__"].mine = own = torch.autograd.profiler.profile(use_kineto=True)

@@ -35,9 +35,7 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
 
 
 def test_px_trace(notebook):
-    """%%px --trace shows what the cell wrote, then the picture; of a cell without a call of
-    torch's, words.
-    """
+    """%%px --trace shows the cell's output, then the picture; words if torch was not called."""
     wrote, drew = notebook.run("%%px --trace\nprint('hello')\ndist.all_reduce(torch.ones(1))")
     assert wrote["data"]["text/plain"] == "ranks 0-1: hello"
     assert drew["data"]["image/png"].startswith("iVBOR")

@@ -1,6 +1,4 @@
-"""What exercises say of themselves, what `check`, `hint` and `progress` do without ranks, and a
-verdict on a value.
-"""
+"""What exercises say of themselves, and what `check`, `hint` and `progress` do without ranks."""
 
 import errno
 import html
@@ -93,9 +91,7 @@ def two_numbers(answer):
     ],
 )
 def test_a_question_is_judged_at_once(answer, words):
-    """Floats within 1 %, tuples and tensors as lists; known mistakes, the function, then the rest;
-    any type.
-    """
+    """Floats within 1 %, tuples and tensors as lists; known mistakes come first."""
     assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
 
 
@@ -122,7 +118,7 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
 
 @pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="only root makes devices")
 def test_a_device_that_keeps_nothing_stays_a_device(progress_file):
-    """Where nothing is to be remembered, DISTLAB_PROGRESS is os.devnull, which root could replace."""
+    """DISTLAB_PROGRESS may be os.devnull, which root could replace."""
     os.mknod(progress_file, stat.S_IFCHR | 0o666, os.stat(os.devnull).st_rdev)
     assert distlab.check("step_of_7b", 2.1).passed
     assert stat.S_ISCHR(progress_file.stat().st_mode)
@@ -149,7 +145,7 @@ def remember_forty(kernel, both_are_there):
 
 
 def test_two_notebooks_keep_each_others_exercises(progress_file):
-    """Neither writes over what the other has just passed, and nothing else is left in the folder."""
+    """Neither writes over what the other has just passed; no other file is left."""
     both_are_there = threading.Barrier(2)
     kernels = [
         threading.Thread(target=remember_forty, args=(name, both_are_there)) for name in "ab"
@@ -166,9 +162,7 @@ def test_two_notebooks_keep_each_others_exercises(progress_file):
 
 
 def test_progress_names_the_labs_beside_it(monkeypatch):
-    """The title of a lab whose notebook is in the folder is a link in HTML; where there are no
-    files, it is a text.
-    """
+    """The title of a lab in the folder is a link in HTML, and a text without files."""
     monkeypatch.chdir(ROOT / "notebooks")
     shown = distlab.progress()
     (row,) = [row for row in shown.rows if row[0] == "05"]
@@ -195,9 +189,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_verdict_says_what_to_do_next(verdict):
-    """In a notebook: the exercise as the page calls it, and then the next exercise of the lab, or
-    how to get a hint.
-    """
+    """In a notebook: the exercise as its page calls it, then the next one, or a hint."""
     shown = html.unescape(re.sub("<[^>]+>", "", verdict._repr_html_()))
     title, state, words = re.fullmatch("(.*): \u00a0(.*)\u00a0 ((?s:.*))", shown).groups()
     assert f"{title}|{state}|{words}" == VERDICTS[verdict]

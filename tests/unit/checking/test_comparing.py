@@ -8,9 +8,7 @@ from distlab.checking.observed import Observed
 
 
 def why(events):
-    """The reason for a tensor that is twice as large as it should be, on two ranks, where the
-    reference sent this.
-    """
+    """The reason for a tensor that is twice as large as the reference's."""
     given = (torch.tensor([1.0, 3.0]),)
     right = [Observed([None, [torch.tensor([2.0, 7.0])]], given, events, "") for _ in range(2)]
     wrong = [Observed([None, [torch.tensor([4.0, 14.0])]], (), events, "") for _ in range(2)]

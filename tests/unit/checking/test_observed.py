@@ -144,9 +144,7 @@ def test_other_bytes_are_refused(data):
     ],
 )
 def test_a_wrong_value_is_wrong(expected, actual):
-    """None, too, where another rank has something: the second rank of each case returns what it
-    should.
-    """
+    """None, too, where another rank has something."""
     somewhere = 3 if expected is None else expected
     first, second = outcomes([expected, somewhere], [actual, somewhere])
     assert (first.right, second.right) == (False, True)

@@ -1,6 +1,4 @@
-"""Which Pythons and versions of torch are tried: written in one place each, and a newer torch is
-named in a warning.
-"""
+"""Which Pythons and versions of torch are tried; a newer torch is named in a warning."""
 
 import re
 from importlib import metadata
@@ -32,9 +30,7 @@ def test_a_tested_torch_is_not_named(monkeypatch, recwarn, version):
 
 
 def test_cluster_warns_without_importing_torch():
-    """It names both versions and what to do, once, at the learner's line, and costs the notebook's
-    process no torch.
-    """
+    """Both versions and what to do, once, at the learner's line, without importing torch."""
     program = (
         "import sys, distlab\nfrom importlib import metadata\n"
         "metadata.version = lambda name: '99.1.0+cpu'\n"
@@ -53,9 +49,7 @@ def test_cluster_warns_without_importing_torch():
 
 
 def test_the_matrix_has_all_that_is_supported(pairs):
-    """Every Python, and the oldest, pinned and newest torch are in it, as in docs/install.md and
-    the workflow.
-    """
+    """Every Python, and the oldest, pinned and newest torch, as in docs/install.md and ci.yml."""
     pythons, torches = zip(*(pair.split(":") for pair in pairs), strict=True)
     assert pythons == ("3.10", "3.11", "3.12", "3.13")
     oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text()).group(1)

@@ -184,9 +184,7 @@ def _whole(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def shorter(program: Program) -> Iterator[Program]:
-    """The program without one collective, without one step, and with one that blocks instead of
-    returning at once.
-    """
+    """The program without a collective, without a step, or with one that blocks."""
     for op, group in sorted(
         {(step.op, step.group) for steps in program for step in steps if step.op in METHODS}
     ):
@@ -221,9 +219,7 @@ class Op:
 
 @dataclass
 class Rank:
-    """One rank: where it is in its program, what it has begun, and what a real one would remember
-    of that.
-    """
+    """One rank: where it is in its program, and what a real one would remember."""
 
     number: int
     steps: Sequence[Step]
@@ -333,9 +329,7 @@ class Run:
     # --- messages ---
 
     def _arrive(self, send: Op) -> None:
-        """A send arrives at its receiver: a recv from its sender takes it, or else one from any
-        rank.
-        """
+        """Deliver a send to a recv from its sender, or else to one from any rank."""
         fits = [recv for recv in self._posted if _fit(send, recv)]
         from_sender = [recv for recv in fits if recv.step.peer is not None]
         if fits:
@@ -364,9 +358,7 @@ class Run:
     # --- what has ended ---
 
     def _has_ended(self, op: Op, in_turn: bool = True) -> bool:
-        """Whether a call has ended; `in_turn`: a collective begins when those of its group before
-        it have ended.
-        """
+        """Whether a call has ended; `in_turn`: after those of its group before it."""
         if op.step.op not in METHODS:
             return op.met
         needed = GROUPS[op.step.group]
@@ -393,17 +385,13 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        """Whether gloo leaves the end open: a collective would end if it did not wait for those of
-        its group before.
-        """
+        """Whether it would end if it did not wait for its group's earlier collectives."""
         begun = [op for called in [*self._called.values()] for op in called]
         return any(self._has_ended(op, in_turn=False) and not self._has_ended(op) for op in begun)
 
     @property
     def hides_a_source(self) -> bool:
-        """Whether a recv from any rank that nobody has waited for took a message: no status says
-        whose it is.
-        """
+        """Whether a recv from any rank, not waited for, took a message of unknown source."""
         return any(recv.step.peer is None and not recv.note.done for recv in self._took)
 
     def states(self) -> dict[int, RankStatus]:
@@ -411,8 +399,7 @@ class Run:
         return {number: _status(rank) for number, rank in enumerate(self.ranks)}
 
     def events(self) -> Iterator[list[list[Event]]]:
-        """The events of each rank, for every rank from which a recv that has no message could get
-        one.
+        """The events of each rank, for every rank from which an open recv could get one.
 
         What a rank would do if it could go on is there, too. A rank that ends computes for a
         second.
@@ -576,9 +563,7 @@ def _is_simple(program: Program) -> bool:
 
 
 def smallest(program: Program, seeds: Sequence[int] = range(30)) -> tuple[Program, int]:
-    """A program on which the judges still disagree and none shorter does, with a seed that shows
-    it.
-    """
+    """A program without a shorter one on which the judges disagree, and its seed."""
     current = next((program, seed) for seed in seeds if differences(program, seed))
     while True:
         fewer = (

@@ -1,6 +1,4 @@
-"""Whether the ranks' calls of one collective, or the two ends of a message, fit together: the
-sentences in full.
-"""
+"""Whether calls of a collective, or the two ends of a message, fit: the sentences."""
 
 import pytest
 
@@ -82,9 +80,7 @@ def test_a_broadcast_of_as_many_elements_fits():
     ids=["the same", "flat", "a scalar"],
 )
 def test_a_message_is_a_row_of_numbers(sent, received):
-    """The shape need not be the same at both ends; the zoo has types and numbers of elements that
-    differ.
-    """
+    """The shape may differ at the two ends; the zoo has differing types and sizes."""
     assert misfit(call("send", [("float32", sent)]), call("recv", [("float32", received)])) == ""
 
 

@@ -30,9 +30,7 @@ def test_a_recursion_is_shown_in_a_few_lines():
 
 
 def test_a_line_of_a_file_has_the_name_of_the_file():
-    """Those of cells, of the ranks or of the notebook, and what was typed have none that a person
-    knows.
-    """
+    """Lines of cells, of the notebook, and what was typed have no file that a person knows."""
     files = "", "/tmp/ipykernel_7/12.py", "<stdin>", "/home/me/my code/train.py"
     calls = tuple(Line(place, "step()", "main", file) for place, file in enumerate(files))
     assert where([2], calls).splitlines() == [
@@ -84,8 +82,7 @@ ABORTED = Fault(aborted=True)
     ],
 )
 def test_how_a_process_ended(status, log, fault, words):
-    """Of an abort, what gloo or C++ has written; gloo is not blamed for one in a thread of
-    Python's.
+    """Of an abort, what gloo or C++ has written; gloo is not blamed for Python's.
 
     An abort stays one where it ends otherwise while faulthandler looks at the threads.
     """
@@ -162,9 +159,7 @@ WAITED = (
     ids=["raised", "raised later", "missing", "all waited", "silent", "died"],
 )
 def test_a_group_that_cannot_be_built_names_the_culprit(failed, missing, lines):
-    """The first by time that did not only wait; where all did, the first of them, and who had not
-    come.
-    """
+    """The first by time that did not only wait; or the first of all, and who is missing."""
     first, *others = not_built(failed, missing, 60, 6, is_first=True).splitlines()
     others = [line for line in others if not line.startswith("  rank")]
     assert first.startswith(f"The process group could not be built: {lines[0]}")
@@ -246,9 +241,7 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
     ],
 )
 def test_messages_are_made_readable(raw, message):
-    """Paths of gloo's sources, byte-swapped ports, addresses, C++ stacks and lines of libraries are
-    left out.
-    """
+    """Sources' paths, swapped ports, addresses, C++ stacks and libraries' lines are left out."""
     assert readable(raw) == message
 
 
@@ -318,9 +311,7 @@ def test_errors_that_were_being_handled_are_shown():
     ],
 )
 def test_advice_fits_its_message(message, advice):
-    """It stands once below all that raised, and not below what only looks alike; the zoo has more
-    of it.
-    """
+    """Once below all that raised, and not below what only looks alike."""
     given = [
         line
         for line in lines_of(*(Failure(r, "Error", message) for r in (0, 1)))
@@ -330,9 +321,7 @@ def test_advice_fits_its_message(message, advice):
 
 
 def test_what_was_done_about_ranks():
-    """What is left of their variables, and what to do now; tests/cluster/notebook has ranks that
-    were freed.
-    """
+    """What is left of their variables, and what to do now."""
     assert outcome(9.0, [1, 2], {}, "") == "Ranks 1-2 could not be freed: call cluster.restart()."
     assert outcome(2.0, [], {1: "and its variables are lost: x"}, "") == (
         "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, "
@@ -360,9 +349,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("raised", "is_limit"), REFUSED.items())
 def test_a_limit_on_processes_is_recognised(raised, is_limit):
-    """In what Python and C++ raise; a read that would have to wait has the same words as a fork
-    that is refused.
-    """
+    """In Python's and C++'s words; a read that would block has the same words as a fork."""
     kind, message, traceback = raised
     words = lines_of(Failure(0, kind, message, traceback=traceback))
     assert (END_SOME_PROCESSES in words) == is_limit

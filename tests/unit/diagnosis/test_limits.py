@@ -1,6 +1,4 @@
-"""Where something fell out of what a rank remembers, nothing is claimed: for right programs and for
-wrong ones.
-"""
+"""Where something fell out of what a rank remembers, nothing is claimed."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,6 +1,4 @@
-"""Random small programs, right and wrong: proof and simulator agree on which ranks never end; see
-oracle.py.
-"""
+"""Random small programs: proof and simulator agree on which ranks never end."""
 
 from random import Random
 
@@ -85,9 +83,7 @@ def test_a_false_alarm_is_found_and_made_small(monkeypatch):
 
 
 def test_a_recv_from_any_rank_takes_a_message_that_has_no_recv_of_its_own():
-    """As gloo does it: the older recv, from any rank, leaves the message to the younger one, from
-    its sender.
-    """
+    """As in gloo: the older recv, from any rank, leaves it to the younger one."""
     any_first = Step("recv", work="w"), Step("recv", peer=0)
     for seed in range(10):
         run = Run(((Step("send", peer=1),), any_first, ()), Random(seed))

@@ -1,6 +1,4 @@
-"""Who waits for whom: correct programs for which nothing may be proven, and deadlocks, with what a
-learner reads.
-"""
+"""Who waits for whom: correct programs, and deadlocks with what a learner reads."""
 
 from dataclasses import replace
 
@@ -205,9 +203,7 @@ LOST = "2 ranks; 0 irecv 1 dropped unread; 1 isend 0; 1 isend 0 tag=1; 0 recv 1 
     [((), ""), ((1,), " (line 11)"), ((1, 2), " (line 11)")],  # the second message was not sent
 )
 def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
-    """Where the rank remembers it: older irecvs may have received before they were dropped, the
-    newest has not.
-    """
+    """Where the rank remembers it: older irecvs may have received before."""
     states = Paper(LOST).states()
     irecv = replace(states[0].call, op="irecv", tag=0)
     lines = {number: (Line(10 + number, ""),) for number in dropped}
@@ -220,9 +216,7 @@ def test_the_line_of_a_dropped_irecv_is_named(dropped, where):
 
 
 def test_ranks_that_do_not_run_the_cell_are_named_as_that():
-    """A cell on some ranks whose calls need all: the others have not finished, because they do not
-    run it.
-    """
+    """The others have not finished, because they do not run the cell."""
     states = Paper("4 ranks; 0-1 all_reduce; 1 recv 3").states()
     assert stuck.why_stuck(proof(states), states, [0, 1, 2]) == (
         "Rank 0 waits in all_reduce for ranks 2-3, which have finished without calling it. "
@@ -251,9 +245,7 @@ STILL = {"fingerprint": (1, 2, 3, 4), "is_quiescent": True}
     ],
 )
 def test_one_sign_of_movement_is_enough(second, nothing_moved):
-    """Two looks at a stuck pair, the second one changed: gloo's threads have to have run in
-    between.
-    """
+    """Two looks at a stuck pair, between which something has changed."""
     paper = Paper("2 ranks; 0 recv 1")
     before = paper.states(**STILL, gloo_wakeups=(5, 7))
     now = paper.states(**{**STILL, "gloo_wakeups": (6, 8), **second})
@@ -261,9 +253,7 @@ def test_one_sign_of_movement_is_enough(second, nothing_moved):
 
 
 def test_the_first_look_proves_no_stillness():
-    """Nor a look at fewer ranks, or one that was not quiet: what was in hand then may have been
-    delivered.
-    """
+    """Nor a look at fewer ranks, or one that was not quiet."""
     before, now = (
         Paper("2 ranks; 0 recv 1").states(**STILL, gloo_wakeups=(looks,)) for looks in (1, 2)
     )
@@ -305,9 +295,7 @@ def test_no_answer_is_silence(answer):
 
 
 def test_an_idle_rank_with_work_is_between():
-    """An idle main thread that has not answered what it was sent has not finished; a busy one does
-    what it reports.
-    """
+    """An idle main thread with work has not finished; a busy one does what it reports."""
     for idle, doing in ((True, messages.BETWEEN), (False, messages.COMMUNICATING)):
         answer = Answer(1, replace(WAITS, idle=idle))
         assert status_of(1, answer, with_work=True).doing == doing

@@ -1,6 +1,4 @@
-"""What a learner reads of ranks that did not come back: tables and marked sources; headlines:
-test_proof.py.
-"""
+"""What a learner reads of ranks that did not come back: tables and marked sources."""
 
 from dataclasses import replace
 
@@ -43,9 +41,7 @@ WAITS = Line(9, "dist.recv(t, src=1)")
 
 
 def test_a_table_of_what_ranks_do():
-    """Ranks that do the same at the same line are one row; finished ranks have no line; empty
-    columns are left out.
-    """
+    """Equal ranks are one row; finished ranks have no line; empty columns are left out."""
     lines = [(Line(8, "main()"), WAITS), WAITS, Line(12, "step()", "train"), Line(1, "")]
     assert report.table(at_lines("5 ranks; 0-1 recv 4; 2 computes", *lines)).splitlines() == [
         "  ranks 0-1  recv(src=4)  float32[1]  line 9            dist.recv(t, src=1)",
@@ -77,9 +73,7 @@ def test_a_brief_of_what_ranks_do():
 
 
 def test_what_ranks_did_when_another_one_died():
-    """As they were seen then; by the call that failed with it where that tells more; finished ones
-    have nothing.
-    """
+    """As they were seen then; finished ones have nothing."""
     reduces, sleeps = Line(6, "dist.all_reduce(t)"), Line(4, "time.sleep(5)")
     seen = at_lines("6 ranks; 0 all_reduce; 1-2 computes; 3 is_silent", reduces, sleeps, reduces)
     call = seen[0].call
@@ -102,9 +96,7 @@ def test_what_ranks_did_when_another_one_died():
 
 
 def test_passes_of_ddp_are_counted():
-    """Fewer of them explain a wait; as many, or different numbers of ranks that have finished, do
-    not.
-    """
+    """Fewer of them explain a wait; as many, or different numbers, do not."""
 
     def first(op, *passes):
         states = Paper(f"3 ranks; 0-1 {op}").states()
@@ -178,9 +170,7 @@ def test_finished_ranks_that_made_different_numbers_of_passes():
 
 
 def test_two_threads_in_one_group_are_named():
-    """Only where both are in a collective of it; not where one waits for a Work, or has a group of
-    its own.
-    """
+    """Only if both are in a collective of it."""
     line, other = Line(3, "dist.barrier()"), Line(9, "dist.all_reduce(t)")
     states = at_lines("2 ranks; 0 barrier; 1 barrier", line, line)
     call = states[0].call
@@ -203,9 +193,7 @@ def test_two_threads_in_one_group_are_named():
 
 
 def test_who_was_late():
-    """Those that computed or slept when the first one failed; not those that waited, or had
-    finished.
-    """
+    """Those that computed or slept when the first one failed."""
     states = at_lines("4 ranks; 0 computes; 1-2 all_reduce", Line(15, "time.sleep(5)"))
     states[0] = replace(states[0], sleeping=True)
     assert meanwhile.were_late(states) == "At that time rank 0 was sleeping, line 15."
@@ -213,9 +201,7 @@ def test_who_was_late():
 
 
 def test_calls_that_are_known_to_differ():
-    """Those of one collective are compared; a message, another collective and a rank without a call
-    are not.
-    """
+    """Those of one collective are compared; a message or another collective is not."""
     clash = "The ranks' reduce calls do not match: rank 0 has op=MAX, rank 1 has op=SUM."
     reduces = "3 ranks; 0 reduce reduce_op=MAX; 1 reduce reduce_op=SUM"
     assert meanwhile.clash_of(at_lines(f"{reduces}; 2 computes")) == clash
@@ -251,9 +237,7 @@ def test_the_cell_with_marks_at_its_ranks():
 
 
 def test_a_function_of_a_file_is_marked_there(tmp_path):
-    """The source of a module comes from its file; dots part it from the cell, whatever its line
-    numbers are.
-    """
+    """A module's source comes from its file; dots part it from the cell."""
     file = tmp_path / "exchange.py"
     file.write_text("\n\n\ndef swap(t):\n    dist.recv(t, src=0)\n")
     swap = Line(5, "dist.recv(t, src=0)", "swap", str(file))
@@ -272,9 +256,7 @@ def test_a_function_of_a_file_is_marked_there(tmp_path):
 
 
 def test_ranks_without_a_line_are_not_in_the_source():
-    """Finished and silent ranks are nowhere, nor is a function of a notebook that the ranks do not
-    have.
-    """
+    """Finished and silent ranks are nowhere, nor is a function that ranks do not have."""
     gone = RankStatus(0, COMPUTING, lines=(Line(3, "f()", file="/nowhere/gone.py"),))
     for states in (Paper("2 ranks; 0 is_silent").states(), {0: gone}):
         assert marks.marked_source(states, "%%px\nf()\n") == []
@@ -282,18 +264,14 @@ def test_ranks_without_a_line_are_not_in_the_source():
 
 @pytest.mark.parametrize(("other", "lines"), [("finishes", 1), ("is_silent", 0), ("computes", 0)])
 def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
-    """A rank that does not answer, on a crowded machine, may have begun it; one that computes says
-    nothing of it.
-    """
+    """A rank that does not answer may have begun it."""
     states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
     states[0] = replace(states[0], abandoned=states[0].history)
     assert len(report.left(states)) == lines
 
 
 def test_a_notebook_shows_an_error_in_eighty_columns():
-    """It breaks between words, and no word is lost; a row breaks before its last column, which is
-    indented.
-    """
+    """It breaks between words and loses none; a row breaks before its last column."""
     words = (
         "rank 1 raised ValueError: no row:  " + "the sizes do not match " * 6 + "x" * 90 + "\n\n"
     )

@@ -1,6 +1,4 @@
-"""Every function that makes words, on statuses and failures generated from their types: no
-exception, and sentences.
-"""
+"""Every function that makes words, on generated statuses and failures: sentences."""
 
 import functools
 import inspect

@@ -1,6 +1,4 @@
-"""What a machine lets a cluster have: what is reported where it is too little, before anything is
-started.
-"""
+"""What a machine lets a cluster have; too little is reported before it starts."""
 
 import math
 import resource
@@ -108,18 +106,14 @@ def test_a_real_machine_that_lacks_something():
 
 @pytest.mark.parametrize(("calm_in", "failed"), [(60, []), (-1, [b"engine"])])
 def test_missed_heartbeats_count_only_while_the_heart_is_calm(calm_in, failed):
-    """So an engine may be silent for as many seconds as beats may be missed, however fast they
-    come.
-    """
+    """An engine may be silent for as many seconds as beats may be missed."""
     monitor = SoonCalmMonitor(max_heartmonitor_misses=0)
     monitor._calm_at = time.monotonic() + calm_in
     assert monitor._check_missed({b"engine"}, {}, {b"engine"})[0] == failed
 
 
 def test_an_engine_is_registered_with_its_first_answer():
-    """And not at the beat after it; of one that is known, nobody hears again. When all have
-    answered, it is calm.
-    """
+    """Not at the beat after it; when all have answered, the monitor is calm."""
     monitor, told = SoonCalmMonitor(lifetime=1.5), []
     monitor.handle_new_hearts = lambda new: (told.append(new), monitor.hearts.update(new))
     monitor._coming, monitor._calm_at = 2, math.inf

@@ -19,9 +19,7 @@ COSTS = {"gloo": (2e-3, 1e-9), "ring": (5e-4, 4e-9)}  # alpha in s, beta in s/by
 
 
 def made(counts=(2, 4), sizes=SIZES, cores=2, noise=1.0):
-    """A sweep whose times are alpha + beta m, times the number of ranks; each repetition `noise`
-    off the median.
-    """
+    """A sweep with times alpha + beta m, times the ranks; repetitions differ by `noise`."""
     timings = {}
     for n, size, (name, (alpha, beta)) in itertools.product(counts, sizes, COSTS.items()):
         t = n * (alpha + beta * size)
@@ -42,9 +40,7 @@ def test_a_timing_is_found():
 
 
 def test_the_table_as_text():
-    """nccl-tests' columns, aligned, and a note below where ranks exceed cores; also of a sweep of
-    nothing.
-    """
+    """nccl-tests' columns, aligned, and a note where ranks exceed cores."""
     shown = repr(made(sizes=[256, 1 << 20], counts=[4], noise=2)).splitlines()
     assert shown == [
         "all_reduce: median time of the slowest rank; the spread is its quartiles",
@@ -122,9 +118,7 @@ def test_the_plot():
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
-    """Every rule has its message; the cluster here is a number of ranks only, so nothing can have
-    been sent.
-    """
+    """Every rule has its message; the cluster is a number here, so nothing is sent."""
     given = {"functions": {"gloo": print}, "sizes": [4], **arguments}
     with pytest.raises(distlab.ArgumentError, match=f"^{re.escape(message)}"):
         distlab.sweep(SimpleNamespace(n=4), **given)

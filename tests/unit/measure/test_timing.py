@@ -1,6 +1,4 @@
-"""Measuring: bandwidths, quartiles, the cost model and the formatters against values computed by
-hand.
-"""
+"""Measuring: bandwidths, quartiles, the cost model and formatters, against values by hand."""
 
 import pytest
 
@@ -18,9 +16,7 @@ from tests.refused import refused
     ],
 )
 def test_busbw_factors_are_those_of_nccl_tests(collective, world_size, factor):
-    """algbw is bytes over seconds in GB of 1e9, busbw is algbw times the factor of nccl-tests'
-    PERFORMANCE.md.
-    """
+    """algbw is bytes per second in GB of 1e9; busbw has nccl-tests' factors."""
     timing = Timing(4_000_000, (0.001,))
     assert timing.algbw == pytest.approx(4.0)
     assert timing.busbw(collective, world_size) == pytest.approx(4.0 * factor)
@@ -34,9 +30,7 @@ def test_a_timing_is_median_and_quartiles():
 
 
 def test_the_fit_finds_the_line_that_made_the_points():
-    """Times from alpha = 50 µs and 2 GB/s are fitted exactly, over six decades of size; noise stays
-    physical.
-    """
+    """Times from 50 µs and 2 GB/s are fitted over six decades; noise stays physical."""
     sizes = [4**k for k in range(1, 13)]
     fit = fit_alpha_beta(sizes, [50e-6 + size / 2e9 for size in sizes])
     assert (fit.alpha, fit.beta) == (pytest.approx(50e-6), pytest.approx(1 / 2e9))
@@ -100,7 +94,5 @@ def test_numbers_have_units(form):
     ],
 )
 def test_what_cannot_be_measured_is_refused(call, message):
-    """Bad arguments are refused before anything is measured, with the rule, the value and what to
-    call instead.
-    """
+    """With the rule, the value and what to call instead."""
     assert str(refused(call)).startswith(message)

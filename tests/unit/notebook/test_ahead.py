@@ -25,9 +25,7 @@ def taken(begun):
     ids=repr,
 )
 def test_a_start_ahead_that_fails_says_nothing(threads_end_well, monkeypatch, error):
-    """Nobody has asked for it; the cluster that is asked for starts its own, and says what is
-    wrong.
-    """
+    """Nobody has asked for it; a cluster that is asked for says what is wrong."""
     monkeypatch.setattr(ahead, "started", lambda plan: fails(error))
     assert taken(ahead.Ahead()) is None
 

@@ -1,6 +1,4 @@
-"""Arguments of Cluster(...): each bad one is refused before anything starts, in the house form, in
-full.
-"""
+"""Arguments of Cluster(...): each bad one is refused before anything starts."""
 
 import pytest
 
@@ -43,9 +41,7 @@ def test_bad_arguments_of_cluster(given, kind, message):
 
 
 def test_backends_and_init_methods_as_torch_writes_them():
-    """A backend's name may be in capitals, that of a module not; an init method may end like an
-    address.
-    """
+    """A backend's name may be in capitals, a module's not; a URL may be an init method."""
     backends, methods = ["gloo", "GLOO", "tests.cluster"], ["env", "env://", "tcp://", "file://"]
     assert [plan.check_backend(name, 2) for name in backends] == ["gloo", "gloo", "tests.cluster"]
     where = {"hosts": None, "python": None, "interface": None}

@@ -30,9 +30,7 @@ def connection(*lines):
 
 
 def test_a_process_that_gets_the_number_of_a_dead_one_lives():
-    """The system uses numbers of processes again; on a busy machine soon, and on two hosts at any
-    time.
-    """
+    """The system uses numbers again, and two hosts may have the same."""
     ended = EngineProcess(engine=0, pid=7, status=-9, log="last words")
     found = connection(EngineProcess(0, 7), ended, EngineProcess(1, 7))
     assert found.engines == {(0, 7): ended, (1, 7): EngineProcess(1, 7)}

@@ -56,9 +56,7 @@ def seconds_until_told(statuses, monkeypatch):
 def test_a_proof_counts_when_nothing_has_moved_for_long_enough(
     statuses, seconds_until_told, rank_1
 ):
-    """Not at the first look, which nothing is compared with, but within a tick after the time has
-    passed.
-    """
+    """Not at the first look, but within a tick after the time has passed."""
     statuses[1] = rank_1
     assert UNMOVED <= seconds_until_told(10) <= UNMOVED + TICK
 

@@ -1,6 +1,4 @@
-"""What a person sees of ranks: paragraphs that fit any pane, outputs with their ranks in front, the
-live picture.
-"""
+"""What a person sees of ranks: paragraphs, outputs with their ranks, the live picture."""
 
 import re
 
@@ -24,9 +22,7 @@ def words(html):
 
 
 def test_a_report_breaks_between_words_and_keeps_them_all():
-    """A row of its table is indented where it breaks, and its code moves to a line of its own
-    first.
-    """
+    """A row of its table is indented where it breaks; its code moves first."""
     shown = display.as_paragraphs(REPORT, "RankError")
     assert "<b>RankError</b>: rank 1 raised ValueError: a &lt;b&gt;" in shown
     assert "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere" in shown
@@ -58,9 +54,7 @@ def one(rank, kind, text, turn, **data):
 
 
 def test_what_ranks_share_keeps_its_turn():
-    """Each rank displays its own words and then a table that is the same on all: the table comes
-    after all words.
-    """
+    """A table that is the same on all ranks comes after each rank's words."""
     own = [
         one(rank, "display", f"words {rank}", 0, **{"text/markdown": f"words {rank}"})
         for rank in range(3)
@@ -104,9 +98,7 @@ def test_markdown_has_its_rank_in_front():
 
 
 def test_the_live_picture_can_be_read_and_heard():
-    """It has a role and a title; bars have an outline, since no rank's colour is seen on every
-    page.
-    """
+    """It has a role and a title, and bars have an outline."""
     call = CallRecord(
         "recv", "message", members=(0, 1), peer=0, lines=(Line(4, "dist.recv(x, src=0)"),)
     )

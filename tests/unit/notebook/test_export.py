@@ -81,9 +81,7 @@ def test_what_only_the_notebook_has_is_asked_for(tmp_path):
 
 
 def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
-    """A script ends in .py, in a directory that is there, and replaces nothing by itself, no file
-    for sbatch either.
-    """
+    """It ends in .py, in a folder that is there, and replaces nothing by itself."""
     path, batch, plan = (
         tmp_path / "there.py",
         tmp_path / "other.sbatch",
@@ -106,9 +104,7 @@ def test_a_path_that_cannot_be_a_script_is_refused(tmp_path):
 
 
 def test_the_command(tmp_path):
-    """Ranks and their threads; where several hosts meet; and the backend is one that torchrun can
-    start.
-    """
+    """Ranks and threads; where hosts meet; a backend that torchrun can start."""
     assert (
         script(tmp_path, [], 4)[1].command
         == f"torchrun --standalone --nproc-per-node 4 {tmp_path}/made.py"
@@ -131,9 +127,7 @@ def test_the_command(tmp_path):
 
 
 def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
-    """Nodes, CPUs, and what was asked of Slurm before; bash reads it, and each path in it is one
-    word.
-    """
+    """Nodes, CPUs, what Slurm was asked for; each path is one word in bash."""
     folder = tmp_path / "my folder"
     folder.mkdir()
     job = Job(2, 2, "debug", "10:00", ("--account=me",))
@@ -149,9 +143,7 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
 
 
 def in_bash(batch, commands):
-    """What a file for sbatch prints in a bash that has these functions, too; it must write nothing
-    to stderr.
-    """
+    """What a file for sbatch prints in a bash with these functions."""
     script = f"scontrol() {{ echo nodeA; }}; {commands}; source {shlex.quote(str(batch))}"
     environment = {**os.environ, "SLURM_CPUS_PER_TASK": "6"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
@@ -160,18 +152,14 @@ def in_bash(batch, commands):
 
 
 def test_the_agents_of_a_batch_job_have_its_cpus_and_an_empty_store(tmp_path):
-    """Slurm's own srun may forget the CPUs of the job, and torchrun's store keeps what an earlier
-    attempt wrote.
-    """
+    """srun may forget the CPUs, and torchrun's store keeps what an attempt wrote."""
     script(tmp_path, [cell("x = 1")], 4, threads=3, job=Job(2, 2))
     seen = 'srun() { echo "$1" "$2" "$TORCH_DISABLE_SHARE_RDZV_TCP_STORE" "$OMP_NUM_THREADS"; }'
     assert in_bash(tmp_path / "made.sbatch", seen) == "--cpus-per-task=6 --kill-on-bad-exit=1 1 3\n"
 
 
 def test_lab_60_shows_this_file_for_sbatch(tmp_path):
-    """Lab 60 adds lines for GPUs and time, and workers, and lets the job return to the queue; the
-    rest is the same.
-    """
+    """Lab 60 adds lines for GPUs, time and workers, and a requeue; the rest is the same."""
     script(tmp_path, [cell("x = 1")], 16, hosts=["nodeA", "nodeB"], job=Job(2, 8))
     text = (tmp_path / "made.sbatch").read_text()
     text = text.replace(shlex.quote(sys.executable), "python").replace(

@@ -36,9 +36,7 @@ def test_import_is_light(light, heavy):
 
 
 def test_px_is_known_once_distlab_is_imported():
-    """In a restarted kernel, %%px after the import says how to make a cluster; the import alone
-    stays light.
-    """
+    """%%px after the import says how to make a cluster; the import alone stays light."""
     code = (
         "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\nshell.run_cell('import distlab').raise_error()\n"

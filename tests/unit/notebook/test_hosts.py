@@ -1,6 +1,4 @@
-"""Hosts that cannot be used, arguments of srun and mpiexec, and what a host reports of itself;
-without any host.
-"""
+"""Hosts that cannot be used, arguments of srun and mpiexec, a host's report; without hosts."""
 
 import subprocess
 from dataclasses import replace
@@ -52,9 +50,7 @@ def test_a_host_that_differs(tmp_path, differs, words):
 
 
 def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
-    """The notebook is where ssh or srun came from; its own address is the one that leads there, or
-    an interface's.
-    """
+    """The notebook is where ssh or srun came from; its own address leads there."""
     monkeypatch.chdir(tmp_path)
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "SLURM_LAUNCH_NODE_IPADDR"):
         monkeypatch.setenv(name, "")
@@ -114,9 +110,7 @@ def test_the_arguments_of_srun(monkeypatch):
     ],
 )
 def test_the_arguments_of_mpiexec(monkeypatch, version, words):
-    """Each MPI has its own; no host for this machine alone. Open MPI refuses more ranks than cores,
-    and root.
-    """
+    """Each MPI has its own. Open MPI refuses more ranks than cores, and root."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(
         mpiexec.subprocess, "run", lambda *_, **options: SimpleNamespace(stdout=version)

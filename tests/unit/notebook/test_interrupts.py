@@ -53,9 +53,7 @@ def test_an_error_is_not_hidden_by_an_interrupt_before_it():
 
 
 def test_an_interrupt_waits_until_the_block_is_over():
-    """What is held is finished first, in every call of a function; what another thread allows is no
-    matter of it.
-    """
+    """The held block ends first; what another thread allows does not matter."""
     done = []
 
     def other():

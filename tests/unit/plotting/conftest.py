@@ -1,6 +1,4 @@
-"""What all tests of figures need: drawing without a screen, measured curves, and what is written on
-a figure.
-"""
+"""What tests of figures need: drawing without a screen, curves, words on a figure."""
 
 from itertools import combinations
 from types import SimpleNamespace
@@ -54,7 +52,7 @@ def texts(figure):
 
 
 def assert_tidy(figure):
-    """No text overlaps another, none leaves the figure, and one that begins in a cell stays in it."""
+    """No text overlaps another, leaves the figure, or leaves the cell in which it begins."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in visible_texts(figure)]
     assert boxes
     for name, box in boxes:

@@ -1,6 +1,4 @@
-"""Every figure of distlab.plotting and distlab_course.figures, each with arguments as a lesson
-gives them.
-"""
+"""Every figure, with arguments as a lesson gives them."""
 
 import numpy as np
 import torch

@@ -40,7 +40,7 @@ def collective(starts, end, op="all_reduce"):
 
 
 def many(ranks, steps, seed=1):
-    """A ring with computation: about 4 events for each rank and step, at times that look measured."""
+    """A ring with computation: about 4 events a rank and step, at plausible times."""
     chance = random.Random(seed)
     messages, events, now = [], [], [0.0] * ranks
     for _ in range(steps):

@@ -40,9 +40,7 @@ def test_figs_are_committed(tmp_path):
 
 
 def test_grid_traces_origins():
-    """A value has the colour of the one rank that had it, light grey if several had it, dark grey
-    if none had it.
-    """
+    """A value has its one rank's colour, light grey if several had it, else dark grey."""
     figure = before_after([1, torch.tensor([2.0, 7.0]), (3, 7)], [torch.tensor(3), 7, None], "call")
     own = [rank_color(0), rank_color(1), rank_color(1), rank_color(2), rank_color(2)]
     # which to_hex makes of no colour
@@ -66,9 +64,7 @@ def test_values_as_text():
 
 
 def test_grid_takes_nested_values():
-    """Matrices and nested lists are laid end to end, None in a list is an empty slot, texts are
-    drawn as they are.
-    """
+    """Nested lists are laid end to end, None is an empty slot, texts are drawn."""
     figure = before_after(
         [torch.ones(2, 2, requires_grad=True), [[1], [None, 2]]], ["$cat", ["a", "b"]]
     )

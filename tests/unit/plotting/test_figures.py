@@ -36,9 +36,7 @@ def on_page(color):
 
 
 def fill_below(figure, text):
-    """The opaque colour on which a text stands, None where that is the page: its own box, or the
-    last shape drawn.
-    """
+    """The opaque colour below a text: its own box, or the last shape; None for the page."""
     box = text.get_bbox_patch()
     if box is not None:
         return to_hex(box.get_facecolor())
@@ -58,9 +56,7 @@ def fill_below(figure, text):
 
 
 def test_a_figure_is_there_for_those_who_do_not_see_it():
-    """A deadlock says who waits; a figure without words of its own says what is written on it. Its
-    repr is as usual.
-    """
+    """A deadlock says who waits; another figure says what is written on it."""
     stuck = figures.who_waits(gallery.STUCK)
     words = (
         "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 3 waits for rank 1, "
@@ -128,9 +124,7 @@ def test_style_is_restored():
 
 
 def test_the_colours_can_be_read():
-    """Words have 7 on the page, lines 4, and words on fills 4.5; no curve has the colour of a
-    rank.
-    """
+    """Words have 7 on the page, lines 4, words on fills 4.5; no curve has a rank's colour."""
     ranks = [*map(rank_color, range(24))]
     assert len({*ranks, *CURVES}) == 24 + len(CURVES)
     assert (
@@ -145,9 +139,7 @@ def test_the_colours_can_be_read():
 
 
 def test_bars_that_overlap_are_one_below_the_other():
-    """A lane has a row for each; the time begins with the first bar; a text that does not fit is
-    left out.
-    """
+    """A lane has a row for each; a text that does not fit is left out."""
     bars = [
         (10.0, 10.5, "forward"),
         (10.1, 10.6, "much too long for its bar, and so it is left out altogether"),
@@ -170,9 +162,7 @@ def test_a_theory_has_the_colour_of_its_curve():
 
 
 def test_a_training_that_begins():
-    """One point, a line without one and values below zero are drawn; a line's colour does not wait
-    for its points.
-    """
+    """One point, and values below zero, are drawn; a line's colour is fixed."""
     (ax,) = plotting.training_curves({"loss": {"rank 0": ([], []), "rank 1": ([1], [-2.0])}}).axes
     assert [text.get_text() for text in ax.texts] == ["rank 1"]
     assert ax.lines[0].get_color() == line_color(1, WORD)

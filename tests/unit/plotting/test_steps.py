@@ -1,6 +1,4 @@
-"""Pictures of an algorithm's steps: they show the states and messages that were given, in the
-figure and the player.
-"""
+"""Pictures of an algorithm's steps show the given states and messages."""
 
 import base64
 import html
@@ -57,9 +55,7 @@ def test_the_pictures_show_the_states():
 
 @pytest.mark.parametrize(("states", "messages"), [played("ring", 3), played("whole ring", 3)])
 def test_the_pictures_and_the_player_show_the_messages(states, messages):
-    """A message is an arrow from cell to cell in the colour of the rank whose numbers it carries,
-    and flies there.
-    """
+    """A message is an arrow in the colour of the rank whose numbers it carries."""
     player = plotting.play(states, messages, "ring")
     data, cells = json.loads(attribute(player, "data-steps")), cells_of(player.figure, states)
     arrows = iter(patches_of(player.figure, FancyArrowPatch))
@@ -105,9 +101,7 @@ def test_pictures_that_do_not_fit_side_by_side_go_on_below():
 
 
 def test_the_player_needs_nothing_from_elsewhere():
-    """No script, style or image is loaded from anywhere, and no title can break the page or the
-    script.
-    """
+    """No script, style or image comes from elsewhere, and no title breaks the page."""
     title = """</div><script>alert("1")</script>'&"""
     player = plotting.play(*played("ring", 3), title=title)
     assert json.loads(attribute(player, "data-steps"))["title"] == title

@@ -28,9 +28,7 @@ def bars(*events, window=(0.0, 0.1)):
 
 
 def test_a_call_is_cut_where_it_stops_to_wait():
-    """Waiting is hatched, what follows is full; a call whose partner never came is hatched as a
-    whole.
-    """
+    """Waiting is hatched, the rest is full; a call without a partner is all hatched."""
     m = message(0, 1, 0, 20, 30)
     assert bars(m.send) == [("wait", 0, 20), ("move", 20, 30)]
     assert bars(m.send, window=(0.025, 0.1)) == [("move", 25, 30)]
@@ -47,8 +45,7 @@ def test_calls_in_flight_are_below():
 
 
 def test_an_arrow_leaves_when_data_can_move():
-    """It starts in the sender's bar when both sides are there, ends at the receiver's, and has the
-    sender's colour.
+    """It starts in the sender's bar when both sides are there, in the sender's colour.
 
     A bar has its call's name and partner, a collective its bytes, a message where they differ; the
     legend explains what is there and nothing else.
@@ -71,9 +68,7 @@ def test_an_arrow_leaves_when_data_can_move():
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
-    """Its bar is red where nobody received it or nothing came; not where the partner was not
-    traced: it is unknown.
-    """
+    """Red if nobody received it or nothing came; not if the partner was not traced."""
     what = {"ready": float("inf"), "group": GROUP, "tag": 0, "num_bytes": 4}
     send = Event(0, "send", "send", 0.0, 0.01, peer=1, **what)
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
@@ -101,9 +96,7 @@ def test_the_last_rank_of_a_collective_is_marked():
     ("ranks", "steps", "window"), [(4, 12, None), (16, 320, None), (4, 50, (0.010, 0.012))]
 )
 def test_it_stays_readable(ranks, steps, window):
-    """From a few events to thousands: words that keep apart, a small file; and it says where there
-    are no arrows.
-    """
+    """From a few events to thousands: words keep apart, and the file is small."""
     events, messages = many(ranks, steps)
     figure = space_time(
         range(ranks), events, messages, window=window, title=f"{ranks} ranks", notes=["A note."]

@@ -39,9 +39,7 @@ def predicted(name, n, sent, network):
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 16, 64])
 @pytest.mark.parametrize("each", [4, 1 << 20])
 def test_on_equal_links_they_take_what_the_simulation_finds(name, n, each):
-    """Buffers that divide evenly; a small one, for which all_reduce takes the tree, and a large
-    one.
-    """
+    """Buffers that divide evenly; a small one, for the tree, and a large one."""
     network = Network("5 us", "25 GB/s")
     sent = sizes(name, n, n * each)
     assert predicted(name, n, sent, network) == pytest.approx(
@@ -52,7 +50,7 @@ def test_on_equal_links_they_take_what_the_simulation_finds(name, n, each):
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("hosts", [[4, 4], [8] * 4])
 def test_on_hosts_they_are_within_a_tenth(name, hosts):
-    """A ring goes at the pace of its slowest link, which is not that of its first and last steps."""
+    """A ring goes at the pace of its slowest link."""
     network = Network(hosts=hosts, inside=Link("3 us", "450 GB/s"), between=Link("5 us", "50 GB/s"))
     n = sum(hosts)
     sent = sizes(name, n, n << 20)
@@ -84,9 +82,7 @@ def test_a_message_takes_its_latency_and_its_bytes():
 
 
 def test_the_slowest_of_many_devices_sets_the_pace():
-    """Of one rank, the usual device; of 127, one 2.42 standard deviations slower, by a table of the
-    normal.
-    """
+    """One rank is the usual device; of 127, one is 2.42 standard deviations slower."""
     device = Device("1 FLOP/s", spread=0.01)
     kernel = Kernel((), "mm", 100, 0)
     assert Costs(Network(0, "1 B/s"), device).of(kernel, 0)[0] == 100

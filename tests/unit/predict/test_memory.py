@@ -7,9 +7,7 @@ from distlab_predict.streams import Timeline
 
 
 def test_each_stream_has_a_pool_of_its_own():
-    """What was freed on one stream is not used again on another: 40 bytes of the one, and 80 of the
-    other.
-    """
+    """What was freed on one stream is not used on another: 40 bytes, and 80."""
     timeline = Timeline()
     journal = memory.Journal(timeline)
     journal.begin()
@@ -24,9 +22,7 @@ def test_each_stream_has_a_pool_of_its_own():
 
 
 def test_the_peak_is_when_the_sum_is_largest():
-    """40 bytes that are freed before 80 others are made do not count; what a storage grows to
-    does.
-    """
+    """Bytes freed before others are made do not count; a storage's growth does."""
     journal = memory.Journal(Timeline())
     journal.begin()
     for size in (10, 20):

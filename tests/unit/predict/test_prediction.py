@@ -9,9 +9,7 @@ from distlab_predict.streams import Timeline
 
 
 def prediction(**options):
-    """Two steps, each of 1 s of computing beside 3 s of a message, and 4 s of computing that waits
-    for it.
-    """
+    """Two steps: 1 s of computing beside 3 s of a message, then 4 s of computing."""
     timeline = Timeline()
     ends = []
     for _ in range(2):

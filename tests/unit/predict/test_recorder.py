@@ -1,6 +1,4 @@
-"""The child that records a rank, where distlab itself fails in it: in a Python of its own, which
-forks.
-"""
+"""The child that records a rank, where distlab itself fails in it."""
 
 from tests.processes import python
 
@@ -32,9 +30,7 @@ def result(fault):
 
 
 def test_an_exception_in_the_child_is_its_outcome():
-    """It neither goes on as its parent, nor writes a traceback; what cannot be pickled is an
-    exception, too.
-    """
+    """It neither goes on as its parent, nor writes a traceback; also if it cannot be pickled."""
     assert result("1 / 0") == ["ZeroDivisionError division by zero", "True"]
     (words, same) = result("return lambda: None")
     assert (words.split()[0] in ("PicklingError", "AttributeError"), same) == (True, "True")

@@ -25,9 +25,7 @@ def times(*recordings):
 
 
 def test_a_collective_overlaps_what_does_not_wait_for_it():
-    """It begins after the kernel that was called before it, beside the next one; what waits begins
-    at its end.
-    """
+    """It begins after the kernel before it, and what waits for it begins at its end."""
     timeline = Timeline()
     kernel(timeline, 1)
     place = timeline.call("world", "all_gather", PAIR, (3,))
@@ -134,9 +132,7 @@ def test_calls_that_never_meet_are_named():
 
 
 def test_messages_that_travel_slow_what_computes():
-    """Half of the speed for the first 4 seconds is 2 of the 5 seconds of work; the rest is at full
-    speed.
-    """
+    """Half the speed for the first 4 seconds is 2 of 5 seconds of work."""
     timeline = Timeline()
     timeline.call("world", "all_gather", PAIR, (4,))
     kernel(timeline, 5)

@@ -10,9 +10,7 @@ from distlab_predict import torch_fake as fake
 
 
 class Seen(TorchDispatchMode):
-    """The operators, and the tensors that they return, with the place of the argument whose storage
-    they have.
-    """
+    """The operators with the tensors that they return, and whose storage those have."""
 
     def __init__(self):
         super().__init__()

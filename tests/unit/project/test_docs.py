@@ -14,9 +14,7 @@ def test_every_error_has_its_page():
 
 
 def test_the_first_page_says_where_each_part_runs():
-    """Every folder and file of distlab/ stands in the table of its docstring, so that the table
-    cannot grow old.
-    """
+    """Every folder and file of distlab/ is in the table of its docstring."""
     parts = {
         path.stem
         for path in (ROOT / "distlab").iterdir()

@@ -1,6 +1,4 @@
-"""pyproject.toml, constraints.txt and environment.yml name the same packages, and agree on their
-versions.
-"""
+"""pyproject.toml, constraints.txt and environment.yml name the same packages and versions."""
 
 from importlib.metadata import version as installed_version
 
@@ -60,9 +58,7 @@ def pinned_version(requirement):
 
 
 def test_the_three_files_name_the_same_packages():
-    """A package that one file names is in the other two; environment.yml has conda-forge alone, and
-    ends with pip's.
-    """
+    """environment.yml takes all but distlab itself from conda-forge."""
     assert {
         "name": "distlab",
         "channels": ["conda-forge"],
@@ -75,9 +71,7 @@ def test_the_three_files_name_the_same_packages():
 
 
 def test_the_pins_lie_in_the_range_that_both_files_give():
-    """pyproject.toml and environment.yml give a package the same range, and the tested version lies
-    in it.
-    """
+    """The tested version lies in the range, which is the same in both."""
     for name, requirement in WANTED.items():
         assert requirement.specifier.contains(pinned_version(PINS[name])), name
         if name in APART:
@@ -87,24 +81,19 @@ def test_the_pins_lie_in_the_range_that_both_files_give():
 
 
 def test_an_editable_install_puts_the_clone_on_the_path():
-    """Else Python takes a clone called distlab for the package, an empty one, when it runs in the
-    folder above.
-    """
+    """Else Python, run above a clone called distlab, takes it for the package."""
     assert PYPROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"] == ["."]
 
 
 def test_packages_whose_private_parts_are_used_have_a_bound():
-    """A next major version may change what is not public; torch has no bound, because the newest
-    one is to work.
-    """
+    """A next major version may change private parts; the newest torch is to work."""
     for name in ("ipyparallel", "ipykernel", "nbval"):
         assert "<" in {specifier.operator for specifier in WANTED[name].specifier}
     assert {specifier.operator for specifier in WANTED["torch"].specifier} == {">="}
 
 
 def test_the_pins_are_what_is_installed():
-    """The tests run with the versions of constraints.txt, but for torch, of which make matrix tries
-    several.
+    """The tests run with constraints.txt, but for torch, of which several are tried.
 
     make bench installs the peers that it adds.
     """

@@ -53,9 +53,7 @@ def sanitise(text):
 
 
 def test_the_patterns_of_the_file():
-    """There are at most eight, nbval reads every one, each leaves a visible placeholder and has an
-    example here.
-    """
+    """At most eight; nbval reads each, which has a visible placeholder and an example."""
     assert 1 <= len(PATTERNS) <= 8
     assert len(PATTERNS) == len(
         re.findall(r"^regex:", CONFIG.read_text(encoding="utf-8"), flags=re.MULTILINE)

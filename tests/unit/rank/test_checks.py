@@ -1,6 +1,4 @@
-"""Checked mode with a store and without a group: what waits for what, in which order it is posted,
-and what is told.
-"""
+"""Checked mode with a store and no group: who waits, the order of posts, what is told."""
 
 import contextlib
 import re
@@ -113,9 +111,7 @@ def rank_of(monkeypatch, store):
 
 
 def test_collectives_are_posted_in_their_order_when_all_have_come(rank_of, store):
-    """However many were begun before the others came: gloo counts them. Nothing stays in the
-    store.
-    """
+    """However many were begun before: gloo counts them. Nothing stays in the store."""
     keys = store.num_keys()
     one, other = rank_of(0), rank_of(1)
     names = [f"call {k}" for k in range(50)]
@@ -128,9 +124,7 @@ def test_collectives_are_posted_in_their_order_when_all_have_come(rank_of, store
 
 
 def test_two_threads_of_a_rank_number_their_calls_one_after_another(rank_of, store):
-    """Each call is told by its own number, whatever thread comes between: the other rank finds
-    both.
-    """
+    """Each call is told by its own number, whatever thread comes between."""
     one, other = rank_of(0), rank_of(1)
     together = threading.Barrier(2)
 
@@ -168,9 +162,7 @@ ROUTES = {
 
 @pytest.mark.parametrize(("recvs", "sends", "served"), ROUTES.values(), ids=ROUTES)
 def test_a_message_goes_to_the_recv_that_takes_it(rank_of, store, recvs, sends, served):
-    """By the (source, tag) of recvs and sends: each message serves one recv, and only recvs of its
-    lane wait for it.
-    """
+    """By the (source, tag) of recvs and sends: each message serves one recv."""
     keys = store.num_keys()
     ranks = [rank_of(rank, (0, 1, 2)) for rank in range(3)]
     works = [ranks[0].recv(*given) for given in recvs]
@@ -251,9 +243,7 @@ def test_a_call_that_is_posted_later_returns_a_work(rank_of):
 
 
 def test_few_functions_of_cpp_take_a_work():
-    """DDP's is given torch's own; the other one keeps the object of Python, as its own groups in
-    Python need it.
-    """
+    """DDP's gets torch's own Work; groups in Python need the object of Python."""
     found = set()
     for owner in (
         c10d_in_cpp,
@@ -310,9 +300,7 @@ def test_a_future_is_there_before_the_other_ranks(rank_of):
     "follow", [lambda f: f, lambda f: f.then(lambda done: done.value())], ids=["itself", "then"]
 )
 def test_a_future_of_calls_that_do_not_match(rank_of, follow):
-    """Whoever waits for it gets the MismatchError; C++, which keeps an error's words only, gets
-    those.
-    """
+    """A waiter gets the MismatchError; C++, which keeps words only, gets those."""
     one, other = rank_of(0), rank_of(1)
     future = follow(one.call().get_future())
     other.call(tensors=(("int32", (2,)),))
@@ -343,9 +331,7 @@ def test_one_memory_in_several_places_is_refused(rank_of):
 
 
 def test_what_cpp_begins_comes_after_what_was_begun_before(rank_of):
-    """In the same group; messages, which gloo does not count with the collectives, and other groups
-    wait on.
-    """
+    """In the same group; messages and other groups wait on."""
     one, other = rank_of(0), rank_of(1)
     kept = [one.recv(1), one.call("elsewhere", group="1")]
     one.call("first")

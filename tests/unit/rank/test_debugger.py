@@ -1,6 +1,4 @@
-"""The debugger of a rank counts lines as the notebook shows the cell, in all that it says and
-takes.
-"""
+"""A rank's debugger counts lines as the notebook shows the cell."""
 
 import subprocess
 import sys

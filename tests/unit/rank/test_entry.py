@@ -59,9 +59,7 @@ def test_a_closed_connection_of_the_learners_own_is_none():
 
 
 def test_an_error_that_was_being_handled_is_described():
-    """The first of the learner's own; not what `from None` hides, and nothing beside an error that
-    is the learner's.
-    """
+    """The learner's first; not what `from None` hides."""
     closed = "Connection closed by peer"
     try:
         raise ValueError("no data")

@@ -1,6 +1,4 @@
-"""What a rank notes of functional collectives, which C++ makes and waits for; zoo_of_sharding.py
-has DTensor's.
-"""
+"""What a rank notes of functional collectives, which C++ makes and waits for."""
 
 import pytest
 import torch
@@ -64,9 +62,7 @@ def exchange(tensor, sizes, group):
 
 
 def test_a_compiled_program_keeps_its_sizes_open(alone, monkeypatch):
-    """A note makes a number of no size: the program is compiled once, also where its sizes are
-    data.
-    """
+    """A note makes no size a number: the program is compiled once."""
     monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
     compiled = torch.compile(exchange, backend="aot_eager", fullgraph=True, dynamic=True)
     for size in (2, 3):

@@ -1,6 +1,4 @@
-"""The groups that a rank makes: noted, and compared with what another rank has written before one
-is built.
-"""
+"""The groups that a rank makes: noted, and compared before one is built."""
 
 from datetime import timedelta
 
@@ -31,9 +29,7 @@ def has_made(rank, number, *members):
 
 
 def test_groups_are_noted_by_torchs_name(four):
-    """Numbered from 1 where every rank makes them, also one without this rank; the world begins
-    again.
-    """
+    """From 1 where every rank makes them; a new world begins again."""
     dist.new_group(np.array([3, 1]))
     dist.new_group([0, 2])
     dist.new_subgroups(2)

@@ -1,6 +1,4 @@
-"""Which imports a KeyboardInterrupt must not tear: looked at from inside of real ones, as in a
-cell.
-"""
+"""Which imports a KeyboardInterrupt must not tear, looked at from inside of real ones."""
 
 import importlib
 import sys
@@ -16,9 +14,7 @@ OF_LIBRARY, OF_LEARNER = "from library_module import found\n", "from learners_mo
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Imports the last of the modules, in a folder of the learner's and one of packages: whether it
-    may be torn.
-    """
+    """Import the last module, in a learner's folder or a package's: whether it may be torn."""
     installed = tmp_path / "site-packages"
     installed.mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])

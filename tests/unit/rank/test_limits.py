@@ -1,5 +1,4 @@
-"""What a rank remembers of its calls has limits: what fell out is marked, so that nothing false is
-said about it.
+"""What a rank remembers has limits: what fell out is marked, so that nothing is false.
 
 tests/unit/diagnosis/test_limits.py has what is said then.
 """
@@ -56,7 +55,7 @@ def test_collectives_of_a_group(four):
 
 
 def test_a_group_that_was_destroyed(four):
-    """The ends of its messages are known; it has no members, so that nothing is waited for in it."""
+    """The ends of its messages are known; without members nothing waits in it."""
     pair = dist.new_group([1, 3])
     dist.isend(torch.ones(1), 3, group=pair)
     dist.destroy_process_group(pair)
@@ -67,9 +66,7 @@ def test_a_group_that_was_destroyed(four):
 
 
 def test_results_that_nobody_waits_for(alone, monkeypatch):
-    """Of functional collectives: the wait for one that is forgotten gives the same result, and is
-    not noted.
-    """
+    """The wait for a forgotten one gives the same result, and is not noted."""
     monkeypatch.setattr(log, "MOST_UNWAITED", 3)
     results = [functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD) for _ in range(4)]
     assert len(LOG.results) == 3

@@ -59,9 +59,7 @@ FLOATS = (("float32", (2,)),)
 )
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
-    """What every rank must agree on, by the name that the learner used and the one that the ranks
-    have in common.
-    """
+    """What every rank must agree on, by the learner's name and the common one."""
     call()
     plain = {"members": (0, 1, 2, 3), "group": "0", "sequence": 1, "tensors": FLOATS}
     said = replace(newest(), collective="", place=None, lines=())
@@ -91,9 +89,7 @@ def test_a_subgroup_is_noted_with_the_worlds_ranks(four):
 
 
 def test_a_send_whose_work_is_dropped_is_told(four):
-    """One that was waited for has arrived, and is not dropped; an old group's do not count in a new
-    one.
-    """
+    """One that was waited for is not dropped; an old group's do not count."""
     dist.isend(ones(1), 2)
     dist.isend(ones(1), 2).wait()
     dist.send(ones(1), 2)
@@ -124,9 +120,7 @@ def test_an_irecv_whose_work_is_dropped_is_told(four):
 
 
 def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
-    """Two tasks of one event loop may be in a wait at once: the first one leaves first, and no wait
-    is left.
-    """
+    """Two tasks of a loop may wait at once, and the first may leave first."""
     thread = threading.get_ident()
     call = log.Note("barrier", COLLECTIVE)
     with log.waits(call):
@@ -201,17 +195,13 @@ def test_a_call_with_a_short_limit_ends_by_itself(alone, call, own_limit):
     ],
 )
 def test_which_timeouts_are_short(monkeypatch, cluster, limit, short):
-    """Those below ten seconds, unless it is the cluster's own: a cell of such a cluster is judged
-    as any other.
-    """
+    """Those below ten seconds, unless it is the cluster's own."""
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", timedelta(seconds=cluster))
     assert membership.is_short(timedelta(seconds=limit)) is short
 
 
 def test_an_interrupted_wait_does_not_outlive_its_group(four):
-    """An interrupt may hit the note of a wait itself, which would say for ever that its thread
-    waits.
-    """
+    """Else the note of a wait would say for ever that its thread waits."""
     dist.all_reduce(ones(2))
     (note,) = LOG.collectives["0"]
     log.waits(note).__enter__()
@@ -255,9 +245,7 @@ def test_passes_are_counted_in_each_cell(four):
 
 
 def test_only_the_end_of_the_world_is_remembered(alone):
-    """A smaller group that was destroyed explains no later failure; nor does a world that has a
-    successor.
-    """
+    """A smaller group's end explains no failure; nor does that of a world with a successor."""
     dist.destroy_process_group(dist.new_group([0]))
     assert LOG.destroyed is None
     dist.destroy_process_group()
@@ -270,9 +258,7 @@ def test_only_the_end_of_the_world_is_remembered(alone):
 
 
 class Name(str):
-    """A group's name; a Work of another group is dropped while it is compared, as by another
-    thread.
-    """
+    """A group's name; while it is compared, a Work of another group is dropped."""
 
     def __eq__(self, other):
         LOG.dropped.setdefault(Kind(True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)

@@ -1,6 +1,4 @@
-"""What is said where MPI is missing or does not fit, and what is read from mpiexec; no process is
-started.
-"""
+"""What is said where MPI is missing or does not fit; no process is started."""
 
 import pytest
 
@@ -36,9 +34,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
 
 
 def test_mpiexec_beside_python_comes_first(monkeypatch, tmp_path):
-    """An environment that is not activated still finds its own mpiexec, before another one on
-    PATH.
-    """
+    """An environment that is not activated still finds its own mpiexec first."""
     other = tmp_path / "elsewhere"
     for folder in (tmp_path, other):
         folder.mkdir(exist_ok=True)

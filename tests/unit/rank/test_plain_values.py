@@ -1,6 +1,4 @@
-"""Numbers of other libraries in calls, as torch takes them: what is noted of them is plain, and
-travels.
-"""
+"""Numbers of other libraries in calls, as torch takes them: their notes are plain."""
 
 import enum
 import sys
@@ -83,9 +81,7 @@ CALLS = {
 @pytest.mark.parametrize("two", TAKEN, ids=lambda two: type(two).__name__)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_number_of_another_library_is_noted_as_pythons_own(four, monkeypatch, call, two):
-    """As a tag, a peer, a root: for torch it is 2, and so for what the ranks compare and the
-    notebook reads.
-    """
+    """As a tag, a peer, a root: for torch it is 2, and so it is for the ranks."""
     notes = noted(monkeypatch)
     call(two)
     assert notes

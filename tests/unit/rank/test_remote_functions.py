@@ -1,6 +1,4 @@
-"""How functions travel in a remote call: by name, or by value with the variables of the rank where
-they run.
-"""
+"""How functions travel in a remote call: by name, or by value with the callee's variables."""
 
 import io
 import pickle
@@ -33,9 +31,7 @@ def cell(monkeypatch):
 
 
 def test_a_function_of_a_cell_finds_the_callees_variables(cell):
-    """Its code is the caller's; `rank` and what else it reads are the callee's, and it may set
-    them.
-    """
+    """Its code is the caller's; what it reads and sets is the callee's."""
     source = """
         rank, count = 0, 10
         def add(n):
@@ -50,9 +46,7 @@ def test_a_function_of_a_cell_finds_the_callees_variables(cell):
 
 
 def test_functions_that_it_uses_come_along_and_values_do_not(cell):
-    """A helper is there where the callee has none of that name; a value that it lacks is a
-    NameError.
-    """
+    """A helper comes where the callee has none; a missing value is a NameError."""
     source = """
         import math
         secret = 3
@@ -70,9 +64,7 @@ def test_functions_that_it_uses_come_along_and_values_do_not(cell):
 
 
 def test_a_class_of_a_cell_is_the_callees(cell):
-    """It goes by its name, so that all ranks mean one class; where it is not there, the name is in
-    the error.
-    """
+    """It goes by its name, which the error has if the class is not there."""
     data = sent(cell("class Model: pass")["Model"])
     there = cell("class Model: pass")
     assert pickle.loads(data) is there["Model"]

@@ -1,6 +1,4 @@
-"""What a rank reports of a wait that no note explains: by where it is, for whom, and whether it may
-end by itself.
-"""
+"""What a rank reports of a wait without a note: where, for whom, and whether it may end."""
 
 import asyncio
 import functools
@@ -33,9 +31,7 @@ def as_a_cell(function):
 
 @pytest.fixture
 def summary():
-    """What a rank reports whose main thread waits in a function of a library; a cell has called it,
-    or the engine.
-    """
+    """A rank's report while its main thread waits in a library, for a cell or the engine."""
     threads, end = [], SimpleQueue()
 
     def of(module, function, run=as_a_cell, **given):
@@ -125,9 +121,7 @@ async def awaits_below(future):
 
 
 def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
-    """No frame shows it: the lines are those of its coroutines, and it is not quiet, since its loop
-    may continue it.
-    """
+    """Its lines are those of its coroutines, and it is not quiet."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(awaits_below(loop.create_future()))
     loop.call_soon(loop.stop)
@@ -166,9 +160,7 @@ def test_what_a_loop_will_call_is_a_plan():
 
 
 def test_variables_are_the_learners(monkeypatch):
-    """Names that a cell has defined: no modules, nothing private, nothing that distlab or IPython
-    has put there.
-    """
+    """Names that a cell has defined: no modules, nothing private, nothing of distlab's."""
     defined = {"x": 1, "model": 2, "_private": 3, "torch": torch}
     given = {"rank": 0, "world_size": 2, "In": [], "get_ipython": len}
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**defined, **given))
@@ -176,9 +168,7 @@ def test_variables_are_the_learners(monkeypatch):
 
 
 def test_a_look_keeps_no_variable_alive():
-    """What a function has held is freed when it returns, although the rank's threads were looked at
-    meanwhile.
-    """
+    """What a function has held is freed although the threads were looked at."""
 
     def looked_at():
         held = torch.zeros(1)

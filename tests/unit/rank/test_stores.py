@@ -68,9 +68,7 @@ def noted(monkeypatch):
     + [(in_file, "get", ("key",)), (without_file, "wait", (["key"],))],
 )
 def test_a_wait_ends_as_in_torch(make, name, args, tmp_path, noted):
-    """The type of the error, its words and the time in them; and the store's own timeout is as it
-    was.
-    """
+    """The error's type, words and time; and the store's own timeout is as before."""
     store = make(tmp_path)
     if make is not without_file:
         store.set("written", "there")

@@ -155,9 +155,7 @@ def test_a_callback_goes_on_from_the_end_of_its_operation_beside_the_program():
 
 
 def test_collectives_of_a_group_go_in_the_order_in_which_they_were_really_called():
-    """The program calls the second one; in virtual time its rank comes there long before the
-    callback's.
-    """
+    """The program calls the second, whose rank comes there before the callback's."""
     first, of_callback, of_program = all_gathers(0, 2, 3)
     program = [first, Callback(1, 0, [Compute(1e-3), of_callback]), of_program, Wait(3)]
     other = [first, of_callback, of_program, Wait(3)]
@@ -201,9 +199,7 @@ print(NOTES.here.flops, "torch._dynamo" in sys.modules)
 
 
 def test_counting_operations_does_not_import_the_compiler():
-    """torch would import it for a mode that does not ask it to leave that be: a second and 70 MB
-    for each rank.
-    """
+    """torch would, for a mode that does not refuse it: a second and 70 MB a rank."""
     assert subprocess.check_output([sys.executable, "-c", COUNTED], text=True).split() == [
         "60",
         "False",

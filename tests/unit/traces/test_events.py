@@ -4,9 +4,7 @@ from distlab.traces.events import moments
 
 
 def test_moments_are_cut_where_something_else_goes_on():
-    """Not where a part ends and another of its kind begins, and not where a second one of a kind
-    begins.
-    """
+    """Not where a part ends and another of its kind begins."""
     parts = [
         ("compute", 4, 5),
         ("compute", 0, 2),

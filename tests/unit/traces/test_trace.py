@@ -1,6 +1,4 @@
-"""distlab.Trace: from what ranks recorded to events, messages and collectives; recordings are
-written by hand.
-"""
+"""distlab.Trace: from hand-written recordings to events, messages and collectives."""
 
 import itertools
 import json
@@ -52,9 +50,7 @@ def test_a_remote_call_is_two_messages():
 
 
 def test_a_blocking_message():
-    """The n-th send meets the n-th recv; both wait until the later of the two has come, and data
-    move from then on.
-    """
+    """The n-th send meets the n-th recv; both wait until the later one has come."""
     trace = traced(Rank(2).send(1, 0, 3), Rank(2).recv(0, 2, 3.5))
     (message,) = trace.messages
     assert (message.src, message.dst, message.tag, message.num_bytes, message.matched) == (
@@ -69,9 +65,7 @@ def test_a_blocking_message():
 
 
 def test_received_from_anybody():
-    """The source of a recv from anybody is the one that it turned out to be; without one, nothing
-    came.
-    """
+    """The source is the one that it turned out to be; without one, nothing came."""
     receiver = Rank(3).call("recv", "recv_anysource", 0, 2, peer=2, tag=0)
     receiver.call("recv", "recv_anysource", 3, 9, tag=0, failed=True)
     trace = traced(receiver, Rank(3), Rank(3).send(0, 1, 2))
@@ -115,9 +109,7 @@ def test_immediate_calls():
 
 
 def test_a_collective_waits_for_its_last_rank():
-    """All wait for the last rank to come; where one calls another collective, neither is the
-    other's partner.
-    """
+    """All wait for the last to come; another collective is no partner."""
     other = Rank(2).all_reduce(3, 5).call("barrier", "barrier", 6, 9)
     whole, *parts = traced(Rank(2).all_reduce(0, 5).all_reduce(6, 9), other).collectives
     assert (whole.op, whole.group, whole.complete, whole.came) == (
@@ -134,9 +126,7 @@ def test_a_collective_waits_for_its_last_rank():
 
 
 def test_who_waits_for_whom_in_a_rooted_collective():
-    """The root, here rank 0, needs everybody; the others need the root alone. No moment is marked
-    for all.
-    """
+    """The root, rank 0, needs everybody; the others need the root alone."""
     calls = [Rank(3).call("scatter", "scatter", at, 9, peer=0) for at in (1, 0, 3)]
     trace = traced(*calls)
     assert {e.rank: round(e.ready * 1e3, 3) for e in trace.events} == {0: 3, 1: 1, 2: 3}
@@ -144,9 +134,7 @@ def test_who_waits_for_whom_in_a_rooted_collective():
 
 
 def test_an_asynchronous_collective_ends_with_gloo():
-    """Its end is when gloo's thread was done with it, although wait() came later; each group has
-    its own threads.
-    """
+    """When gloo's thread was done, although wait() came later."""
     rank = Rank(1, [("1", 0, (0,))]).all_reduce(0, 9, blocking=False, waited=8, gloo=(1, 3))
     rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1).row(
         "gloo:all_reduce", 2, 4, thread=3
@@ -157,9 +145,7 @@ def test_an_asynchronous_collective_ends_with_gloo():
 
 
 def ddp_step():
-    """One rank's backward with two buckets, as DistributedDataParallel makes it: C++ calls, and
-    waits for, both.
-    """
+    """One rank's backward with two buckets, as DDP makes it from C++."""
     rank = Rank(2).cpp_all_reduce(2.85, 4096).cpp_all_reduce(3.92, 2048)
     rank.row("aten::linear", 0, 1, number=3).row(
         "autograd::engine::evaluate_function: AddmmBackward0", 2, 3, number=3
@@ -173,8 +159,9 @@ def ddp_step():
 
 
 def test_training_with_ddp():
-    """DDP's buckets have group and bytes from the flight recorder, their waits are gaps of the main
-    thread; torch's calls are taken together as forward, backward and optimizer.
+    """Buckets have group and bytes from the flight recorder, and waits are gaps.
+
+    torch's calls are taken together as forward, backward and optimizer.
     """
     trace = traced(ddp_step(), ddp_step())
     assert of(trace, 0, "collective") == [("all_reduce", 2.85, 6), ("all_reduce", 3.92, 8)]
@@ -201,8 +188,9 @@ def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
 
 @pytest.mark.parametrize(("over", "waits"), [(5, [("all_reduce", 2.1, 5.1)]), (2.05, [])])
 def test_waits_of_functional_collectives(over, waits):
-    """torch's own wait for a collective that returns a new tensor is a wait, not computation, and
-    there is none for one that is complete already, though the main thread was in plain Python then.
+    """torch's own wait for a new tensor is a wait, and not computation.
+
+    There is none for one that is complete already, though the main thread was in plain Python then.
     """
     rank = (
         Rank(1)
@@ -222,9 +210,7 @@ def test_waits_of_functional_collectives(over, waits):
 
 
 def test_computation_is_divided_by_waiting_and_by_long_gaps():
-    """Calls that follow each other closely are one block; a blocking call or a long gap begins a
-    new one.
-    """
+    """Calls that follow closely are one block, until a blocking call or a long gap."""
     rank = (
         Rank(2)
         .row("aten::mm", 0, 1)
@@ -260,9 +246,7 @@ def test_computation_is_divided_by_waiting_and_by_long_gaps():
     ],
 )
 def test_shares(calls, expected):
-    """Computing, hidden and other communication, waiting and the rest add up to the time until all
-    ranks have ended.
-    """
+    """Computing, communication, waiting and the rest add up to the whole time."""
     other = [Event(1, "compute", "mm", 0, 9)] if calls else []
     assert shares_of(
         [*(Event(0, kind, kind, *times) for kind, *times in calls), *other], 0
@@ -273,9 +257,7 @@ def test_shares(calls, expected):
 
 
 def test_the_table_adds_up_what_is_alike():
-    """Equal op, group, partners and bytes make one row, those that took longest first; waiting is
-    part of the total.
-    """
+    """Equal op, group, partners and bytes are one row, the longest first."""
     sender = Rank(2).send(1, 0, 3).send(1, 4, 5).all_reduce(6, 8).row("aten::mm", 9, 10)
     table = traced(sender, Rank(2).recv(0, 2, 3).recv(0, 4, 5.5).all_reduce(7, 8)).table()
     assert table.rows == (
@@ -288,9 +270,7 @@ def test_the_table_adds_up_what_is_alike():
 
 
 def test_perfetto_gets_a_process_for_each_rank(tmp_path):
-    """The file has a process a rank, slices that nest on each track, and an arrow for each matched
-    message.
-    """
+    """A process a rank, slices that nest on each track, an arrow for each message."""
     sender = ddp_step().send(1, 10, 13).send(1, 14, 19, blocking=False, waited=16, tag=1)
     trace = traced(
         sender, ddp_step().recv(0, 12, 13.5).recv(0, 15, 18, blocking=False, waited=17, tag=1)

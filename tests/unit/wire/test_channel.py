@@ -1,6 +1,4 @@
-"""The control channel on real loopback sockets: which connections are accepted, and which answers
-are waited for.
-"""
+"""The control channel on loopback: which connections count, which answers are awaited."""
 
 import contextlib
 import socket
@@ -32,9 +30,7 @@ def connect(channel, first):
 
 
 def watchdog(channel, rank, make):
-    """A rank's end of the channel: sends what make(question) gives, as bytes or as the name of a
-    variable.
-    """
+    """A rank's end of the channel, which sends what make(question) gives."""
     end = connect(channel, hello(channel.address[2], rank))
 
     def serve():
@@ -66,9 +62,7 @@ def is_closed(end):
 
 
 def test_ranks_answer_by_rank(channel):
-    """Those that are asked, with what is asked for, whatever the order in which they came; also
-    during the question.
-    """
+    """Whatever the order in which they came; also during the question."""
     questions = []
     threading.Timer(
         0.05, watchdog, [channel, 1, lambda question: questions.append(question) or "rank 1"]
@@ -81,7 +75,7 @@ def test_ranks_answer_by_rank(channel):
 
 
 def test_a_rank_that_does_not_answer_is_left_out_in_time(channel):
-    """The others' answers are returned at the limit; nothing is waited for where no rank is asked."""
+    """The others' answers are returned at the limit."""
     watchdog(channel, 0, lambda question: "well")
     watchdog(channel, 1, lambda question: b"")
     began = time.monotonic()
@@ -92,9 +86,7 @@ def test_a_rank_that_does_not_answer_is_left_out_in_time(channel):
 
 
 def test_an_answer_that_is_late_or_in_pieces(channel):
-    """A late answer is not taken for the next, because it carries its question's number; pieces are
-    put together.
-    """
+    """A late answer has its question's number; pieces are put together."""
     asked = []
 
     def answer(question):
@@ -121,9 +113,7 @@ def test_an_answer_that_is_late_or_in_pieces(channel):
     ids=["another token", "no token", "a browser", "bytes", "very much"],
 )
 def test_a_stranger_is_turned_away(channel, first):
-    """Without the token no program takes a rank's place, or breaks what the others send; one may
-    send nothing.
-    """
+    """Without the token no program takes a rank's place; one may send nothing."""
     watchdog(channel, 0, lambda question: "well")
     connect(channel, b"")
     connect(channel, b"").close()
@@ -134,9 +124,7 @@ def test_a_stranger_is_turned_away(channel, first):
 
 
 def test_closing_ends_every_connection(channel):
-    """The watchdogs see the end of the channel, strangers too, and no program can connect any
-    more.
-    """
+    """The watchdogs see it, strangers too, and no program can connect any more."""
     rank, stranger = watchdog(channel, 0, lambda question: "well"), connect(channel, b"")
     assert answers(channel) == {0: "well"}
     channel.close()

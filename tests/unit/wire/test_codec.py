@@ -1,5 +1,4 @@
-"""Every field of every message through the codec and back, with values of Python's own and of other
-libraries.
+"""Every field of every message through the codec and back, with other libraries' values.
 
 The cases come from the annotations, so that a new message or field has its own.
 """
@@ -77,9 +76,7 @@ def plain_message(kind):
 
 
 def values(annotation, table):
-    """Values of an annotation whose innermost ones come from a table; a message in a message is
-    tried by itself.
-    """
+    """Values of an annotation, whose innermost ones come from a table."""
     if annotation in table:
         return table[annotation]
     if dataclasses.is_dataclass(annotation):
@@ -112,9 +109,7 @@ def values(annotation, table):
 
 
 def made(kind, table):
-    """Messages of a class, each with one field from the table and the others plain; with the name
-    of that field.
-    """
+    """Messages of a class with one field from the table, and that field's name."""
     for name, hint in typing.get_type_hints(kind).items():
         for value in values(hint, table):
             yield name, dataclasses.replace(plain_message(kind), **{name: value})
@@ -133,9 +128,7 @@ def plain(value):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_field_arrives(kind):
-    """As it was sent, also beside a dict with a key "class"; a value of a subclass of a plain type
-    as the plain one.
-    """
+    """As it was sent; a value of a subclass of a plain type comes as the plain one."""
     for table in (ARRIVE, BECOME_PLAIN):
         for name, message in made(kind, table):
             received = from_json(to_json(message))

@@ -1,6 +1,4 @@
-"""What is read from the file into which Python's faulthandler writes when a fault in compiled code
-ends a rank.
-"""
+"""What is read from faulthandler's file when a fault in compiled code ends a rank."""
 
 import faulthandler
 import os
@@ -48,9 +46,7 @@ GLOO = [
 
 
 def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
-    """The learner's lines, outermost first, a cell's counted with its %%px; and the function that
-    the last calls.
-    """
+    """The learner's lines, a cell's counted with its %%px; and the function called last."""
     lines = Line(3, "", file=CELL), Line(7, "", "step", "/home/me/modèles/train.py")
     fault = faults.read(written(tmp_path, *GLOO))
     assert fault == faults.Fault(lines, "all_reduce", in_python=False, aborted=True)
@@ -68,9 +64,7 @@ def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
 
 
 def test_what_torch_calls_is_no_call_of_the_learners(tmp_path):
-    """A learner's function that torch has called, and a barrier before that: the line did not call
-    the barrier.
-    """
+    """A learner's function that torch has called: its line did not call the barrier."""
     rows = [*GLOO[:8], frame("/home/me/train.py", 5, "hook"), frame(C10D, 1, "barrier"), *GLOO[-5:]]
     assert faults.read(written(tmp_path, *rows)).op == ""
 

@@ -1,5 +1,6 @@
-"""Every wait for what arrives, with descriptors above 1023, which select.select cannot take: a
-notebook with many files open, or a cluster of a thousand ranks, has them.
+"""Every wait works with descriptors above 1023, which select.select cannot take.
+
+A notebook with many files open, or a cluster of a thousand ranks, has them.
 """
 
 import contextlib

@@ -20,9 +20,7 @@ def test_what_is_typed_without_a_file_is_the_learners():
 
 
 def test_code_that_a_library_has_generated_is_not_the_learners(tmp_path, monkeypatch):
-    """torch.fx names its code so, and torch.compile writes files, into a folder that a variable may
-    name.
-    """
+    """torch.fx names its code so, and torch.compile writes files into a folder."""
     own = tmp_path / "cache" / "ab" / "cabc.py"
     assert is_learners(str(own))
     is_learners.cache_clear()

@@ -27,9 +27,7 @@ def test_a_view_brings_only_its_own_elements():
 
 
 def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
-    """A function that uses torch and something's .classes, .config or .ops travels; those modules
-    go by name.
-    """
+    """A function that uses something's .classes, .config or .ops travels."""
     namespace = {"torch": torch, "__name__": "__main__"}
     exec(
         (
@@ -47,9 +45,7 @@ def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
 
 
 def test_a_compiled_function_is_named():
-    """As the function itself, as a global or a local variable of one; of another function nothing
-    is said.
-    """
+    """Itself, or as a variable of another function; of any other nothing is said."""
 
     def doubled(x):
         return 2 * x
