@@ -1,7 +1,6 @@
-"""`python -m distlab class`: a folder for nbgrader, and a bundle for students, built from the
-lessons and the answers.
+"""`python -m distlab class`: builds a folder for nbgrader, and a bundle for students.
 
-Runs in a teacher's process.
+Both are made from the lessons and the answers. Runs in a teacher's process.
 """
 
 import argparse
@@ -40,12 +39,16 @@ c.Autograde.autograde_preprocessors = [
 # c.Mark.jobs = 8  # notebooks that are marked at once; by default this machine's cores
 '''
 OLD_CONFIGURATION = "for_nbgrader.mark"
-OLDER = "   of an older distlab: it notes nothing that a person has to look at; delete it, and run this again"
+OLDER = (
+    "   of an older distlab: it notes nothing that a person has to look at; "
+    "delete it, and run this again"
+)
 
 
 def make_class(arguments: Sequence[str]) -> int:
-    """`python -m distlab class [DIR] [LAB ...]`: build assignments for nbgrader. Returns the exit
-    status.
+    """`python -m distlab class [DIR] [LAB ...]`: build assignments for nbgrader.
+
+    Returns the exit status.
     """
     parser = argparse.ArgumentParser(
         "python -m distlab class",
@@ -64,10 +67,8 @@ def make_class(arguments: Sequence[str]) -> int:
     known = {path.name[:2]: path for path in sorted((SOURCE / "notebooks").glob("[0-9]*.ipynb"))}
     labs = chosen.labs or CORE
     if unknown := [lab for lab in labs if lab not in known]:
-        print(
-            f"distlab: LAB must be among {' '.join(known)}, got {' '.join(unknown)}",
-            file=sys.stderr,
-        )
+        message = f"LAB must be among {' '.join(known)}, got {' '.join(unknown)}"
+        print(f"distlab: {message}", file=sys.stderr)
         return 2
     try:
         for line in build(chosen.folder, [known[lab] for lab in labs]):
@@ -76,10 +77,8 @@ def make_class(arguments: Sequence[str]) -> int:
             for lab in labs:
                 print(*for_gradescope.build(chosen.folder, known[lab]))
     except OSError as error:
-        print(
-            f"distlab: {chosen.folder} cannot be written: {error.strerror} ({error.filename})",
-            file=sys.stderr,
-        )
+        message = f"{chosen.folder} cannot be written: {error.strerror} ({error.filename})"
+        print(f"distlab: {message}", file=sys.stderr)
         return 1
     return 0
 
@@ -96,8 +95,8 @@ def build(folder: Path, labs: Sequence[Path]) -> Iterator[str]:
         for name, path in _files(lab).items():
             (source / name).parent.mkdir(exist_ok=True)
             shutil.copy(path, source / name)
-        found = [cell.metadata.get("nbgrader", {}).get("points") for cell in notebook.cells]
-        points = [one for one in found if one is not None]
+        notes = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
+        points = [note["points"] for note in notes if note.get("points") is not None]
         yield f"{source}   exercises: {len(points)}, points: {sum(points)}"
     if not configuration.exists():
         configuration.write_text(CONFIGURATION)
@@ -106,14 +105,14 @@ def build(folder: Path, labs: Sequence[Path]) -> Iterator[str]:
     bundle = folder / "students.zip"
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
         for lab in labs:
-            archive.writestr(
-                f"{lab.stem}/{lab.name}", nbformat.writes(assignment(lab, with_answers=False))
-            )
+            text = nbformat.writes(assignment(lab, with_answers=False))
+            archive.writestr(f"{lab.stem}/{lab.name}", text)
             for name, path in _files(lab).items():
                 archive.write(path, f"{lab.stem}/{name}")
         archive.write(SOURCE / "notebooks" / "cheat_sheet.md", "cheat_sheet.md")
     yield f"{bundle}   the same without answers"
-    yield f"Next, hand out the first lab: cd {shlex.quote(str(folder))} && nbgrader generate_assignment {labs[0].stem}"
+    command = f"cd {shlex.quote(str(folder))} && nbgrader generate_assignment {labs[0].stem}"
+    yield f"Next, hand out the first lab: {command}"
 
 
 def _files(lab: Path) -> dict[str, Path]:

@@ -1,9 +1,9 @@
-"""A lab as an autograder of Gradescope: `python -m distlab class FOLDER 05 --gradescope` builds it,
-and it runs there.
+"""A lab as an autograder of Gradescope.
 
-`build` writes the zip that a teacher uploads: `setup.sh`, `run_autograder`, this course's packages,
-and the lab. On Gradescope, `main` runs in a container for each student: it marks the one notebook
-in `submission/` with the judges of `marking.py`, and writes `results/results.json`.
+`python -m distlab class FOLDER 05 --gradescope` builds it: `build` writes the zip that a teacher
+uploads: `setup.sh`, `run_autograder`, this course's packages, and the lab. On Gradescope, `main`
+runs in a container for each student: it marks the one notebook in `submission/` with the judges of
+`marking.py`, and writes `results/results.json`.
 https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
 
@@ -29,13 +29,14 @@ HOME = Path("/autograder")
 # in the zip, and so in /autograder/source: the lab and the points of its exercises
 ASSIGNMENT = "assignment.json"
 LESSONS = "packages/distlab_course/lessons"
+INDEX = "https://download.pytorch.org/whl/cpu"  # of torch without CUDA
 SETUP = """\
 #!/usr/bin/env bash
 # Gradescope runs this once, as root, when it builds the image.
 set -e
 apt-get update && apt-get install -y python3-venv
 python3 -m venv /autograder/python
-/autograder/python/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu nbformat {requirements}
+/autograder/python/bin/pip install --extra-index-url {index} nbformat {requirements}
 """
 RUN = """\
 #!/usr/bin/env bash
@@ -50,36 +51,32 @@ NO_NOTEBOOK = "Hand in one notebook (.ipynb): {} were found."
 def build(folder: Path, lab: Path) -> Iterator[str]:
     """Write the autograder of a lab into a folder, and say so."""
     notebook = assignment(lab, with_answers=False)
-    points = {
-        checked_by(cell): cell.metadata.nbgrader.points
-        for cell in notebook.cells
-        if _is_check(cell)
-    }
+    checks = [cell for cell in notebook.cells if _is_check(cell)]
+    points = {checked_by(cell): cell.metadata.nbgrader.points for cell in checks}
+    requirements = " ".join(map(shlex.quote, _requirements()))
     path = folder / "gradescope" / f"{lab.stem}.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add_program(
-            archive,
-            "setup.sh",
-            SETUP.format(requirements=" ".join(map(shlex.quote, _requirements()))),
-        )
+        _add_program(archive, "setup.sh", SETUP.format(index=INDEX, requirements=requirements))
         _add_program(archive, "run_autograder", RUN)
         archive.writestr(ASSIGNMENT, json.dumps({"lab": lab.stem, "points": points}))
         for package in (Path(distlab.__file__).parent, PACKAGE):
-            for file in sorted(package.rglob("*.*")):
-                if (
-                    file.suffix in (".py", ".txt")
-                    and "lessons" not in file.relative_to(package).parts
-                ):
-                    archive.write(file, f"packages/{package.name}/{file.relative_to(package)}")
+            _add_package(archive, package)
         for name in ("METADATA", "entry_points.txt"):
             text = distribution("distlab").read_text(name) or ""
             archive.writestr(f"packages/distlab-{distlab.__version__}.dist-info/{name}", text)
         archive.write(lab, f"{LESSONS}/notebooks/{lab.name}")
-        archive.write(
-            lab.parent / "solutions" / lab.name, f"{LESSONS}/notebooks/solutions/{lab.name}"
-        )
+        solutions = lab.parent / "solutions" / lab.name
+        archive.write(solutions, f"{LESSONS}/notebooks/solutions/{lab.name}")
     yield f"{path}   upload it to Gradescope as the autograder"
+
+
+def _add_package(archive: zipfile.ZipFile, package: Path) -> None:
+    """Add a package without the lessons in it."""
+    for file in sorted(package.rglob("*.*")):
+        inner = file.relative_to(package)
+        if file.suffix in (".py", ".txt") and "lessons" not in inner.parts:
+            archive.write(file, f"packages/{package.name}/{inner}")
 
 
 def main(home: Path = HOME) -> None:
@@ -87,9 +84,8 @@ def main(home: Path = HOME) -> None:
     given = json.loads((home / "source" / ASSIGNMENT).read_text())
     notebooks = sorted((home / "submission").rglob("*.ipynb"))
     if len(notebooks) == 1:
-        results = _results(
-            given["points"], _decisions(given["lab"], list(given["points"]), notebooks[0])
-        )
+        decisions = _decisions(given["lab"], list(given["points"]), notebooks[0])
+        results = _results(given["points"], decisions)
     else:
         results = {"score": 0.0, "output": NO_NOTEBOOK.format(len(notebooks) or "none")}
     (home / "results").mkdir(exist_ok=True)
@@ -97,6 +93,7 @@ def main(home: Path = HOME) -> None:
 
 
 def _decisions(lab: str, asked: list[str], path: Path) -> dict[str, Decision]:
+    """What was decided about each exercise of a notebook."""
     try:
         cells = nbformat.read(path, as_version=4).cells
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -113,7 +110,7 @@ def _decisions(lab: str, asked: list[str], path: Path) -> dict[str, Decision]:
 
 def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[str, Any]:
     """What Gradescope reads: a test for each exercise."""
-    tests = []
+    tests: list[dict[str, Any]] = []
     looks = {}
     for name, most in points.items():
         decision = decisions[name]
@@ -140,13 +137,12 @@ def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[s
 
 
 def _is_check(cell: Any) -> bool:
+    """Whether nbgrader's notes say that a cell checks an exercise."""
     return cell.metadata.get("nbgrader", {}).get("grade", False)
 
 
 def _requirements() -> list[str]:
-    """What pip has to install there: what distlab and its course need, with the torch of this
-    machine.
-    """
+    """What pip has to install for distlab and its course, with the torch of this machine."""
     found = [f"torch=={distribution('torch').version.split('+')[0]}", "ipykernel>=6.29,<8"]
     for line in distribution("distlab").requires or []:
         requirement, _, condition = line.partition(";")

@@ -1,10 +1,11 @@
-"""Marks submitted assignments, and writes the points of each exercise. Called by nbgrader, as
-nbgrader_config.py says.
+"""Marks submitted assignments, and writes the points of each exercise.
 
-Nothing of a notebook runs in nbgrader's process: `Mark` reads its cells, and judges mark them
-(`marking.py`). When nbgrader comes to the first student of an assignment, those who follow are
-marked at the same time.
+Called by nbgrader, as nbgrader_config.py says. Nothing of a notebook runs in nbgrader's process:
+`Mark` reads its cells, and judges mark them (`marking.py`). When nbgrader comes to the first
+student of an assignment, those who follow are marked at the same time.
 """
+
+from __future__ import annotations
 
 import csv
 import functools
@@ -37,8 +38,7 @@ EVERYBODY = "*"
 
 
 class Mark(NbGraderPreprocessor):
-    """In place of nbgrader's Execute: the output of each locked check is the verdict, an error if
-    not passed.
+    """In place of nbgrader's Execute: each locked check shows the verdict, an error if not passed.
 
     No cell is run, so a student's cells have no outputs; but what %%writefile writes into the
     folder is there.
@@ -58,9 +58,7 @@ class Mark(NbGraderPreprocessor):
 
 
 def mark(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
-    """What an nbgrader_config.py of an earlier distlab names: `Mark`, one notebook after the
-    other.
-    """
+    """As `Mark`, one notebook after the other; an older nbgrader_config.py names it."""
     return _marked(notebook, resources, 1, [])
 
 
@@ -69,18 +67,20 @@ class SaveGrades(SaveAutoGrades):
 
     def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_score(cell, resources)
-        if notes_of(cell)["grade_id"] in resources.get(LOOK, {}):
-            grade = self.gradebook.find_grade(notes_of(cell)["grade_id"], *self._submission)
+        check = notes_of(cell)["grade_id"]
+        if check in resources.get(LOOK, {}):
+            grade = self.gradebook.find_grade(check, *self._submission)
             grade.needs_manual_grade = True
             self.gradebook.db.commit()
 
     def _add_comment(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_comment(cell, resources)
-        check = f"check-{notes_of(cell)['grade_id'].removeprefix('answer-')}"
-        if why := resources.get(LOOK, {}).get(check):
-            self.gradebook.find_comment(
-                notes_of(cell)["grade_id"], *self._submission
-            ).auto_comment = why
+        answer = notes_of(cell)["grade_id"]
+        check = f"check-{answer.removeprefix('answer-')}"
+        why = resources.get(LOOK, {}).get(check)
+        if why:
+            comment = self.gradebook.find_comment(answer, *self._submission)
+            comment.auto_comment = why
             self.gradebook.db.commit()
 
     @property
@@ -89,8 +89,9 @@ class SaveGrades(SaveAutoGrades):
 
 
 class ByExercise(ExportPlugin):
-    """`nbgrader export`: a CSV with a line for each student and exercise, where a teacher's marks
-    replace ours.
+    """`nbgrader export`: a CSV with a line for each student and exercise.
+
+    A teacher's marks replace ours.
     """
 
     def export(self, gradebook: Gradebook) -> None:
@@ -111,9 +112,7 @@ class ByExercise(ExportPlugin):
 
 
 def _rows_of(notebook: Any) -> list[list[Any]]:
-    """For each exercise of a submitted notebook: name, title, points, of how many, and why a person
-    has to see it.
-    """
+    """For each exercise of a submitted notebook: name, title, points, of how many, why to look."""
     from distlab.checking import all_exercises  # which imports torch: only for an export
 
     known = all_exercises()
@@ -135,6 +134,7 @@ def _rows_of(notebook: Any) -> list[list[Any]]:
 def _marked(
     notebook: NotebookNode, resources: dict[str, Any], jobs: int, others: Sequence[Path]
 ) -> tuple[NotebookNode, dict[str, Any]]:
+    """Put the verdict below each locked check, and begin to mark the others' notebooks."""
     lab = resources["nbgrader"]["notebook"]
     folder = Path(resources["metadata"]["path"])
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -163,8 +163,8 @@ def _output(decision: Decision) -> NotebookNode:
     """What a check shows."""
     if decision.passed:
         return nbformat.v4.new_output("stream", name="stdout", text=f"{decision.words}\n")
-    first, *_ = lines = decision.words.splitlines()
-    return nbformat.v4.new_output("error", ename="NotPassed", evalue=first, traceback=lines)
+    lines = decision.words.splitlines()
+    return nbformat.v4.new_output("error", ename="NotPassed", evalue=lines[0], traceback=lines)
 
 
 # --- notebooks side by side ---
@@ -177,14 +177,12 @@ def _marking(jobs: int) -> Marking:
 
 
 @functools.cache
-def _results() -> dict[str, "Future[dict[str, Decision]]"]:
+def _results() -> dict[str, Future[dict[str, Decision]]]:
     """What is being marked in this process, and was, by what is marked."""
     return {}
 
 
-def _begun(
-    lab: str, notebook: NotebookNode, files: Path, jobs: int
-) -> "Future[dict[str, Decision]]":
+def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> Future[dict[str, Decision]]:
     """Begin to mark a notebook, unless the same one was begun already."""
     submitted = code_of(notebook.cells)
     locked = [cell for cell in notebook.cells if notes_of(cell).get("grade")]
@@ -199,23 +197,23 @@ def _begun(
 
 def _digests(files: Path) -> list[tuple[str, str]]:
     """The programs and data beside a notebook, by name and content."""
-    beside = [
-        path for path in sorted(files.rglob("*")) if path.is_file() and path.suffix != ".ipynb"
-    ]
-    return [
-        (str(path.relative_to(files)), hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in beside
-    ]
+    digests = []
+    for path in sorted(files.rglob("*")):
+        if path.is_file() and path.suffix != ".ipynb":
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            digests.append((str(path.relative_to(files)), digest))
+    return digests
 
 
 def _waiting(resources: dict[str, Any]) -> list[Path]:
-    """The notebooks of this name that were handed in and not marked yet, but for that of this
-    student.
-    """
+    """Other students' notebooks of this name, handed in and not marked yet."""
     marked = Path(resources["metadata"]["path"])  # autograded/STUDENT/ASSIGNMENT
     course = marked.parents[2]
     assignment = marked.name
     name = f"{resources['nbgrader']['notebook']}.ipynb"
-    handed_in = sorted((course / "submitted").glob(f"*/{assignment}/{name}"))
-    there = course / "autograded"
-    return [path for path in handed_in if not (there / path.parts[-3] / assignment).exists()]
+    waiting = []
+    for path in sorted((course / "submitted").glob(f"*/{assignment}/{name}")):
+        student = path.parts[-3]
+        if not (course / "autograded" / student / assignment).exists():
+            waiting.append(path)
+    return waiting

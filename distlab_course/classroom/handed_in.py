@@ -24,44 +24,49 @@ def checked_by(cell: NotebookNode) -> str:
 
 
 def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
-    """The code cells, as nbgrader's notes say; one for an answer, or for a check, knows its
-    exercise.
+    """The code cells, as nbgrader's notes say.
+
+    A cell with an answer, or with a check, knows its exercise.
     """
     found = []
     for number, cell in enumerate(_code(cells), 1):
         notes = notes_of(cell)
-        answers = notes.get("grade_id", "").removeprefix("answer-") if notes.get("solution") else ""
+        answers = ""
+        if notes.get("solution"):
+            answers = notes.get("grade_id", "").removeprefix("answer-")
         checks = checked_by(cell) if notes.get("grade") else ""
         found.append(cell_of(f"code cell {number}", answers, cell.source, checks))
     return found
 
 
 def code_without_notes(cells: Sequence[NotebookNode], asked: Sequence[str]) -> list[Cell]:
-    """The code cells of a notebook whose locked cells nobody has restored, as a student has handed
-    it in.
+    """The code cells of a notebook as a student has handed it in, with no locked cell restored.
 
     The last cell with the check of an exercise is its check. Its answer is the cell that nbgrader's
     notes name, if they are still there, or else the code cell above the check.
     """
     code = _code(cells)
-    checks = {
-        checked_by(cell): place for place, cell in enumerate(code) if checked_by(cell) in asked
-    }
-    answers = {}
+    checks: dict[str, int] = {}  # by exercise, the place of its check
+    for place, cell in enumerate(code):
+        if checked_by(cell) in asked:
+            checks[checked_by(cell)] = place
+    answers: dict[int, str] = {}
     for name, place in checks.items():
-        noted = [
-            one
-            for one, cell in enumerate(code)
-            if notes_of(cell).get("grade_id") == f"answer-{name}"
-        ]
-        answers[noted[0] if noted else max(0, place - 1)] = name
-    by_place = {place: name for name, place in checks.items()}
-    return [
-        cell_of(
-            f"code cell {place + 1}", answers.get(place, ""), cell.source, by_place.get(place, "")
-        )
-        for place, cell in enumerate(code)
-    ]
+        answers[_place_of_answer(name, code, place)] = name
+    checked = {place: name for name, place in checks.items()}
+    found = []
+    for place, cell in enumerate(code):
+        label = f"code cell {place + 1}"
+        found.append(cell_of(label, answers.get(place, ""), cell.source, checked.get(place, "")))
+    return found
+
+
+def _place_of_answer(name: str, code: Sequence[NotebookNode], check: int) -> int:
+    """Where the answer to an exercise is whose check is at a place."""
+    for place, cell in enumerate(code):
+        if notes_of(cell).get("grade_id") == f"answer-{name}":
+            return place
+    return max(0, check - 1)
 
 
 def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:

@@ -1,7 +1,6 @@
-"""Decides about submitted answers, in a process of its own that `marking` starts and, if need be,
-ends.
+"""Decides about submitted answers, in a process of its own; `marking` starts it, and may end it.
 
-Standard input has a key, and then an `Order` a line; standard output gets a line for each exercise.
+Standard input has a key, and then an order a line; standard output gets a line for each exercise.
 No code of a student's runs here, and no bytes of theirs are unpickled here: a `runner` calls an
 answer, and what it did arrives as JSON, which is compared with what the reference did before any
 answer was called. A verdict is signed with the key, which no other process gets: whoever writes
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import distlab
-from distlab.checking import Question, all_exercises
+from distlab.checking import Exercise, Question, all_exercises
 from distlab.checking.judging import AnswerFailed, Elsewhere, Pair
 from distlab.checking.observed import Observed, from_bytes
 from distlab_course.classroom.runner import RACE, give_up_rights, hide
@@ -35,13 +34,17 @@ from distlab_course.classroom.submission import (
     needed_for,
 )
 from distlab_course.classroom.suspicions import suspicion
+from distlab_course.piped import pipes_of
 
 RUNNER = str(Path(__file__).with_name("runner.py"))
 SECONDS = 200.0  # for one reply of a runner, which gives up earlier unless it is harmed
 END_SECONDS = 30.0  # for one that has replied to everything
 MOST_BYTES = 1 << 30  # of one reply
 NO_REPLY = "the process that runs it ended, or gave no reply for {:.0f} s."
-LOOK = "It uses {}, by which a program can read the answer or change the check, so a person has to mark it."
+LOOK = (
+    "It uses {}, by which a program can read the answer or change the check, "
+    "so a person has to mark it."
+)
 PATCHED = "It changes {}, so a person has to mark it."
 BELOW = "It uses {}, which only a cell below its check defines, so a person has to look at it."
 
@@ -68,14 +71,25 @@ class RunnerLost(Exception):
 class Runner:
     """A process that calls a student's answers, or references; see runner.py."""
 
-    def __init__(self, folder: str):
-        # by its path, so that no file of a student's folder is imported
-        command = [sys.executable, RUNNER]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-        self._process = subprocess.Popen(
-            command, cwd=folder, start_new_session=True, preexec_fn=give_up_rights, **pipes
+    def __init__(self, process: subprocess.Popen[bytes]):
+        self._process = process
+        self._stdin, self._stdout = pipes_of(process)
+        self._pending = bytearray()  # of the reply that is arriving
+
+    @classmethod
+    def start(cls, folder: str) -> "Runner":
+        """Start a runner in a folder."""
+        process = subprocess.Popen(
+            # by its path, so that no file of a student's folder is imported
+            [sys.executable, RUNNER],
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=give_up_rights,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
         )
-        self._pending = bytearray()
+        return cls(process)
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """The reply to a question.
@@ -85,7 +99,7 @@ class Runner:
             AnswerFailed: the call did not end well.
         """
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._stdin.write(json.dumps(question).encode() + b"\n")
             reply = json.loads(self._line())
             if "failed" in reply:
                 kind, message, stuck = reply["failed"]
@@ -95,16 +109,16 @@ class Runner:
         return reply
 
     def _line(self) -> bytes:
+        """The next line that the process writes."""
         until = time.monotonic() + SECONDS
         while True:
             line, end, rest = self._pending.partition(b"\n")
             if end:
                 self._pending = rest
                 return bytes(line)
-            ready, _, _ = select.select(
-                [self._process.stdout], [], [], max(0.0, until - time.monotonic())
-            )
-            arrived = self._process.stdout.read(1 << 20) if ready else b""
+            remaining = max(0.0, until - time.monotonic())
+            ready, _, _ = select.select([self._stdout], [], [], remaining)
+            arrived = self._stdout.read(1 << 20) if ready else b""
             if not arrived or len(self._pending) > MOST_BYTES:
                 raise RunnerLost("no reply")
             self._pending += arrived
@@ -112,12 +126,12 @@ class Runner:
     def end(self) -> None:
         """End it; its ranks end when it is gone."""
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.stdout.close()
+        self._stdout.close()
         self._process.wait()
 
 
@@ -125,13 +139,13 @@ class Student:
     """One notebook's answers, which one runner after the other calls."""
 
     def __init__(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]):
-        parts = (order[part] for part in ("submitted", "lab", "allowed"))
-        self._submitted, self._lab, self._allowed = (
-            [Cell(*cell) for cell in part] for part in parts
-        )
-        self._folder, self._references = order["folder"], references
+        self._submitted = [Cell(*cell) for cell in order["submitted"]]
+        self._lab = [Cell(*cell) for cell in order["lab"]]
+        self._allowed = [Cell(*cell) for cell in order["allowed"]]
+        self._folder: str = order["folder"]
+        self._references = references
         self._runner: Runner | None = None
-        self._changed = ""
+        self._changed = ""  # what the answer changed of torch or Python
 
     def decide(self, name: str) -> Decision:
         """What to say about the answer to one exercise."""
@@ -165,23 +179,23 @@ class Student:
     def _try(self, name: str, cells: list[Cell]) -> Any:
         """Have the answer called, and compare; returns what `distlab.check` does."""
         if self._runner is None:
-            self._runner = Runner(self._folder)
-        reply = self._runner.ask({"name": name, "cells": cells})
+            self._runner = Runner.start(self._folder)
+        runner = self._runner
+        reply = runner.ask({"name": name, "cells": cells})
         exercise = all_exercises()[name]
         if isinstance(exercise, Question):
             return distlab.check(name, _value(reply))
-        return distlab.check(name, Elsewhere(lambda n: self._world(name, n)))
+        return distlab.check(name, Elsewhere(lambda n: self._world(runner, exercise, n)))
 
     @contextlib.contextmanager
-    def _world(self, name: str, n: int) -> Iterator[Callable[[Any], Pair]]:
-        exercise = all_exercises()[name]
+    def _world(self, runner: Runner, exercise: Exercise, n: int) -> Iterator[Callable[[Any], Pair]]:
+        """A function that has a case called on n ranks, and returns what was expected and found."""
+        references = self._references[exercise.name]
 
         def call(case: Any) -> Pair:
-            number = next(
-                (number for number, one in enumerate(exercise.cases) if one is case), RACE
-            )
-            expected = [from_bytes(one) for one in self._references[name][f"{n} {number}"]]
-            reply = self._runner.ask({"n": n, "case": number})
+            number = _number_of(case, exercise)
+            expected = [from_bytes(text.encode()) for text in references[f"{n} {number}"]]
+            reply = runner.ask({"n": n, "case": number})
             return expected, self._observed(reply, n)
 
         yield call
@@ -194,7 +208,8 @@ class Student:
             raise RunnerLost(str(error)) from None
         if len(found) != n:
             raise RunnerLost("a reply of other ranks")
-        self._changed = self._changed or next((one.changed for one in found if one.changed), "")
+        for observed in found:
+            self._changed = self._changed or observed.changed
         return found
 
     def end(self) -> None:
@@ -202,6 +217,14 @@ class Student:
         if self._runner is not None:
             self._runner.end()
             self._runner = None
+
+
+def _number_of(case: Any, exercise: Exercise) -> int | str:
+    """By which number a runner knows a case."""
+    for number, other in enumerate(exercise.cases):
+        if other is case:
+            return number
+    return RACE
 
 
 def _value(reply: dict[str, Any]) -> Any:
@@ -216,7 +239,7 @@ def main() -> None:
     """Judge what standard input holds, notebook by notebook."""
     hide()
     os.environ["DISTLAB_PROGRESS"] = os.devnull
-    # which processes that are started from here do not get
+    # processes that are started from here do not inherit the copy
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     key = bytes.fromhex(sys.stdin.readline())

@@ -8,7 +8,7 @@ the exercise takes minutes; optional ones are worth none.
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
@@ -27,32 +27,26 @@ from distlab_course.classroom.submission import (
 CHECK = re.compile(r'distlab\.check\("(\w+)", (\w+|\.\.\.)\)')
 EXERCISE = re.compile(r"^\*\*Exercise [\d.]+: .*\((core|optional), (\d+) minutes?\)", re.MULTILINE)
 FIGURE = re.compile(r"\.\./(figs/[\w.]+)")
-NOT_FOR_STUDENTS = (
-    "](solutions/",
-    "folder `solutions`",
-    "outputs are folded",
-    "is folded",
-    "are folded",
-)
+# a line with one of them is left out of an assignment
+NOT_FOR_STUDENTS = ("](solutions/", "folder `solutions`", "is folded", "are folded")
 
 
 def assignment(lab: Path, with_answers: bool) -> NotebookNode:
-    """A lab as an assignment: for students, or with each answer in a region that nbgrader takes
-    out.
-    """
-    notebook, cells, points = nbformat.read(lab, as_version=4), [], 0
+    """A lab as an assignment, for students, or with answers in regions that nbgrader takes out."""
+    notebook = nbformat.read(lab, as_version=4)
     right = answers(lab) if with_answers else {}
+    cells: list[NotebookNode] = []
+    points = 0  # of the exercise whose text came last
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _for_students(cell.source)
             for kind, minutes in EXERCISE.findall(cell.source):
                 points = int(minutes) if kind == "core" else 0
-        else:
-            cell.outputs, cell.execution_count = [], None
-            cell.metadata = NotebookNode(
-                {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
-            )
-        if cell.cell_type == "code" and (match := CHECK.fullmatch(cell.source)):
+            cells.append(cell)
+            continue
+        _clear(cell)
+        match = CHECK.fullmatch(cell.source)
+        if cell.cell_type == "code" and match:
             name, argument = match.groups()
             if argument == "...":
                 cells.append(nbformat.v4.new_code_cell(f"{name} = ...", id=f"answer-{name}"))
@@ -61,45 +55,66 @@ def assignment(lab: Path, with_answers: bool) -> NotebookNode:
             answer.metadata["nbgrader"] = _metadata(f"answer-{name}", solution=True)
             if with_answers:
                 answer.source += f"\n### BEGIN SOLUTION\n{right[name]}\n### END SOLUTION"
-            cell.metadata["nbgrader"] = {
-                **_metadata(f"check-{name}", grade=True, locked=True),
-                "points": points,
-            }
+            check = _metadata(f"check-{name}", grade=True, locked=True)
+            cell.metadata["nbgrader"] = {**check, "points": points}
         cells.append(cell)
     notebook.cells = cells
     return notebook
 
 
+def _clear(cell: NotebookNode) -> None:
+    """Take away what a run has left in a cell, and notes other than its tags."""
+    cell.outputs = []
+    cell.execution_count = None
+    kept = {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
+    cell.metadata = NotebookNode(kept)
+
+
 def answers(lab: Path) -> dict[str, str]:
-    """Our answers to a lab's exercises, by name: code that defines that name, with what it needs
-    and the lab lacks.
+    """Our answers to a lab's exercises, by name.
+
+    Each is code that defines the name, with what it needs and the lab lacks.
     """
     found: dict[str, str] = {}
-    theirs = [cell_of("", "", source) for source in _sources(lab)]
+    in_lab = [cell_of("", "", source) for source in _sources(lab)]
     sources = _sources(lab.parent / "solutions" / lab.name)
-    files = dict(match.groups() for match in map(WRITTEN.fullmatch, sources) if match)
+    programs = _programs(sources)
     cells = [cell_of("", "", source) for source in sources]
     for place, cell in enumerate(cells):
         for name, value, before in _checks(cell):
-            if name in found:  # what follows are wrong ones
+            if name in found:  # the checks that follow are of wrong answers
                 continue
             lines = cell.source.splitlines()[:before]
-            if program := files.get(value.strip('"')):
-                lines += [
-                    "import pathlib",
-                    f"written = pathlib.Path({value}).write_text({program!r})",
-                ]
-            own = cell._replace(
-                answers=name,
-                source="\n".join([*lines, f"{name} = {value}" if value != name else ""]),
-            )
-            offered = [*cells[:place], own]
-            parts = [
-                only(one.source, nodes if one is own else without(theirs, nodes)).strip()
-                for one, nodes in zip(offered, reachable(name, offered), strict=True)
-            ]
-            found[name] = "\n\n\n".join(part for part in parts if part)
+            program = programs.get(value.strip('"'))
+            if program:
+                lines.append("import pathlib")
+                lines.append(f"written = pathlib.Path({value}).write_text({program!r})")
+            lines.append(f"{name} = {value}" if value != name else "")
+            own = cell._replace(answers=name, source="\n".join(lines))
+            found[name] = _with_what_it_needs(name, own, cells[:place], in_lab)
     return found
+
+
+def _programs(sources: Sequence[str]) -> dict[str, str]:
+    """The files that %%writefile cells write, by name."""
+    programs = {}
+    for source in sources:
+        match = WRITTEN.fullmatch(source)
+        if match:
+            name, text = match.groups()
+            programs[name] = text
+    return programs
+
+
+def _with_what_it_needs(name: str, own: Cell, above: Sequence[Cell], in_lab: Sequence[Cell]) -> str:
+    """The source of an answer's cell, below what it needs of the cells above it."""
+    offered = [*above, own]
+    parts = []
+    for cell, nodes in zip(offered, reachable(name, offered), strict=True):
+        if cell is not own:
+            nodes = without(in_lab, nodes)
+        parts.append(only(cell.source, nodes).strip())
+    return "\n\n\n".join(part for part in parts if part)
 
 
 @functools.cache
@@ -117,11 +132,9 @@ def _checks(cell: Cell) -> Iterator[tuple[str, str, int]]:
     for statement in statements(cell):
         for call in ast.walk(statement):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "distlab.check":
-                yield (
-                    call.args[0].value,
-                    ast.get_source_segment(cell.source, call.args[1]),
-                    statement.lineno - 1,
-                )
+                name, checked, *_ = call.args
+                source = ast.get_source_segment(cell.source, checked) or ""
+                yield ast.literal_eval(name), source, statement.lineno - 1
 
 
 def _sources(notebook: Path) -> list[str]:
@@ -146,12 +159,13 @@ def _for_students(text: str) -> str:
     It promises no answers, speaks of no outputs, which an assignment has not, and a value has a
     cell of its own.
     """
-    lines = [
-        line for line in text.splitlines() if not any(words in line for words in NOT_FOR_STUDENTS)
-    ]
-    text = "\n".join(lines).replace(
-        "put the value in place of `...` in its check", "put it in place of `...`"
-    )
-    lines = text.splitlines()
-    text = FIGURE.sub(r"\1", "\n".join(lines))
+    lines = []
+    for line in text.splitlines():
+        if not any(words in line for words in NOT_FOR_STUDENTS):
+            lines.append(line)
+    # where the last line is left out, the line above it is often empty
+    text = "\n".join(lines).removesuffix("\n")
+    place = "put the value in place of `...` in its check"
+    text = text.replace(place, "put it in place of `...`")
+    text = FIGURE.sub(r"\1", text)
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)[^)]+\)", r"\1", text)

@@ -1,9 +1,11 @@
-"""Judges that work side by side, for whoever marks: nbgrader's process, or Gradescope's.
+"""Judges that work side by side, for nbgrader's process or Gradescope's.
 
-No code of a student's runs here. References are called first, where no student's code has run, and
-then each job has a judge (`judge.py`), which marks one notebook after the other; one that says
-nothing for too long is ended, and another one goes on.
+No code of a student's runs here. References are called first, where no student's code has run.
+Then each job has a judge (`judge.py`), which marks one notebook after the other; one that says
+nothing for too long is ended, and another one continues.
 """
+
+from __future__ import annotations
 
 import atexit
 import contextlib
@@ -30,6 +32,7 @@ from distlab_course.classroom.judge import Decision, Runner, RunnerLost
 from distlab_course.classroom.runner import every_call, hide
 from distlab_course.classroom.signing import is_signed
 from distlab_course.classroom.submission import WRITTEN, Cell
+from distlab_course.piped import pipes_of
 
 JUDGE = str(Path(__file__).with_name("judge.py"))
 SECONDS = 300.0  # for one exercise; a judge gives up earlier, unless it is harmed
@@ -69,7 +72,7 @@ class Marking:
         lab: Sequence[Cell],
         allowed: Sequence[Cell],
         files: Path,
-    ) -> "Future[dict[str, Decision]]":
+    ) -> Future[dict[str, Decision]]:
         """Mark a notebook as soon as a judge is idle.
 
         Args:
@@ -98,7 +101,7 @@ class Marking:
         for judge in self._judges:
             judge.kill()
 
-    def _work(self, judge: "_Judge") -> None:
+    def _work(self, judge: _Judge) -> None:
         """Mark what there is to mark. Runs in a thread of its own."""
         while order := self._orders.get():
             try:
@@ -106,7 +109,7 @@ class Marking:
             except Exception as error:  # for whoever waits for the result
                 order.future.set_exception(error)
 
-    def _mark(self, judge: "_Judge", order: dict[str, Any], files: Path) -> dict[str, Decision]:
+    def _mark(self, judge: _Judge, order: dict[str, Any], files: Path) -> dict[str, Decision]:
         with (
             self._after_references(order["asked"]),
             tempfile.TemporaryDirectory(prefix="distlab-marked-") as room,
@@ -123,9 +126,7 @@ class Marking:
 
     @contextlib.contextmanager
     def _after_references(self, asked: Sequence[str]) -> Iterator[None]:
-        """While a notebook is marked: after the references of its exercises were called, and with
-        none being called.
-        """
+        """While a notebook is marked: its references have been called, and none is being called."""
         with self._quiet:
             missing = [
                 name for name in asked if name not in self._references and name not in self._failed
@@ -142,21 +143,16 @@ class Marking:
                 self._quiet.notify_all()
 
     def _call_references(self, names: Sequence[str]) -> None:
-        wanted = {name: all_exercises().get(name) for name in names}
-        exercises = {name: one for name, one in wanted.items() if isinstance(one, Exercise)}
+        """Call references on ranks, and keep what they did, or why they could not be called."""
         runner = None
         with tempfile.TemporaryDirectory(prefix="distlab-references-") as folder:
-            for name, exercise in exercises.items():
-                if name in self._references:  # another notebook has asked for it meanwhile
+            for name in names:
+                exercise = all_exercises().get(name)
+                if not isinstance(exercise, Exercise) or name in self._references:
                     continue
                 try:
-                    runner = runner or Runner(folder)
-                    runner.ask({"name": name, "cells": None})
-                    calls = {
-                        f"{n} {case}": runner.ask({"n": n, "case": case})["observed"]
-                        for n, case in every_call(exercise)
-                    }
-                    self._references[name] = calls
+                    runner = runner or Runner.start(folder)
+                    self._references[name] = _observed_of(name, exercise, runner)
                 except (AnswerFailed, RunnerLost, KeyError) as error:
                     self._failed[name] = str(error)
                     if runner is not None:  # the next reference gets another one
@@ -166,67 +162,107 @@ class Marking:
                 runner.end()
 
 
+def _observed_of(name: str, exercise: Exercise, runner: Runner) -> dict[str, list[str]]:
+    """What the reference of an exercise does in every call of a check, by "ranks case"."""
+    runner.ask({"name": name, "cells": None})
+    calls = {}
+    for n, case in every_call(exercise):
+        calls[f"{n} {case}"] = runner.ask({"n": n, "case": case})["observed"]
+    return calls
+
+
 @dataclass(frozen=True)
 class _Order:
     """A notebook to mark, what was handed in with it, and who waits for the result."""
 
     content: dict[str, Any]
     files: Path
-    future: "Future[dict[str, Decision]]"
+    future: Future[dict[str, Decision]]
 
 
 class _Judge:
-    """A process of `judge.py`, started when it is needed."""
+    """Decides with one process of `judge.py` after the other, each started when it is needed."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen | None = None
-        self._key = b""
-        self._sent: set[str] = set()  # names of the references that it has
+        self._process: _JudgeProcess | None = None
         self._numbers = itertools.count()
 
     def decide(
         self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]
     ) -> dict[str, Decision]:
-        """What it says about each exercise of a notebook; it gets each reference once."""
+        """What it says about each exercise of a notebook; a process gets each reference once."""
         found: dict[str, Decision] = {}
         while left := [name for name in order["asked"] if name not in found]:
             number = next(self._numbers)
             try:
-                new = {
-                    name: references[name]
-                    for name in left
-                    if name in references and name not in self._sent
-                }
-                self._send({**order, "asked": left, "number": number, "references": new})
+                if self._process is None:
+                    self._process = _JudgeProcess.start()
+                process = self._process
+                process.send({**order, "asked": left, "number": number}, references)
                 for name in left:
-                    found[name] = self._verdict(number, name)
+                    found[name] = process.read_verdict(number, name)
             except (OSError, EOFError):
                 self.end()
-                name = next(name for name in left if name not in found)
-                found[name] = Decision(False, NO_VERDICT.format(name, SECONDS))
+                lost = next(name for name in left if name not in found)
+                found[lost] = Decision(False, NO_VERDICT.format(lost, SECONDS))
         return found
 
-    def _send(self, order: dict[str, Any]) -> None:
-        if self._process is None:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            # by its path, so that no file of a student's folder is imported
-            self._process = subprocess.Popen(
-                [sys.executable, JUDGE], start_new_session=True, **pipes
-            )
-            self._key = secrets.token_bytes(32)
-            self._process.stdin.write(f"{self._key.hex()}\n")
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        self._sent.update(order["references"])
+    def kill(self) -> None:
+        """End its process at once."""
+        if self._process is not None:
+            self._process.kill()
 
-    def _verdict(self, number: int, name: str) -> Decision:
-        """The next line that the judge has signed, for this exercise; EOFError if none comes in
-        time.
+    def end(self) -> None:
+        """End its process; a runner and its ranks end when that is gone."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class _JudgeProcess:
+    """A running process of `judge.py`."""
+
+    def __init__(self, process: subprocess.Popen[str], key: bytes):
+        self._process = process
+        self._stdin, self._stdout = pipes_of(process)
+        self._key = key
+        self._sent: set[str] = set()  # names of the references that it has
+
+    @classmethod
+    def start(cls) -> _JudgeProcess:
+        """Start a process, and give it the key with which it signs."""
+        process = subprocess.Popen(
+            # by its path, so that no file of a student's folder is imported
+            [sys.executable, JUDGE],
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started = cls(process, key=secrets.token_bytes(32))
+        started._stdin.write(f"{started._key.hex()}\n")
+        return started
+
+    def send(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]) -> None:
+        """Send an order, with the references that it needs and that the process does not have."""
+        new = {}
+        for name in order["asked"]:
+            if name in references and name not in self._sent:
+                new[name] = references[name]
+        self._stdin.write(json.dumps({**order, "references": new}) + "\n")
+        self._stdin.flush()
+        self._sent.update(new)
+
+    def read_verdict(self, number: int, name: str) -> Decision:
+        """The next line that the process has signed, for this exercise of this order.
+
+        Raises:
+            EOFError: none comes in time.
         """
         limit = threading.Timer(SECONDS, self.kill)
         limit.start()
         try:
-            while line := self._process.stdout.readline():
+            while line := self._stdout.readline():
                 with contextlib.suppress(ValueError, TypeError):
                     text, signed = json.loads(line)
                     if is_signed(self._key, text, signed):
@@ -239,23 +275,18 @@ class _Judge:
 
     def kill(self) -> None:
         """End it at once."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """End it; a runner and its ranks end when it is gone."""
-        if self._process is None:
-            return
+        """Let it end, and end it if it does not."""
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(SECONDS / 10)
         self.kill()
-        self._process.stdout.close()
+        self._stdout.close()
         self._process.wait()
-        self._process = None
-        self._sent.clear()
 
 
 def copy_files(files: Path, folder: Path) -> None:
@@ -269,8 +300,9 @@ def copy_files(files: Path, folder: Path) -> None:
 
 
 def write_files(sources: Sequence[str], folder: Path) -> None:
-    """Write what the %%writefile cells of a notebook write; not what cannot be written in the
-    notebook either.
+    """Write what the %%writefile cells of a notebook write.
+
+    A file that cannot be written is left out, as it could not be written in the notebook either.
     """
     for source in sources:
         match = WRITTEN.fullmatch(source)

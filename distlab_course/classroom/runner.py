@@ -1,10 +1,9 @@
-"""Calls one student's answers on ranks, exercise by exercise, and says what they did; it decides
-nothing.
+"""Calls one student's answers on ranks, exercise by exercise, and says what they did.
 
-A process of its own, which `judge` starts: for each student a new one, and for each answer new
-ranks. Standard input has a JSON object a line, an answer or a call of it, and standard output the
-reply to each. Whatever an answer does to this process, its replies are only what that answer is
-said to have done; the judge compares.
+It decides nothing. It is a process of its own, which `judge` starts: for each student a new one,
+and for each answer new ranks. Standard input has a JSON object a line, an answer or a call of it,
+and standard output the reply to each. Whatever an answer does to this process, its replies are only
+what that answer is said to have done; the judge compares.
 
 With no cells it calls the references instead, where no student's code has run.
 """
@@ -27,17 +26,19 @@ from distlab_course.classroom.submission import Answer, Cell, prepare, value_on_
 SECONDS = 10.0  # for finding a value, as for one call of a function
 IMPORTING = 100.0  # seconds for what an answer imports
 RACE = "race"  # in place of a case's number
-REFERENCES = "references"
-PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
+# <linux/prctl.h>, <linux/capability.h>
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
 CAP_SYS_PTRACE = 19
-
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a fork
 
 
 def give_up_rights() -> None:
-    """Before a runner's program begins: it cannot look into other processes, and gets no rights
-    that this one lacks.
+    """Let this process look into no other, and get no rights that it lacks.
+
+    Runs in a runner, before its program begins.
     """
     if _LIBC is not None:
         _LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
@@ -45,7 +46,7 @@ def give_up_rights() -> None:
 
 
 def hide() -> None:
-    """No other process of this user may read this one's memory, or open its files, through /proc."""
+    """Let no other process of this user read this one's memory or files through /proc."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -70,11 +71,9 @@ class Runner:
             return {"ready": True}
         self._cluster.run(prepare, cells, timeout=IMPORTING)
         if is_value:
-            return {
-                "value": self._cluster.run(value_on_rank, cells, name, ranks=[0], timeout=SECONDS)[
-                    0
-                ]
-            }
+            run = functools.partial(self._cluster.run, ranks=[0], timeout=SECONDS)
+            [value] = run(value_on_rank, cells, name)
+            return {"value": value}
         self._answer = Answer(cells, name)
         # the reference does not come along
         self._exercise = replace(self._exercise, function=_unknown)
@@ -85,13 +84,12 @@ class Runner:
         if n != self._world:
             self._enter(n)
         exercise: Exercise = self._exercise
-        given = exercise.race.case if case == RACE else exercise.cases[case]
+        given = _case_of(exercise, case)
         call = functools.partial(self._cluster.call, ranks=range(n), timeout=exercise.seconds)
         try:
             replies = call(trial.call, exercise, given, self._answer is None, self._answer)
         except RanksFailed as error:
-            failed = judging.failed(error)
-            return {"failed": [failed.kind, failed.message, failed.stuck]}
+            return _failed(error)
         return {"observed": [reply[0].decode() for reply in replies]}
 
     def _enter(self, n: int) -> None:
@@ -99,6 +97,19 @@ class Runner:
             self._cluster.heal()
         self._cluster.call(trial.enter, n)
         self._world = n
+
+
+def _case_of(exercise: Exercise, number: Any) -> Any:
+    """The case of a number, or that of the exercise's race."""
+    if number == RACE and exercise.race is not None:
+        return exercise.race.case
+    return exercise.cases[number]
+
+
+def _failed(error: RanksFailed) -> dict[str, Any]:
+    """The reply to a call that ranks did not end well."""
+    failed = judging.failed(error)
+    return {"failed": [failed.kind, failed.message, failed.stuck]}
 
 
 def _unknown(*arguments: Any) -> None:
@@ -117,7 +128,7 @@ def every_call(exercise: Exercise) -> Iterator[tuple[int, Any]]:
 def main() -> None:
     """Reply to what standard input holds, line by line."""
     os.environ["DISTLAB_PROGRESS"] = os.devnull
-    # which processes that are started from here do not get
+    # processes that are started from here do not inherit the copy
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     read_plain_only()
@@ -127,14 +138,13 @@ def main() -> None:
         try:
             if "name" in asked:
                 cells = asked["cells"]
-                reply = runner.begin(
-                    asked["name"], None if cells is None else [Cell(*cell) for cell in cells]
-                )
+                if cells is not None:
+                    cells = [Cell(*cell) for cell in cells]
+                reply = runner.begin(asked["name"], cells)
             else:
                 reply = runner.call(asked["n"], asked["case"])
         except RanksFailed as error:
-            failed = judging.failed(error)
-            reply = {"failed": [failed.kind, failed.message, failed.stuck]}
+            reply = _failed(error)
         except DistlabError as error:
             reply = {"failed": [type(error).__name__, str(error), False]}
         print(json.dumps(reply), file=replies, flush=True)

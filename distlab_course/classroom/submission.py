@@ -16,6 +16,7 @@ import re
 import symtable
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -59,12 +60,11 @@ class Cell(NamedTuple):
 
 
 class Answer:
-    """What a student wrote under a name: only a text here, and on a rank, where it arrives, the
-    function itself.
-    """
+    """What a student wrote under a name: a text here, and on a rank the function itself."""
 
     def __init__(self, cells: Sequence[Cell], name: str):
-        self._cells, self._name = cells, name
+        self._cells = cells
+        self._name = name
 
     def __reduce__(self) -> tuple[Any, ...]:
         return define, (self._cells, self._name)
@@ -80,23 +80,26 @@ def define(cells: Sequence[Cell], name: str) -> Any:
     As in a notebook, a statement that raises ends its cell, and the next cell runs; names of %%px
     cells are those that the notebook itself has not.
     """
-    given: dict[str, Any] = {"__name__": "__main__", "torch": torch, "dist": dist}
-    given |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
-    of_ranks, of_notebook, first_error = dict(given), dict(given), None
+    given = {
+        "__name__": "__main__",
+        "torch": torch,
+        "dist": dist,
+        "rank": dist.get_rank(),
+        "world_size": dist.get_world_size(),
+    }
+    of_ranks: dict[str, Any] = dict(given)
+    of_notebook: dict[str, Any] = dict(given)
+    first_error: Exception | None = None
     flags = 0
     for cell in cells:
-        linecache.cache[cell.label] = (
-            len(cell.source),
-            None,
-            cell.source.splitlines(keepends=True),
-            cell.label,
-        )
+        # where tracebacks, and inspect.getsource, find the lines of the cell
+        lines = cell.source.splitlines(keepends=True)
+        linecache.cache[cell.label] = (len(cell.source), None, lines, cell.label)
         flags |= _future_flags(cell)
         try:
             for statement in ast.parse(cell.source).body:
-                code = compile(
-                    ast.Module([statement], []), cell.label, "exec", flags, dont_inherit=True
-                )
+                module = ast.Module([statement], [])
+                code = compile(module, cell.label, "exec", flags, dont_inherit=True)
                 exec(code, of_ranks if cell.on_ranks else of_notebook)
         except Exception as error:
             first_error = first_error or error
@@ -108,9 +111,7 @@ def define(cells: Sequence[Cell], name: str) -> Any:
 
 
 def _future_flags(cell: Cell) -> int:
-    """What `from __future__ import` in a cell says to the compiler; it holds for the cells after
-    it, too.
-    """
+    """The compiler flags of `from __future__ import` in a cell; they hold in later cells, too."""
     flags = 0
     for node in statements(cell):
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -120,36 +121,43 @@ def _future_flags(cell: Cell) -> int:
 
 
 def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) -> str:
-    """A value that a student found, as JSON, so that nothing of theirs comes along. Runs on: a
-    rank.
+    """A value that a student found, as JSON, so that nothing of theirs comes along.
+
+    Runs on: a rank.
     """
     return json.dumps(define(cells, name), default=lambda value: value.tolist())
 
 
 def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
-    """Remember what torch and Python are like, before anything of a student's runs, and import what
-    the cells import.
+    """Remember what torch and Python are like, and import what the cells import.
 
-    That may take longer than a call of an answer may. Runs on: every rank.
+    It is called before anything of a student's runs; imports may take longer than a call of an
+    answer may. Runs on: every rank.
     """
     patches.remember()
-    for node in (node for cell in cells for node in statements(cell) if isinstance(node, IMPORTS)):
-        if getattr(node, "module", "") != "__future__":
-            exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "__main__"})
+    for cell in cells:
+        for node in statements(cell):
+            if isinstance(node, IMPORTS) and getattr(node, "module", "") != "__future__":
+                code = compile(ast.Module([node], []), "<imports>", "exec")
+                exec(code, {"__name__": "__main__"})
 
 
 # --- cells of a notebook ---
 
 
 def cell_of(label: str, answers: str, source: str, checks: str = "") -> Cell:
-    """A cell of a notebook as Python: the line of a magic is empty, and so is a cell in another
-    language.
+    """A cell of a notebook as Python.
+
+    The line of a cell magic becomes empty, and so does a cell in another language.
     """
     lines = source.splitlines()
-    first = lines[0].split()[0] if lines and lines[0].strip() else ""
-    if first.startswith("%%"):
-        lines = ["", *lines[1:]] if first in RUNS_HERE else []
-    return Cell(label, answers, _python("\n".join(lines)), first == "%%px", checks)
+    first_word = ""
+    if lines and lines[0].strip():
+        first_word = lines[0].split()[0]
+    if first_word.startswith("%%"):
+        lines = ["", *lines[1:]] if first_word in RUNS_HERE else []
+    python = _python("\n".join(lines))
+    return Cell(label, answers, python, on_ranks=first_word == "%%px", checks=checks)
 
 
 def _python(source: str) -> str:
@@ -165,23 +173,23 @@ def _python(source: str) -> str:
 
 
 def seen_by_check(name: str, cells: Sequence[Cell]) -> Sequence[Cell]:
-    """The cells that a notebook has run when it checks an exercise; all, if it has neither its
-    answer nor its check.
+    """The cells that a notebook has run when it checks an exercise.
+
+    They are all cells where it has neither the answer nor the check of the exercise.
     """
     places = [place for place, cell in enumerate(cells) if name in (cell.answers, cell.checks)]
     return cells[: places[-1] + 1] if places else cells
 
 
 def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> list[Cell]:
-    """The parts of the submitted cells that the answer to an exercise needs, each line where it
-    was.
+    """The parts of submitted cells that the answer to an exercise needs, each line where it was.
 
     Raises:
         Refused: it is no Python, or it defines no such name.
     """
     above = seen_by_check(name, submitted)
     chosen = reachable(name, above, lab)
-    if not any(name in binds(node) for nodes in chosen for node in nodes):
+    if not any(name in binds(node) for node in chain.from_iterable(chosen)):
         raise Refused(f"No cell defines {name}.")
     return [
         cell._replace(source=only(cell.source, nodes))
@@ -194,10 +202,13 @@ def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Ce
 
     Whoever ran the cells in another order than the notebook's has an answer that worked.
     """
-    known = {bound for cell in needed for node in statements(cell) for bound in binds(node)}
-    wanted = {
-        used for cell in needed for node in statements(cell) for used in names_in(node)
-    } - known
+    known: set[str] = set()
+    used: set[str] = set()
+    for cell in needed:
+        for node in statements(cell):
+            known |= binds(node)
+            used |= names_in(node)
+    wanted = used - known
     above = seen_by_check(name, submitted)
     for cell in submitted[len(above) :]:
         for node in statements(cell):
@@ -209,57 +220,71 @@ def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Ce
 def reachable(
     name: str, cells: Sequence[Cell], lab: Sequence[Cell] | None = None
 ) -> list[list[ast.stmt]]:
-    """For each cell, the statements on which the answer to an exercise may depend, by the names in
-    them.
+    """For each cell, the statements on which the answer to an exercise may depend, by their names.
 
     Of the cell that answers it, all but bare calls. Of others, imports, definitions, and names of
     plain values; with `lab`, also whatever else a student wrote there that only gives a name its
     value.
     """
-    theirs = _in_lab(tuple(lab))[0] if lab is not None else None
-    offered = [_own(cell) if cell.answers == name else _of_other(cell, theirs) for cell in cells]
-    chosen: list[ast.stmt] = [
-        node
-        for cell, nodes in zip(cells, offered, strict=True)
-        for node in nodes
-        if cell.answers == name
-    ]
+    in_lab = None if lab is None else _in_lab(tuple(lab)).statements
+    offered = []
+    chosen: set[ast.stmt] = set()
+    for cell in cells:
+        if cell.answers == name:
+            nodes = _own(cell)
+            chosen.update(nodes)
+        else:
+            nodes = _of_other(cell, in_lab)
+        offered.append(nodes)
     names = {name}.union(*map(names_in, chosen))
-    while more := [
-        node for nodes in offered for node in nodes if node not in chosen and touches(node) & names
-    ]:
-        chosen = chosen + more
-        names = names.union(*map(names_in, more))
+    while True:
+        left = [node for node in chain.from_iterable(offered) if node not in chosen]
+        more = [node for node in left if touches(node) & names]
+        if not more:
+            break
+        chosen.update(more)
+        names.update(*map(names_in, more))
     return [[node for node in nodes if node in chosen] for nodes in offered]
 
 
 def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The statements that a lab has not: neither the same one, nor an import of the same."""
-    known, imported = _in_lab(tuple(lab))
-    return [
-        node
-        for node in nodes
-        if ast.unparse(node) not in known
-        and not (isinstance(node, IMPORTS) and imported_by(node) <= imported)
-    ]
+    """The statements that a lab does not have: neither the same one, nor an import of the same."""
+    found = []
+    known = _in_lab(tuple(lab))
+    for node in nodes:
+        is_known_import = isinstance(node, IMPORTS) and imported_by(node) <= known.imported
+        if ast.unparse(node) not in known.statements and not is_known_import:
+            found.append(node)
+    return found
+
+
+class _InLab(NamedTuple):
+    """A lab's statements, as Python writes them, and the full names of what it imports."""
+
+    statements: set[str]
+    imported: set[str]
 
 
 @cache
-def _in_lab(cells: tuple[Cell, ...]) -> tuple[set[str], set[str]]:
-    """A lab's statements, as Python writes them, and what it imports; a lab is asked for each cell
-    of each answer.
-    """
-    there = [node for cell in cells for node in statements(cell)]
-    return {ast.unparse(node) for node in there}, {
-        name for node in there for name in imported_by(node)
-    }
+def _in_lab(cells: tuple[Cell, ...]) -> _InLab:
+    """What a lab has. It is cached, because it is asked for with each cell of each answer."""
+    found = _InLab(set(), set())
+    for cell in cells:
+        for node in statements(cell):
+            found.statements.add(ast.unparse(node))
+            found.imported.update(imported_by(node))
+    return found
 
 
 def is_stub(name: str, cells: Sequence[Cell]) -> bool:
     """Whether the last thing of that name only raises NotImplementedError, or is `...`."""
-    found = [(cell, node) for cell in cells for node in statements(cell) if name in binds(node)]
-    in_notebook = [node for cell, node in found if not cell.on_ranks]
-    last = in_notebook[-1] if in_notebook else found[-1][1]
+    in_notebook: list[ast.stmt] = []
+    on_ranks: list[ast.stmt] = []
+    for cell in cells:
+        found = on_ranks if cell.on_ranks else in_notebook
+        found += [node for node in statements(cell) if name in binds(node)]
+    # as in `define`, a name of the notebook's stands before one of a %%px cell
+    last = in_notebook[-1] if in_notebook else on_ranks[-1]
     if isinstance(last, DEFINITIONS):
         body = [node for node in last.body if not isinstance(node, ast.Expr)]
         return len(body) == 1 and isinstance(body[0], ast.Raise) and STUB in ast.unparse(body[0])
@@ -287,9 +312,7 @@ def _own(cell: Cell) -> list[ast.stmt]:
 
 
 def _of_other(cell: Cell, lab: set[str] | None) -> list[ast.stmt]:
-    """Of another cell: definitions, and what else only gives names their values, if the lab has not
-    written it.
-    """
+    """Of another cell: definitions, and what else a student wrote that only gives names values."""
     found = []
     for node in statements(cell):
         by_student = lab is not None and ast.unparse(node) not in lab
@@ -309,9 +332,7 @@ def _is_definition(node: ast.stmt) -> bool:
 
 
 def _is_for_its_own_sake(node: ast.stmt) -> bool:
-    """Whether a statement is there for what it does or shows, and not for the names that it gives a
-    value.
-    """
+    """Whether a statement is there for what it does or shows, and not for the names it defines."""
     if isinstance(node, (*DEFINITIONS, *IMPORTS)):
         return False
     if isinstance(node, ast.Expr) and not _changed_by_call(node):
@@ -342,11 +363,13 @@ def _root(node: ast.AST) -> str:
 
 
 def _changed_by_call(node: ast.AST) -> str:
-    """The name whose value a bare call of a method may change, as in `found.append(3)`; "" for
-    another statement.
+    """The name whose value a bare call of a method may change, as in `found.append(3)`.
+
+    It is "" for another statement.
     """
-    is_method = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    if not is_method or not isinstance(node.value.func, ast.Attribute):
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return ""
+    if not isinstance(node.value.func, ast.Attribute):
         return ""
     root = _root(node.value.func)
     return "" if root in NOT_FOR_AN_ANSWER else root
@@ -381,8 +404,9 @@ def touches(node: ast.stmt) -> set[str]:
 
 
 def names_in(node: ast.stmt) -> set[str]:
-    """The global names that a statement, or a function in it, uses: no parameters, and no variables
-    of functions.
+    """The global names that a statement, or a function in it, uses.
+
+    Parameters and variables of functions are not among them.
     """
     try:
         table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
@@ -399,8 +423,10 @@ def names_in(node: ast.stmt) -> set[str]:
 
 def imported_by(node: ast.AST) -> set[str]:
     """The full names of what a statement imports."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return set()
     before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    return {before + alias.name for alias in node.names} if isinstance(node, IMPORTS) else set()
+    return {before + alias.name for alias in node.names}
 
 
 def only(source: str, nodes: Sequence[ast.stmt]) -> str:
@@ -409,6 +435,5 @@ def only(source: str, nodes: Sequence[ast.stmt]) -> str:
     for node in nodes:
         first = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])])
         wanted.update(range(first, (node.end_lineno or first) + 1))
-    return "\n".join(
-        line if number in wanted else "" for number, line in enumerate(source.splitlines(), 1)
-    )
+    lines = enumerate(source.splitlines(), 1)
+    return "\n".join(line if number in wanted else "" for number, line in lines)

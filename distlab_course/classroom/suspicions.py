@@ -1,10 +1,10 @@
-"""What in an answer a person has to look at, because a program can read the reference with it, or
-change the check.
+"""What in an answer a person has to look at.
 
-Runs in the marking process, on the text of an answer. An answer may use everything that its lab and
-our own answers use; for the rest there are lists of what is harmless, since a list of all tricks is
-never whole. What the lists cannot see, as an attribute that is reached by another way, the ranks
-may (`tables.py`).
+With it a program could read the reference, or change the check. Runs in the marking process, on the
+text of an answer. An answer may use everything that its lab and our own answers use; for the rest
+there are lists of what is harmless, since a list of all tricks is never whole. What the lists
+cannot see, as an attribute that is reached by another way, the ranks may
+(`distlab/checking/patches.py`).
 """
 
 import ast
@@ -13,202 +13,51 @@ from functools import cache
 
 from distlab_course.classroom.submission import IMPORTS, Cell, imported_by, statements, without
 
-HARMLESS = {
-    *(
-        "torch",
-        "numpy",
-        "math",
-        "cmath",
-        "functools",
-        "itertools",
-        "collections",
-        "dataclasses",
-        "typing",
-        "operator",
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
+# modules
+HARMLESS = _words(
+    "torch numpy math cmath functools itertools collections dataclasses typing operator "
+    "random time statistics enum abc contextlib copy re string json fractions decimal heapq "
+    "bisect array struct textwrap datetime numbers pprint hashlib __future__ warnings "
+    "typing_extensions graphlib zlib base64 uuid"
+)
+# modules of which some attributes are harmless; os._exit ends a rank, and changes nothing
+PARTS_OF = {
+    "os": _words("environ getenv getpid path cpu_count getcwd sep linesep urandom _exit"),
+    "sys": _words(
+        "getsizeof maxsize float_info version version_info byteorder platform stdout stderr "
+        "getrecursionlimit setrecursionlimit"
     ),
-    *(
-        "random",
-        "time",
-        "statistics",
-        "enum",
-        "abc",
-        "contextlib",
-        "copy",
-        "re",
-        "string",
-        "json",
-        "fractions",
-    ),
-    *(
-        "decimal",
-        "heapq",
-        "bisect",
-        "array",
-        "struct",
-        "textwrap",
-        "datetime",
-        "numbers",
-        "pprint",
-        "hashlib",
-    ),
-    *("__future__", "warnings", "typing_extensions", "graphlib", "zlib", "base64", "uuid"),
 }
-PARTS_OF = {  # modules of which some attributes are harmless
-    "os": {
-        "environ",
-        "getenv",
-        "getpid",
-        "path",
-        "cpu_count",
-        "getcwd",
-        "sep",
-        "linesep",
-        "urandom",
-    }
-    | {"_exit"},  # it ends a rank, and changes nothing
-    "sys": {
-        "getsizeof",
-        "maxsize",
-        "float_info",
-        "version",
-        "version_info",
-        "byteorder",
-        "platform",
-        "stdout",
-    }
-    | {"stderr", "getrecursionlimit", "setrecursionlimit"},
-}
-NAMES = {
-    *(
-        "exec",
-        "eval",
-        "compile",
-        "__import__",
-        "globals",
-        "locals",
-        "vars",
-        "open",
-        "breakpoint",
-        "input",
-    ),
-    *("setattr", "delattr", "get_ipython", "memoryview"),
-}
+# not harmless: built-in functions, modules, attributes of whatever it is
+NAMES = _words(
+    "exec eval compile __import__ globals locals vars open breakpoint input setattr delattr "
+    "get_ipython memoryview"
+)
+MODULES = _words(
+    "sys os builtins inspect gc ctypes importlib subprocess socket multiprocessing threading "
+    "pathlib linecache pickle shutil tempfile traceback codecs distlab cpp_extension hub "
+    "package f2py ctypeslib stride_tricks modules posix"
+)
+ATTRIBUTES = _words(
+    "f_back f_globals f_locals f_builtins f_code tb_frame tb_next gi_frame gi_code cr_frame "
+    "ag_frame co_consts attrgetter methodcaller get_field currentframe walk_stack load "
+    "from_file fromfile loadtxt genfromtxt memmap fromregex tofile save savetxt read_text "
+    "read_bytes write_text write_bytes open as_subclass outer Formatter ProcessGroupGloo "
+    "ProcessGroup split_group TCPStore FileStore HashStore _C"
+)
 BY_NAME = {"getattr", "hasattr"}  # harmless with a name that is written out and is harmless itself
-MODULES = {
-    *(
-        "sys",
-        "os",
-        "builtins",
-        "inspect",
-        "gc",
-        "ctypes",
-        "importlib",
-        "subprocess",
-        "socket",
-        "multiprocessing",
-    ),
-    *(
-        "threading",
-        "pathlib",
-        "linecache",
-        "pickle",
-        "shutil",
-        "tempfile",
-        "traceback",
-        "codecs",
-        "distlab",
-    ),
-    *("cpp_extension", "hub", "package", "f2py", "ctypeslib", "stride_tricks", "modules", "posix"),
-}
-ATTRIBUTES = {
-    *(
-        "f_back",
-        "f_globals",
-        "f_locals",
-        "f_builtins",
-        "f_code",
-        "tb_frame",
-        "tb_next",
-        "gi_frame",
-        "gi_code",
-    ),
-    *(
-        "cr_frame",
-        "ag_frame",
-        "co_consts",
-        "attrgetter",
-        "methodcaller",
-        "get_field",
-        "currentframe",
-        "walk_stack",
-    ),
-    *(
-        "load",
-        "from_file",
-        "fromfile",
-        "loadtxt",
-        "genfromtxt",
-        "memmap",
-        "fromregex",
-        "tofile",
-        "save",
-        "savetxt",
-    ),
-    *(
-        "read_text",
-        "read_bytes",
-        "write_text",
-        "write_bytes",
-        "open",
-        "as_subclass",
-        "outer",
-        "Formatter",
-    ),
-    *(
-        "ProcessGroupGloo",
-        "ProcessGroup",
-        "split_group",
-        "TCPStore",
-        "FileStore",
-        "HashStore",
-        "_C",
-    ),
-}
 GROUP_MAKERS = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"}
-DUNDERS = {
-    *(
-        "__name__",
-        "__init__",
-        "__class__",
-        "__doc__",
-        "__len__",
-        "__call__",
-        "__post_init__",
-        "__enter__",
-        "__exit__",
-    ),
-    *(
-        "__next__",
-        "__iter__",
-        "__getitem__",
-        "__setitem__",
-        "__contains__",
-        "__add__",
-        "__mul__",
-        "__sub__",
-        "__eq__",
-    ),
-    *(
-        "__lt__",
-        "__hash__",
-        "__repr__",
-        "__str__",
-        "__version__",
-        "__main__",
-        "__qualname__",
-        "__new__",
-    ),
-}
+# harmless names with two underscores at each end
+DUNDERS = _words(
+    "__name__ __init__ __class__ __doc__ __len__ __call__ __post_init__ __enter__ __exit__ "
+    "__next__ __iter__ __getitem__ __setitem__ __contains__ __add__ __mul__ __sub__ __eq__ "
+    "__lt__ __hash__ __repr__ __str__ __version__ __main__ __qualname__ __new__"
+)
 IN_TEXTS = ("distlab_course", "/proc/", "solutions/")
 
 
@@ -231,58 +80,53 @@ def suspicion(needed: Sequence[Cell], lab: Sequence[Cell], allowed: Sequence[Cel
 
 @cache
 def _used_by(cells: tuple[Cell, ...]) -> set[str]:
+    """What is not harmless in these cells."""
     modules = _modules(cells)
-    return {
-        use for cell in cells for statement in statements(cell) for use in _uses(statement, modules)
-    }
+    used = set()
+    for cell in cells:
+        for statement in statements(cell):
+            used |= _uses(statement, modules)
+    return used
 
 
 def _modules(cells: Sequence[Cell]) -> dict[str, str]:
-    """The full names of modules, or what else is imported, by the names that the cells give them."""
+    """The full names of modules and other imported things, by the names that cells give them."""
     found = {"torch": "torch", "dist": "torch.distributed"}
-    for node in (
-        part for cell in cells for statement in statements(cell) for part in ast.walk(statement)
-    ):
-        if isinstance(node, IMPORTS):
-            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            for alias in node.names:
-                if alias.asname:
-                    found[alias.asname] = before + alias.name
-                else:
-                    first = alias.name.split(".")[0]
-                    found[first] = before + first
+    for cell in cells:
+        for statement in statements(cell):
+            for node in ast.walk(statement):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    found |= _names_given_by(node)
     return found
+
+
+def _names_given_by(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """The full names of what a statement imports, by the names that it gives them."""
+    before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    names = {}
+    for alias in node.names:
+        if alias.asname:
+            names[alias.asname] = before + alias.name
+        else:
+            first = alias.name.split(".")[0]
+            names[first] = before + first
+    return names
 
 
 def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
     """Everything in a statement that is not harmless."""
     found: set[str] = set()
-    in_part = {  # `os` in `os.environ`
-        id(node.value)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.attr in PARTS_OF.get(modules.get(node.value.id, ""), ())
-    }
-    called_by_name = {
-        id(node.func)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _is_plain_lookup(node)
-    }
+    harmless = _harmless_names(statement, modules)
+
+    def needs_care(name: str) -> bool:
+        """Whether a name is harmless in some places only: getattr, or a module such as os."""
+        return name in BY_NAME or modules.get(name, "") in PARTS_OF
+
     for node in ast.walk(statement):
         if isinstance(node, IMPORTS):
             found |= _imports(node)
         elif isinstance(node, ast.Name):
-            by_another_name = node.id in BY_NAME and id(node) not in called_by_name
-            whole_module = modules.get(node.id, "") in PARTS_OF and id(node) not in in_part
-            dunder = _is_dunder(node.id) and node.id not in DUNDERS
-            if (
-                node.id in NAMES
-                or node.id == "distlab"
-                or dunder
-                or by_another_name
-                or whole_module
-            ):
+            if _is_forbidden(node.id) or (node not in harmless and needs_care(node.id)):
                 found.add(node.id)
         elif isinstance(node, ast.Attribute):
             found |= _attribute(node, modules)
@@ -295,14 +139,35 @@ def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
     return found
 
 
+def _harmless_names(statement: ast.stmt, modules: dict[str, str]) -> set[ast.AST]:
+    """The nodes of names that are harmless where they stand.
+
+    They are `os` in `os.environ`, and `getattr` in `getattr(value, "name")`.
+    """
+    harmless: set[ast.AST] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Attribute) and _is_harmless_part(node, modules):
+            harmless.add(node.value)
+        elif isinstance(node, ast.Call) and _is_plain_lookup(node):
+            harmless.add(node.func)
+    return harmless
+
+
+def _is_forbidden(name: str) -> bool:
+    """Whether a name is not harmless, wherever it stands."""
+    dunder = _is_dunder(name) and name not in DUNDERS
+    return dunder or name in NAMES or name == "distlab"
+
+
 def _imports(node: ast.AST) -> set[str]:
     """What a statement imports that is not harmless."""
     found = set()
     for name in imported_by(node):
-        first, *_, last = name.split(".") if "." in name else (name, name)
+        parts = name.split(".")
+        first = parts[0]
+        last = parts[-1]
         if first in PARTS_OF and (isinstance(node, ast.Import) or last in PARTS_OF[first]):
             continue  # its attributes are looked at where they are used
-        parts = name.split(".")
         private = [part for part in parts if part.startswith("_") and part != "__future__"]
         inner = [part for part in parts[1:] if part.strip("_") in MODULES or part in ATTRIBUTES]
         if first not in HARMLESS or private or inner:
@@ -320,9 +185,7 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
         return {f"an assignment to {ast.unparse(node)}"}
     if node.attr == "__class__" and not isinstance(node.ctx, ast.Load):
         return {"an assignment to .__class__"}
-    if isinstance(node.value, ast.Name) and node.attr in PARTS_OF.get(
-        modules.get(node.value.id, ""), ()
-    ):
+    if _is_harmless_part(node, modules):
         return set()
     private = of_module and node.attr.startswith("_") and not _is_dunder(node.attr)
     dunder = _is_dunder(node.attr) and node.attr not in DUNDERS
@@ -333,15 +196,22 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
     return set()
 
 
+def _is_harmless_part(node: ast.Attribute, modules: dict[str, str]) -> bool:
+    """Whether this is a harmless attribute of a module that has others, such as `os.environ`."""
+    if not isinstance(node.value, ast.Name):
+        return False
+    module = modules.get(node.value.id, "")
+    return node.attr in PARTS_OF.get(module, set())
+
+
 def _chooses_backend(call: ast.Call) -> bool:
-    """Whether a call may make a group on another backend than a check's, which counts what is
-    sent.
-    """
+    """Whether a call may make a group on another backend than a check's, which counts messages."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name not in GROUP_MAKERS:
         return False
     by_name = any(keyword.arg in (None, "backend", "pg_options") for keyword in call.keywords)
-    return by_name or len(call.args) > 2 or any(isinstance(one, ast.Starred) for one in call.args)
+    unpacked = any(isinstance(argument, ast.Starred) for argument in call.args)
+    return by_name or unpacked or len(call.args) > 2
 
 
 def _is_dunder(name: str) -> bool:
@@ -350,13 +220,11 @@ def _is_dunder(name: str) -> bool:
 
 def _is_plain_lookup(call: ast.Call) -> bool:
     """Whether `getattr(value, "name")` is as harmless as `value.name`."""
-    if (
-        call.func.id not in BY_NAME
-        or len(call.args) < 2
-        or not isinstance(call.args[1], ast.Constant)
-    ):
+    if not isinstance(call.func, ast.Name) or call.func.id not in BY_NAME or len(call.args) < 2:
         return False
-    name = call.args[1].value
-    if not isinstance(name, str) or name.startswith("_"):
+    name = call.args[1]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         return False
-    return name not in MODULES and name not in ATTRIBUTES
+    if name.value.startswith("_"):
+        return False
+    return name.value not in MODULES and name.value not in ATTRIBUTES
