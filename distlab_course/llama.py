@@ -1,8 +1,7 @@
-"""Llama 3 of any size, for lab 63 and for benchmarks: whole, or the part of it that a pipeline's
-stage has.
+"""Llama 3 of any size: whole, or the part of it that a stage of a pipeline has.
 
-The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. Runs on the ranks, or in
-predict's process.
+Called by pretraining.py for lab 63 and benchmarks; it runs on the ranks, or in predict's process.
+The architecture is that of "The Llama 3 Herd of Models" (2024), table 3.
 """
 
 import functools
@@ -15,15 +14,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """How wide and deep: a token is a vector of `width` numbers; `heads` queries share `kv_heads`
-    keys and values.
-    """
+    """How wide and deep a model is."""
 
-    width: int
+    width: int  # numbers of a token's vector
     layers: int
-    heads: int
-    hidden: int
-    kv_heads: int = 8
+    heads: int  # of queries
+    hidden: int  # numbers between the two halves of a feed-forward layer
+    kv_heads: int = 8  # of keys and values, which the heads of queries share
     vocabulary: int = 128256
 
 
@@ -36,17 +33,16 @@ SIZES = {
 
 @functools.cache
 def turns(length: int, half: int) -> Tensor:
-    """By which angle each pair of numbers turns at each place, as complex numbers; shape (place, 1,
-    half).
-    """
+    """By which angle each pair of numbers turns at each place: complex, shape (place, 1, half)."""
     speeds = 500_000.0 ** -(torch.arange(half) / half)
     angles = torch.outer(torch.arange(length), speeds)
     return torch.polar(torch.ones_like(angles), angles)[:, None]
 
 
 def rotated(values: Tensor, by: Tensor) -> Tensor:
-    """Queries or keys, turned by an angle that grows with their place; shape (batch, place, head,
-    number).
+    """Queries or keys, turned by an angle that grows with their place.
+
+    Their shape is (batch, place, head, number).
     """
     pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * by).flatten(-2).type_as(values)
@@ -73,18 +69,25 @@ class Attention(nn.Module):
         self.wo = nn.Linear(size.heads * self.head, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (layer(x).unflatten(-1, (-1, self.head)) for layer in (self.wq, self.wk, self.wv))
+        # (batch, place, head, number)
+        q = self.wq(x).unflatten(-1, (-1, self.head))
+        k = self.wk(x).unflatten(-1, (-1, self.head))
+        v = self.wv(x).unflatten(-1, (-1, self.head))
         by = turns(x.shape[1], self.head // 2) if self.turns is None else self.turns
-        q, k = rotated(q, by), rotated(k, by)
+        q = rotated(q, by)
+        k = rotated(k, by)
         if self.repeats:
-            k, v = (each.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for each in (k, v))
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+            queries_a_key = q.shape[2] // k.shape[2]
+            k = k.repeat_interleave(queries_a_key, dim=2)
+            v = v.repeat_interleave(queries_a_key, dim=2)
+        # (batch, head, place, number)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=not self.repeats)
         return self.wo(y.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
-    """Each word for itself."""
+    """The layers that work on each token by itself."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -101,8 +104,10 @@ class Block(nn.Module):
 
     def __init__(self, size: Size):
         super().__init__()
-        self.attention_norm, self.attention = nn.RMSNorm(size.width), Attention(size)
-        self.ffn_norm, self.feed_forward = nn.RMSNorm(size.width), FeedForward(size)
+        self.attention_norm = nn.RMSNorm(size.width)
+        self.attention = Attention(size)
+        self.ffn_norm = nn.RMSNorm(size.width)
+        self.feed_forward = FeedForward(size)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -110,8 +115,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens in, shape (batch, place), and scores of the next tokens out, shape (batch, place,
-    vocabulary).
+    """Tokens in, scores of the next tokens out; shapes (batch, place), (batch, place, vocabulary).
 
     Args:
         size: one of SIZES, or your own.
@@ -121,16 +125,28 @@ class Llama(nn.Module):
 
     def __init__(self, size: Size, stage: int = 0, stages: int = 1):
         super().__init__()
-        each, more = divmod(size.layers, stages)
-        first, last = stage == 0, stage == stages - 1
-        self.embedding = nn.Embedding(size.vocabulary, size.width) if first else None
-        self.blocks = nn.ModuleList(Block(size) for _ in range(each + (1 <= stage <= more)))
-        self.norm = nn.RMSNorm(size.width) if last else None
-        self.output = nn.Linear(size.width, size.vocabulary, bias=False) if last else None
+        layers, more = divmod(size.layers, stages)
+        if 1 <= stage <= more:  # what is left over goes to the stages after the first
+            layers += 1
+        self.embedding: nn.Embedding | None = None
+        self.norm: nn.RMSNorm | None = None
+        self.output: nn.Linear | None = None
+        if stage == 0:
+            self.embedding = nn.Embedding(size.vocabulary, size.width)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(layers))
+        if stage == stages - 1:
+            self.norm = nn.RMSNorm(size.width)
+            self.output = nn.Linear(size.width, size.vocabulary, bias=False)
+
+    def attentions(self) -> list[Attention]:
+        """The attention of each block."""
+        return [module for module in self.modules() if isinstance(module, Attention)]
 
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding is not None:
             x = self.embedding(x)
         for block in self.blocks:
             x = block(x)
-        return x if self.output is None else self.output(self.norm(x))
+        if self.norm is None or self.output is None:
+            return x
+        return self.output(self.norm(x))

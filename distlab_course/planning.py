@@ -3,40 +3,46 @@
 A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from distlab.arguments import one_of
 from distlab_course.llama import SIZES
 
-DEVICES, LENGTH, TOKENS = 512, 8192, 1.4e12
+DEVICES = 512
+LENGTH = 8192  # tokens of a sequence
+TOKENS = 1.4e12  # of the whole training
 SEQUENCES = 256  # of all devices in a step: with more, the model would learn less from each
-# bytes of a device; what a device needs, over what is predicted: lab 63, section 6
-MEMORY, UNSEEN = 80e9, 1.13
-EFFICIENCY, CONTENTION, SPREAD = 0.524, 16 / 132, 0.01  # of an H100 in lab 63, section 6
+MEMORY = 80e9  # bytes of a device
+UNSEEN = 1.13  # what a device needs, over what is predicted: lab 63, section 6
+# of an H100, in lab 63, section 6
+EFFICIENCY = 0.524
+CONTENTION = 16 / 132
+SPREAD = 0.01
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a plan takes: seconds of a step, and bytes of a device's memory, with what predictions
-    do not see.
-    """
+    """What a plan takes."""
 
-    seconds: float
-    num_bytes: float
+    seconds: float  # of a step
+    num_bytes: float  # of a device's memory, with what predictions do not see
 
     @property
     def days(self) -> float:
-        """For all tokens."""
-        return TOKENS / (SEQUENCES * LENGTH) * self.seconds / 86_400
+        """Days for all tokens."""
+        steps = TOKENS / (SEQUENCES * LENGTH)
+        return steps * self.seconds / 86_400
 
     @property
     def fits(self) -> bool:
         return self.num_bytes <= MEMORY
 
     def __str__(self) -> str:
+        gigabytes = self.num_bytes / 1e9
         fits = "fits" if self.fits else "does not fit"
-        return f"{self.seconds:.2f} s a step, {self.days:.1f} days, {self.num_bytes / 1e9:.0f} GB: {fits}"
+        return f"{self.seconds:.2f} s a step, {self.days:.1f} days, {gigabytes:.0f} GB: {fits}"
 
 
 def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "none") -> Plan:
@@ -58,14 +64,10 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
 
     one_of("tensor", tensor, (1, 2, 4, 8), "These divide the 8 heads of keys.")
     one_of("pipeline", pipeline, (1, 2, 4))
-    one_of(
-        "stages",
-        stages,
-        (1, 2) if pipeline > 1 else (1,),
-        "Only a rank of a pipeline has more than one.",
-    )
+    most_stages = (1, 2) if pipeline > 1 else (1,)
+    one_of("stages", stages, most_stages, "Only a rank of a pipeline has more than one.")
     one_of("recompute", recompute, ("none", "op", "full"))
-    batch, parts = SEQUENCES * tensor * pipeline // DEVICES, pipeline * stages
+    batch = SEQUENCES * tensor * pipeline // DEVICES
     if batch < pipeline:
         each = SEQUENCES * tensor / DEVICES
         raise ArgumentError(
@@ -76,44 +78,66 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
         inside=Link("1 us", "450 GB/s"),
         between=Link("5 us", "400 GB/s"),
     )
-    slow = {"efficiency": EFFICIENCY, "contention": CONTENTION, "spread": SPREAD}
-    device = Device("989 TFLOP/s", memory_bandwidth="2.4 TB/s", **slow)
-    options = {
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "stages": stages,
-        "batch": batch,
-        "recompute": recompute,
-    }
-    depths = [2, 4] if parts == 1 else [parts, 2 * parts]
-    found = predict.sweep(partial(_step, **options), [DEVICES], hosts, device, depth=depths)
-    if failed := [case.why for case in found if case.prediction is None]:
-        raise ArgumentError(failed[0])
-    seconds, held = zip(
-        *((case.prediction.seconds, _held(case.prediction)) for case in found), strict=True
+    device = Device(
+        "989 TFLOP/s",
+        memory_bandwidth="2.4 TB/s",
+        efficiency=EFFICIENCY,
+        contention=CONTENTION,
+        spread=SPREAD,
     )
-    return Plan(_continued(depths, seconds), UNSEEN * _continued(depths, held))
+    step = partial(
+        _step,
+        tensor=tensor,
+        pipeline=pipeline,
+        stages=stages,
+        batch=batch,
+        recompute=recompute,
+    )
+    parts = pipeline * stages
+    depths = [2, 4] if parts == 1 else [parts, 2 * parts]
+    cases = predict.sweep(step, [DEVICES], hosts, device, depth=depths)
+    for case in cases:
+        if case.prediction is None:
+            raise ArgumentError(case.why)
+    seconds = [case.prediction.seconds for case in cases]
+    num_bytes = [_held(case.prediction.memory) for case in cases]
+    return Plan(_continued(depths, seconds), UNSEEN * _continued(depths, num_bytes))
 
 
-def _step(rank: int, world_size: int, depth: int, **options: object) -> None:
+def _step(
+    rank: int,
+    world_size: int,
+    depth: int,
+    tensor: int,
+    pipeline: int,
+    stages: int,
+    batch: int,
+    recompute: str,
+) -> None:
+    """A step of the model with `depth` blocks; runs in predict's process."""
     from distlab_course.pretraining import train
 
     train(
         rank,
         world_size,
         size=replace(SIZES["70B"], layers=depth),
+        tensor=tensor,
+        pipeline=pipeline,
+        stages=stages,
+        batch=batch,
         length=LENGTH,
+        recompute=recompute,
         steps=1,
-        **options,
     )
 
 
-def _held(prediction: object) -> float:
+def _held(memory: Mapping[str, float]) -> float:
     """Bytes at the peak, with Adam's averages, which a first step makes at its end."""
-    return sum(prediction.memory.values()) + 2 * prediction.memory["parameters"]
+    return sum(memory.values()) + 2 * memory["parameters"]
 
 
-def _continued(depths: list[int], values: tuple[float, float]) -> float:
-    """What all blocks need, each as much as the next."""
+def _continued(depths: list[int], values: list[float]) -> float:
+    """What all blocks need, each as much as the next, from the values at two depths."""
+    few_blocks, more_blocks = depths
     few, more = values
-    return few + (SIZES["70B"].layers - depths[0]) * (more - few) / (depths[1] - depths[0])
+    return few + (SIZES["70B"].layers - few_blocks) * (more - few) / (more_blocks - few_blocks)

@@ -1,9 +1,8 @@
-"""A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it: for lab 63
-and for benchmarks.
+"""A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it.
 
-The order of shardings, what is recomputed, and the precision of each part follow TorchTitan's
-source at the end of 2024 (github.com/pytorch/torchtitan, 9dec370). Runs on the ranks, or in
-predict's process.
+Lab 63 and benchmarks call it; it runs on the ranks, or in predict's process. The order of
+shardings, what is recomputed, and the precision of each part follow TorchTitan's source at the end
+of 2024 (github.com/pytorch/torchtitan, 9dec370).
 """
 
 import functools
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.distributed.tensor.experimental import context_parallel
 from torch.utils.checkpoint import (
@@ -64,21 +64,18 @@ def train(
         raise ValueError(
             f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}"
         )
-    names = ("pipeline", "data", "tensor")
-    mesh = init_device_mesh(
-        "cpu", (pipeline, world_size // tensor // pipeline, tensor), mesh_dim_names=names
-    )
-    place = mesh.get_local_rank("pipeline")
-    models = [
-        part(size, mesh, place + i * pipeline, pipeline * stages, recompute) for i in range(stages)
-    ]
+    shape = (pipeline, world_size // tensor // pipeline, tensor)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
+    first_stage = mesh.get_local_rank("pipeline")
+    own_stages = range(first_stage, pipeline * stages, pipeline)
+    models = [part(size, mesh, stage, pipeline * stages, recompute) for stage in own_stages]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     tokens = torch.randint(size.vocabulary, (batch, length))
     with shared(tokens, models, mesh, context):
         if pipeline > 1:
             run = pipelined(models, mesh, tokens, size, microbatches or pipeline)
         else:
-            run = functools.partial(whole, models[0], tokens)
+            run = functools.partial(run_whole, models[0], tokens)
         for _ in range(steps):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -93,20 +90,22 @@ def train(
 def shared(
     tokens: Tensor, models: list[Llama], mesh: DeviceMesh, context: int
 ) -> AbstractContextManager[None]:
-    """Inside of it, each rank of a context has two parts of the tokens: one from the front, one as
-    far from the end.
+    """A context in which each rank has two parts of the tokens.
+
+    One is from the front of the sequence, one is as far from its end, so that causal attention is
+    as much work on each rank.
     """
     if context == 1:
         return nullcontext()
     pipeline, data, tensor = mesh.shape
+    shape = (pipeline, data // context, context, tensor)
     names = ("pipeline", "data", "context", "tensor")
-    ranks = init_device_mesh(
-        "cpu", (pipeline, data // context, context, tensor), mesh_dim_names=names
-    )["context"]
-    layers = [block.attention for model in models for block in model.blocks]
+    ranks = init_device_mesh("cpu", shape, mesh_dim_names=names)["context"]
+    layers = [layer for model in models for layer in model.attentions()]
     places = turns(tokens.shape[1], layers[0].head // 2).clone()
     for layer in layers:
-        layer.turns, layer.repeats = places, False
+        layer.turns = places
+        layer.repeats = False
     return context_parallel(ranks, buffers=[tokens, places], buffer_seq_dims=[1, 0])
 
 
@@ -119,29 +118,39 @@ def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) 
     for number, block in enumerate(model.blocks):
         if recompute in ("full", "op") or (recompute == "layer" and number % 2 == 0):
             block.forward = recomputed(block.forward, some=recompute == "op")
-    last = len(model.blocks) - 1
-    for number, block in enumerate(model.blocks):
-        fully_shard(
-            block,
-            mesh=mesh["data"],
-            mp_policy=MIXED,
-            reshard_after_forward=stages == 1 and number < last,
-        )
-    fully_shard(model, mesh=mesh["data"], mp_policy=MIXED, reshard_after_forward=stages == 1)
+    # A pipeline keeps what it has gathered for the next micro-batch, and the last block of a model
+    # is the first one that its backward pass needs.
+    reshard = stages == 1
+    shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=MIXED)
+    *others, last = model.blocks
+    for block in others:
+        shard(block, reshard_after_forward=reshard)
+    shard(last, reshard_after_forward=False)
+    shard(model, reshard_after_forward=reshard)
     return model.to_empty(device="cpu")
 
 
 def split(model: Llama, mesh: DeviceMesh) -> None:
     """Tensor parallelism; between the blocks each rank has a part of the sequence."""
-    column, row = parallel.ColwiseParallel(), parallel.RowwiseParallel(output_layouts=Shard(1))
+    column = parallel.ColwiseParallel()
+    row = parallel.RowwiseParallel(output_layouts=Shard(1))
     norm = parallel.SequenceParallel()
     gather = parallel.PrepareModuleInput(
         input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
     )
-    plan = {"attention_norm": norm, "attention": gather, "attention.wo": row}
-    plan |= {"ffn_norm": norm, "feed_forward": gather, "feed_forward.w2": row}
-    plan |= dict.fromkeys(("attention.wq", "attention.wk", "attention.wv"), column)
-    plan |= dict.fromkeys(("feed_forward.w1", "feed_forward.w3"), column)
+    plan = {
+        "attention_norm": norm,
+        "attention": gather,
+        "attention.wo": row,
+        "ffn_norm": norm,
+        "feed_forward": gather,
+        "feed_forward.w2": row,
+        "attention.wq": column,
+        "attention.wk": column,
+        "attention.wv": column,
+        "feed_forward.w1": column,
+        "feed_forward.w3": column,
+    }
     for block in model.blocks:
         parallel.parallelize_module(block, mesh, plan)
     ends = {
@@ -151,24 +160,25 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
             input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
         ),
     }
-    there = {name: how for name, how in ends.items() if getattr(model, name) is not None}
-    parallel.parallelize_module(model, mesh, there)
+    # A stage in the middle of a pipeline has none of them.
+    own_ends = {name: style for name, style in ends.items() if getattr(model, name) is not None}
+    parallel.parallelize_module(model, mesh, own_ends)
 
 
 def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
-    """A forward pass that keeps its input, and computes the rest again in the backward pass: all of
-    it, or some.
+    """A forward pass that keeps its input, and computes the rest again in the backward pass.
+
+    Args:
+        some: not all of the rest: what Policy says is kept.
     """
-    options: dict[str, Any] = (
-        {"context_fn": lambda: create_selective_checkpoint_contexts(Policy())} if some else {}
-    )
-    return lambda x: checkpoint(
-        forward, x, use_reentrant=False, preserve_rng_state=False, **options
-    )
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if some:
+        options["context_fn"] = lambda: create_selective_checkpoint_contexts(Policy())
+    return lambda x: checkpoint(forward, x, **options)
 
 
 class Policy:
-    """Which operators' results are kept."""
+    """Which operators' results are kept: of products of matrices every second one is not."""
 
     KEPT = ("mm", "_scaled_dot_product_", "reduce_scatter_tensor")
 
@@ -177,54 +187,65 @@ class Policy:
 
     def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         name = operator.overloadpacket.__name__
-        self._products[context.is_recompute] += name == "mm"
-        kept = name.startswith(self.KEPT) and not (
-            name == "mm" and self._products[context.is_recompute] % 2 == 0
-        )
+        kept = name.startswith(self.KEPT)
+        if name == "mm":
+            self._products[context.is_recompute] += 1
+            kept = self._products[context.is_recompute] % 2 == 1
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def whole(model: Llama, tokens: Tensor) -> None:
-    """Forward and backward pass of a model that is no pipeline's."""
+def run_whole(model: Llama, tokens: Tensor) -> None:
+    """Forward and backward pass of a model that is not in a pipeline."""
     loss_of(model(tokens), tokens).backward()
 
 
 def loss_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The cross-entropy; shapes (batch, place, vocabulary) and (batch, place)."""
     return F.cross_entropy(scores.flatten(0, 1).float(), tokens.flatten(0, 1))
 
 
 def pipelined(
     models: list[Llama], mesh: DeviceMesh, tokens: Tensor, size: Size, microbatches: int
-) -> Callable[[], object]:
+) -> Callable[[], None]:
     """Forward and backward pass of this rank's stages, for one micro-batch after another."""
-    ranks, place, tensor = (
-        mesh["pipeline"].size(),
-        mesh.get_local_rank("pipeline"),
-        mesh["tensor"].size(),
-    )
-    some, like = (
-        tokens[: len(tokens) // microbatches].to("meta"),
-        {"dtype": torch.bfloat16, "device": "meta"},
-    )
-    hidden = torch.empty(
-        len(some), tokens.shape[1] // tensor, size.width, requires_grad=True, **like
-    )
-    scores = torch.empty(*some.shape, size.vocabulary // tensor, requires_grad=True, **like)
+    ranks = mesh["pipeline"].size()
+    tensor = mesh["tensor"].size()
+    own = mesh.get_local_rank("pipeline")
+    num_stages = ranks * len(models)
+
+    # what a micro-batch is like at the beginning, between two stages, and at the end
+    some = tokens[: len(tokens) // microbatches].to("meta")
+    empty = functools.partial(torch.empty, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    hidden = empty(len(some), tokens.shape[1] // tensor, size.width)
+    scores = empty(*some.shape, size.vocabulary // tensor)
+
     stages = []
-    for i, model in enumerate(models):
-        number, of = place + i * ranks, ranks * len(models)
-        given, made = some if number == 0 else hidden, scores if number == of - 1 else hidden
-        options = {
-            "input_args": (given,),
-            "output_args": (made,),
-            "group": mesh.get_group("pipeline"),
-        }
-        stages.append(PipelineStage(model, number, of, torch.device("cpu"), **options))
+    for number, model in zip(range(own, num_stages, ranks), models, strict=True):
+        first = number == 0
+        last = number == num_stages - 1
+        stage = PipelineStage(
+            model,
+            number,
+            num_stages,
+            torch.device("cpu"),
+            input_args=(some if first else hidden,),
+            output_args=(scores if last else hidden,),
+            group=mesh.get_group("pipeline"),
+        )
+        stages.append(stage)
+    schedule: PipelineScheduleSingle | PipelineScheduleMulti
     if len(stages) == 1:
         schedule = Schedule1F1B(stages[0], microbatches, loss_fn=loss_of)
     else:
-        schedule = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
+        schedule = ScheduleInterleaved1F1B([*stages], microbatches, loss_fn=loss_of)
 
-    return lambda: schedule.step(
-        *[tokens] * (place == 0), **({"target": tokens} if place == ranks - 1 else {})
-    )
+    def run() -> None:
+        """Give the tokens to the first rank as input, and to the last one as what must come out."""
+        if own == 0:
+            schedule.step(tokens)
+        elif own == ranks - 1:
+            schedule.step(target=tokens)
+        else:
+            schedule.step()
+
+    return run
