@@ -1,5 +1,4 @@
-"""Data parallelism: every rank has the whole model and a part of the batch, and averages gradients
-with the others.
+"""Data parallelism: every rank has the whole model and a part of the batch, and averages gradients.
 
 Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 06 builds an
 all-reduce for each parameter after backward, then for a few large buckets, and lab 20 one that runs
@@ -23,7 +22,8 @@ from torch import nn
 
 from distlab.arguments import refuse
 
-BUCKET_BYTES = 25 << 20  # both as DistributedDataParallel has them
+# both as DistributedDataParallel has them
+BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 
 
@@ -32,26 +32,41 @@ def average_gradients(model: nn.Module, group: Any = None) -> None:
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
     """
+    world_size = dist.get_world_size(group)
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad, group=group)
-        parameter.grad /= dist.get_world_size(group)
+        gradient = gradient_of(parameter)
+        dist.all_reduce(gradient, group=group)
+        gradient /= world_size
 
 
 def average_buckets(buckets: Iterable[Iterable[nn.Parameter]], group: Any = None) -> None:
-    """Replace the gradient of every parameter by its mean over the ranks, an all-reduce for each
-    bucket.
+    """Replace the gradient of every parameter by its mean over the ranks, an all-reduce a bucket.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
     Args:
         buckets: as `make_buckets` returns them.
     """
-    for bucket in map(list, buckets):
-        flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
+    world_size = dist.get_world_size(group)
+    for bucket in buckets:
+        gradients = [gradient_of(parameter) for parameter in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=group)
-        flat /= dist.get_world_size(group)
-        for parameter, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            parameter.grad.copy_(mean.view_as(parameter))
+        flat /= world_size
+        means = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+
+def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
+    """The gradient of a parameter, which backward must have brought.
+
+    Raises:
+        TypeError: there is none.
+    """
+    if parameter.grad is None:
+        raise TypeError("A parameter has no gradient. Call backward() first.")
+    return parameter.grad
 
 
 class OverlappedAverage:
@@ -80,14 +95,14 @@ class OverlappedAverage:
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int = BUCKET_BYTES, group: Any = None):
-        self._group, self._world_size = group, dist.get_world_size(group)
+        self._group = group
+        self._world_size = dist.get_world_size(group)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.buckets = [Bucket(parameters) for parameters in make_buckets(trained, bucket_bytes)]
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
-                parameter.register_post_accumulate_grad_hook(
-                    functools.partial(self._arrived, bucket, place)
-                )
+                arrived = functools.partial(self._arrived, bucket, place)
+                parameter.register_post_accumulate_grad_hook(arrived)
 
     def wait(self) -> None:
         """Wait until every gradient is the average of all ranks.
@@ -101,7 +116,7 @@ class OverlappedAverage:
         self._launch()
         for bucket in self.buckets:
             bucket.work.wait()
-            bucket.work, bucket.missing = None, set(range(len(bucket.parameters)))
+            bucket.clear()
 
     def _arrived(self, bucket: Bucket, place: int, parameter: nn.Parameter) -> None:
         """What the hook of a parameter does when backward has written its gradient."""
@@ -113,8 +128,9 @@ class OverlappedAverage:
         self._launch()
 
     def _launch(self) -> None:
-        """Start the all-reduce of each bucket that is full; all ranks do so in one order, so that
-        like meets like.
+        """Start the all-reduce of each bucket that is full.
+
+        All ranks do so in the same order, so that each bucket meets the same bucket of the others.
         """
         for bucket in self.buckets:
             if bucket.missing:
@@ -124,35 +140,40 @@ class OverlappedAverage:
 
 
 class Bucket:
-    """Some parameters of one dtype and device, one flat tensor for all their gradients, and a view
-    of it for each.
+    """Some parameters of one dtype and device, and one flat tensor for all their gradients.
 
-    `missing` are the places of the gradients that have not come yet; `work` is the all-reduce that
-    was started.
+    Attributes:
+        parameters: in the order of their places.
+        flat: their gradients, one after the other.
+        views: by place, the part of `flat` in the shape of the parameter.
+        missing: places of the gradients that have not come yet.
+        work: the all-reduce of `flat`, once it has started.
     """
 
     def __init__(self, parameters: list[nn.Parameter]):
         sizes = [parameter.numel() for parameter in parameters]
         self.parameters = parameters
         self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        self.views = [
-            view.view_as(p) for view, p in zip(self.flat.split(sizes), parameters, strict=True)
-        ]
-        self.missing = set(range(len(parameters)))
+        parts = zip(self.flat.split(sizes), parameters, strict=True)
+        self.views = [part.view_as(parameter) for part, parameter in parts]
+        self.clear()
+
+    def clear(self) -> None:
+        """Wait for the gradients of the next backward."""
+        self.missing = set(range(len(self.parameters)))
         self.work: Any = None
 
     def take(self, place: int, world_size: int) -> None:
         """Put this rank's share of the average, its gradient over `world_size`, into the bucket."""
-        parameter, view = self.parameters[place], self.views[place]
+        parameter = self.parameters[place]
+        view = self.views[place]
         if parameter.grad is None:
             view.zero_()
         elif parameter.grad.layout is torch.strided:
             torch.div(parameter.grad, world_size, out=view)
         else:
-            rule, advice = (
-                "a module with dense gradients only",
-                "Make its Embedding with sparse=False.",
-            )
+            rule = "a module with dense gradients only"
+            advice = "Make its Embedding with sparse=False."
             refuse("model", rule, parameter.grad.layout, advice)
         parameter.grad = view
         self.missing.remove(place)
@@ -182,15 +203,18 @@ def averaging_hook(
 
     # without annotations: DDP compares them with the classes, and here they would be texts
     def hook(group, bucket):
-        flat, done = bucket.buffer(), torch.futures.Future()
-        average = thread.submit(
-            lambda: all_reduce(flat.div_(dist.get_world_size(group)), group=group)
-        )
-        average.add_done_callback(lambda _: done.set_result(flat))
+        flat = bucket.buffer()
+        done = torch.futures.Future()
+
+        def average():
+            all_reduce(flat.div_(dist.get_world_size(group)), group=group)
+
+        averaged = thread.submit(average)
+        averaged.add_done_callback(lambda _: done.set_result(flat))
 
         def value(_):
-            # DDP sees an error of a callback, and takes one that is set for a value
-            average.result()
+            # DDP sees an error that a callback raises, and would take one that is set for a value
+            averaged.result()
             return flat
 
         return done.then(value)
@@ -201,12 +225,11 @@ def averaging_hook(
 def make_buckets(
     parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 ) -> list[list[nn.Parameter]]:
-    """Sort parameters into buckets of one dtype and device, last ones first, as backward brings
-    their gradients.
+    """Sort parameters into buckets of one dtype and device, last ones first.
 
-    A bucket is closed by the parameter that fills it, so it may be larger than asked for, as
-    DistributedDataParallel's may. The first bucket of each dtype is closed by FIRST_BUCKET_BYTES,
-    so that it leaves early.
+    That is the order in which backward brings their gradients. A bucket is closed by the parameter
+    that fills it, so it may be larger than asked for, as DistributedDataParallel's may. The first
+    bucket of each dtype is closed by FIRST_BUCKET_BYTES, so that it leaves early.
 
     Runs on: anywhere.
 
@@ -214,13 +237,14 @@ def make_buckets(
         bucket_bytes: size that closes a bucket.
     """
     closed: list[list[nn.Parameter]] = []
-    open_ones: dict[Any, list[nn.Parameter]] = {}
-    left: dict[Any, int] = {}  # bytes until the open bucket of a dtype and device is full
+    filling: dict[Any, list[nn.Parameter]] = {}  # by dtype and device
+    room: dict[Any, int] = {}  # bytes until the bucket of a dtype and device is full
     for parameter in reversed(list(parameters)):
         kind = (parameter.dtype, parameter.device)
-        open_ones.setdefault(kind, []).append(parameter)
-        left[kind] = left.get(kind, min(FIRST_BUCKET_BYTES, bucket_bytes)) - parameter.nbytes
-        if left[kind] <= 0:
-            closed.append(open_ones.pop(kind))
-            left[kind] = bucket_bytes
-    return closed + list(open_ones.values())
+        filling.setdefault(kind, []).append(parameter)
+        room.setdefault(kind, min(FIRST_BUCKET_BYTES, bucket_bytes))
+        room[kind] -= parameter.nbytes
+        if room[kind] <= 0:
+            closed.append(filling.pop(kind))
+            room[kind] = bucket_bytes
+    return closed + list(filling.values())

@@ -1,9 +1,9 @@
 """All-reduce, nine times: the algorithms that labs 05 and 11 build, finished.
 
     from distlab_course import algorithms
-    algorithms.ALL_REDUCE["ring"](tensor)                 # on every rank, in place, like dist.all_reduce(tensor)
-    algorithms.schedule("ring", 4).steps                  # who sends which chunk to whom, step by step
-    algorithms.cost("ring", 1 << 20, 4, alpha, beta)      # seconds by the cost model
+    algorithms.ALL_REDUCE["ring"](tensor)             # on every rank, in place, as dist.all_reduce
+    algorithms.schedule("ring", 4).steps              # who sends which chunk to whom, step by step
+    algorithms.cost("ring", 1 << 20, 4, alpha, beta)  # seconds by the cost model
 
 The functions run on the ranks, under torchrun as well; the rest runs anywhere. All but "shared
 memory" are made of torch.distributed's point-to-point calls. What the functions share, and what may
@@ -21,7 +21,7 @@ import torch
 from distlab.simulated.schedules import Message, Schedule, cost, schedule
 from distlab_course.algorithms import by_messages
 from distlab_course.algorithms.call import all_reduce
-from distlab_course.algorithms.shared_memory import Segment, segment_of, shared_memory
+from distlab_course.algorithms.shared_memory import Segment, reduce_in, segment_of, shared_memory
 
 # up to here the number of messages counts, above it the bytes that each rank sends
 SMALL_BYTES = 1 << 18
@@ -29,35 +29,34 @@ SMALL_BYTES = 1 << 18
 
 @all_reduce
 def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Shared memory on one machine; elsewhere few messages for small tensors, and few bytes for
-    large ones.
-    """
-    if isinstance(segment_of(group), Segment):
-        chosen = shared_memory
+    """Shared memory on one machine; else few messages for small tensors, few bytes for large ones."""
+    segment = segment_of(group)
+    if isinstance(segment, Segment):
+        reduce_in(segment, flat, combine)
+    elif flat.nbytes <= SMALL_BYTES:
+        by_messages.follow("recursive doubling", flat, combine, group)
     else:
-        chosen = (
-            by_messages.recursive_doubling
-            if flat.nbytes <= SMALL_BYTES
-            else by_messages.pipelined_ring
-        )
-    chosen.__wrapped__(flat, combine, group)
+        by_messages.reduce_around_ring(flat, combine, group)
 
 
 def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
-    """Whose tensors are in the sum of each chunk on each rank: holdings(plan)[steps
-    done][rank][chunk].
+    """Whose tensors are in each sum: holdings(plan)[steps done][rank][chunk].
 
     Runs on: anywhere.
     """
     states = [[[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]]
     for step in plan.steps:
-        before, after = states[-1], [list(chunks) for chunks in states[-1]]
-        for m in step:
-            for chunk in m.chunks:
-                carried = before[m.src][chunk] if m.origin is None else frozenset({m.origin})
-                after[m.dst][chunk] = carried | (
-                    after[m.dst][chunk] if m.operation == "reduce" else frozenset()
-                )
+        before = states[-1]
+        after = [list(chunks) for chunks in before]
+        for message in step:
+            for chunk in message.chunks:
+                sent = before[message.src][chunk]
+                if message.origin is not None:  # one rank's tensor, which others pass on
+                    sent = frozenset({message.origin})
+                if message.operation == "reduce":
+                    after[message.dst][chunk] |= sent
+                else:
+                    after[message.dst][chunk] = sent
         states.append(after)
     return states
 

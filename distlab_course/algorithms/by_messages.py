@@ -1,5 +1,4 @@
-"""All-reduce by messages: each rank follows a schedule of schedules.py, or passes messages on
-around a ring.
+"""All-reduce by messages: each rank follows a schedule, or passes messages on around a ring.
 
 Runs on every rank. The naive way and the tree send 2(n - 1) messages of the whole buffer, the
 fewest there can be; the tree sends them in 2 log2(n) steps, the naive way in 2(n - 1). Doubling and
@@ -13,7 +12,7 @@ Clusters of Workstations (2009); for deep learning, Baidu's and DeepSpeech's all
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -35,17 +34,16 @@ def naive(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) 
 
 @all_reduce
 def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Reduce-scatter, then all-gather, a chunk a step: 2(n - 1) steps, and each rank sends 2(n -
-    1)/n of the data.
+    """Reduce-scatter, then all-gather, a chunk a step.
+
+    It takes 2(n - 1) steps, and each rank sends 2(n - 1)/n of the data.
     """
     follow("ring", flat, combine, group)
 
 
 @all_reduce
 def tree(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Sums go up a binomial tree to rank 0, the result comes down the same way: in each step, twice
-    as far.
-    """
+    """Sums go up a binomial tree to rank 0, the result comes down: twice as far in each step."""
     follow("tree", flat, combine, group)
 
 
@@ -53,16 +51,18 @@ def tree(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -
 def recursive_doubling(
     flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any
 ) -> None:
-    """Partners at distance 1, 2, 4 ... exchange their whole sums: log2(n) steps, the fewest, for
-    small tensors.
+    """Partners at distance 1, 2, 4 ... exchange their whole sums.
+
+    It takes log2(n) steps, the fewest there can be, which is best for small tensors.
     """
     follow("recursive doubling", flat, combine, group)
 
 
 @all_reduce
 def halving_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Reduce-scatter by halves, then all-gather by doubling: 2 log2(n) steps that send 2(n - 1)/n
-    of the data.
+    """Reduce-scatter by halves, then all-gather by doubling.
+
+    It takes 2 log2(n) steps, which send 2(n - 1)/n of the data.
     """
     follow("halving doubling", flat, combine, group)
 
@@ -77,28 +77,30 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
     # the first chunks, `longer` of them, have an element more
     length, longer = divmod(flat.numel(), num_chunks)
 
-    def part(message: Message) -> torch.Tensor:
-        start, stop = (
-            i * length + min(i, longer) for i in (message.chunks.start, message.chunks.stop)
-        )
-        return flat[start:stop]
+    def start_of(chunk: int) -> int:
+        return chunk * length + min(chunk, longer)
+
+    def part_of(message: Message) -> torch.Tensor:
+        return flat[start_of(message.chunks.start) : start_of(message.chunks.stop)]
 
     scratch = torch.empty_like(flat)
     for sent, received in steps:
         works = []
         if received:
-            mine = part(received)
+            mine = part_of(received)
             incoming = scratch[: mine.numel()] if received.operation == "reduce" else mine
-            works.append(dist.irecv(incoming, group=group, group_src=received.src))
+            works.append(_work(dist.irecv(incoming, group=group, group_src=received.src)))
         if sent:
-            works.append(dist.isend(part(sent), group=group, group_dst=sent.dst))
+            works.append(_work(dist.isend(part_of(sent), group=group, group_dst=sent.dst)))
         for work in works:
             work.wait()
         if received and received.operation == "reduce":
             # the lower rank's sum first, on both partners: the same bits, also for MIN of 0.0 and
             # -0.0
-            first, second = (mine, incoming) if rank < received.src else (incoming, mine)
-            combine(first, second, out=mine)
+            if rank < received.src:
+                combine(mine, incoming, out=mine)
+            else:
+                combine(incoming, mine, out=mine)
 
 
 @functools.cache
@@ -107,9 +109,12 @@ def _steps_of(
 ) -> tuple[int, list[tuple[Message | None, Message | None]]]:
     """Into how many chunks the buffer is cut, and what one rank sends and receives in each step."""
     plan = schedule(name, size)
-    # by sender, by receiver
-    ends = [({m.src: m for m in step}, {m.dst: m for m in step}) for step in plan.steps]
-    return plan.num_chunks, [(sent.get(rank), received.get(rank)) for sent, received in ends]
+    steps = []
+    for step in plan.steps:
+        by_sender = {message.src: message for message in step}
+        by_receiver = {message.dst: message for message in step}
+        steps.append((by_sender.get(rank), by_receiver.get(rank)))
+    return plan.num_chunks, steps
 
 
 # --- around a ring ---
@@ -117,19 +122,18 @@ def _steps_of(
 
 @all_reduce
 def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Every rank's tensor travels once around the ring, and each rank adds what passes by: n - 1
-    steps.
+    """Every rank's tensor travels once around the ring, and each rank adds what passes by.
 
-    It sends n - 1 times the data, and each rank adds in another order: sums of floats differ in
-    their last bits.
+    It takes n - 1 steps and sends n - 1 times the data. Each rank adds in another order, so sums of
+    floats differ in their last bits.
     """
-    rank, n = dist.get_rank(group), dist.get_world_size(group)
-    passing, arriving = flat.clone(), torch.empty_like(flat)
-    for _ in range(n - 1):
-        coming = dist.irecv(arriving, group=group, group_src=(rank - 1) % n)
-        going = dist.isend(passing, group=group, group_dst=(rank + 1) % n)
-        coming.wait()
-        going.wait()
+    passing = flat.clone()
+    arriving = torch.empty_like(flat)
+    for _ in range(dist.get_world_size(group) - 1):
+        receiving = receive_from_previous(arriving, group)
+        sending = send_to_next(passing, group)
+        receiving.wait()
+        sending.wait()
         combine(flat, arriving, out=flat)
         passing, arriving = arriving, passing
 
@@ -137,29 +141,40 @@ def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: 
 @all_reduce
 def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
     """The ring with each chunk in segments: one is added while the next ones are on their way."""
-    rank, n = dist.get_rank(group), dist.get_world_size(group)
+    reduce_around_ring(flat, combine, group)
+
+
+def reduce_around_ring(
+    flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any
+) -> None:
+    """Reduce `flat` in place, in segments that travel around the ring.
+
+    Runs on: every rank of the group.
+    """
+    rank = dist.get_rank(group)
+    n = dist.get_world_size(group)
+    last_step = 2 * (n - 1) - 1
     count = segments_of(flat.nbytes, n)
     chunks = [chunk.tensor_split(count) for chunk in flat.tensor_split(n)]
-    steps = range(2 * (n - 1))
-    # every segment that arrives here; those of the first n - 1 steps are added, those of the last
-    # one not passed on
-    arrivals = [
-        (s, segment) for s in steps for segment in chunks[(rank - s - 1) % n] if segment.numel()
-    ]
+    # Every segment that arrives here, with its step: those of the first n - 1 steps are added, and
+    # those of the last step are not passed on.
+    arrivals = []
+    for step in range(last_step + 1):
+        for segment in chunks[(rank - step - 1) % n]:
+            if segment.numel():
+                arrivals.append((step, segment))
     scratch = [torch.empty_like(chunks[0][0]) for _ in range(IN_FLIGHT)]
 
     def expect(i: int) -> tuple[dist.Work, torch.Tensor]:
+        """Begin to receive a segment; the work, and where its numbers will be."""
         step, segment = arrivals[i]
         # a complete segment may arrive in place: what it replaces had left before others could
         # complete it
         place = scratch[i % IN_FLIGHT][: segment.numel()] if step < n - 1 else segment
-        return dist.irecv(place, group=group, group_src=(rank - 1) % n), place
-
-    def pass_on(segment: torch.Tensor) -> dist.Work:
-        return dist.isend(segment, group=group, group_dst=(rank + 1) % n)
+        return receive_from_previous(place, group), place
 
     expected = [expect(i) for i in range(min(IN_FLIGHT, len(arrivals)))]
-    sends = [pass_on(segment) for segment in chunks[rank] if segment.numel()]
+    sends = [send_to_next(segment, group) for segment in chunks[rank] if segment.numel()]
     for i, (step, segment) in enumerate(arrivals):
         work, place = expected[i]
         work.wait()
@@ -167,10 +182,27 @@ def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], gro
             combine(segment, place, out=segment)
         if i + IN_FLIGHT < len(arrivals):
             expected.append(expect(i + IN_FLIGHT))
-        if step < 2 * (n - 1) - 1:
-            sends.append(pass_on(segment))
+        if step < last_step:
+            sends.append(send_to_next(segment, group))
     for work in sends:
         work.wait()
+
+
+def send_to_next(tensor: torch.Tensor, group: Any) -> dist.Work:
+    """Begin to send a tensor to the next rank of the ring."""
+    next_rank = (dist.get_rank(group) + 1) % dist.get_world_size(group)
+    return _work(dist.isend(tensor, group=group, group_dst=next_rank))
+
+
+def receive_from_previous(tensor: torch.Tensor, group: Any) -> dist.Work:
+    """Begin to receive a tensor from the previous rank of the ring."""
+    previous = (dist.get_rank(group) - 1) % dist.get_world_size(group)
+    return _work(dist.irecv(tensor, group=group, group_src=previous))
+
+
+def _work(begun: dist.Work | None) -> dist.Work:
+    """What isend or irecv returns, which is None only on a rank that is not in the group."""
+    return cast(dist.Work, begun)  # `all_reduce` refuses a rank that is not in the group
 
 
 ALL = (naive, whole_ring, ring, pipelined_ring, halving_doubling, recursive_doubling, tree)

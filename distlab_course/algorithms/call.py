@@ -1,5 +1,4 @@
-"""What every all-reduce here shares: the arguments and their rules, the group, and how two tensors
-are combined.
+"""What every all-reduce here shares: arguments and their rules, and how two tensors are combined.
 
 Runs on every rank. An algorithm is written as `core(flat, combine, group)`; `all_reduce` makes the
 public function `fn(tensor, op=SUM, group=None)` of it, in place and on every rank of the group,
@@ -19,13 +18,16 @@ from distlab.arguments import refuse
 Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], Any], None]  # the last is the group
 
 # combine(a, b, out=a) for each op
-COMBINE = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.PRODUCT: torch.mul}
-COMBINE |= {dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum}
+COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.MAX: torch.maximum,
+}
 
 
 def all_reduce(core: Core) -> Callable[..., None]:
-    """The public function of an algorithm; its docstring is the algorithm's, and that of `call`
-    below.
+    """The public function of an algorithm; its docstring is the algorithm's, and that of `call`.
 
     Runs on: where the algorithm is defined.
     """
@@ -44,40 +46,36 @@ def all_reduce(core: Core) -> Callable[..., None]:
             ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no
                 process group.
         """
-        if not isinstance(tensor, torch.Tensor):
-            refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
-        if (
-            tensor.layout is not torch.strided
-            or tensor.device.type != "cpu"
-            or not tensor.is_contiguous()
-        ):
-            have = f"{tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}"
-            todo = "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), then fn(c)."
-            refuse(
-                "tensor",
-                "dense, on the CPU and contiguous, its elements one after another in memory",
-                have,
-                todo,
-            )
-        if op not in COMBINE:
-            refuse(
-                "op",
-                "dist.ReduceOp.SUM, PRODUCT, MIN or MAX",
-                op,
-                "Call fn(tensor, dist.ReduceOp.SUM).",
-            )
-        if dist.get_rank(group) < 0:
-            refuse(
-                "group",
-                "a process group that this rank is in",
-                group,
-                "Make the call only on its ranks.",
-            )
+        _check(tensor, op, group)
         flat = tensor.detach().view(-1)
         if dist.get_world_size(group) > 1 and flat.numel():
             core(flat, COMBINE[op], group or dist.group.WORLD)
 
-    arguments, call.__signature__ = inspect.getdoc(call), inspect.signature(call)
+    shared = inspect.getdoc(call)
+    signature = inspect.signature(call)
     functools.update_wrapper(call, core)
-    call.__doc__ = f"{inspect.getdoc(core)}\n\n{arguments}"
+    call.__doc__ = f"{inspect.getdoc(core)}\n\n{shared}"
+    # help() and inspect would else follow __wrapped__ to the signature of the core
+    vars(call)["__signature__"] = signature
     return call
+
+
+def _check(tensor: Any, op: Any, group: Any) -> None:
+    """Refuse arguments that break their rules."""
+    if not isinstance(tensor, torch.Tensor):
+        refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)
+    is_dense = tensor.layout is torch.strided
+    if not is_dense or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        refuse(
+            "tensor",
+            "dense, on the CPU and contiguous, its elements one after another in memory",
+            f"{tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}",
+            "Call c = tensor.to_dense().cpu().clone(memory_format=torch.contiguous_format), "
+            "then fn(c).",
+        )
+    if op not in COMBINE:
+        rule = "dist.ReduceOp.SUM, PRODUCT, MIN or MAX"
+        refuse("op", rule, op, "Call fn(tensor, dist.ReduceOp.SUM).")
+    if dist.get_rank(group) < 0:
+        rule = "a process group that this rank is in"
+        refuse("group", rule, group, "Make the call only on its ranks.")

@@ -1,5 +1,4 @@
-"""All-reduce without messages: ranks of one machine read each other's numbers from memory that they
-share.
+"""All-reduce without messages: ranks of one machine read each other's numbers from shared memory.
 
 Runs on every rank of the group. The first call in a group finds out whether its ranks are on one
 machine, and makes the memory; for that they talk to each other.
@@ -15,6 +14,7 @@ with the last rank.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import socket
@@ -38,7 +38,8 @@ FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
 # numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
 LINE = 8
 # of a rank's slots; those of up to MANY ranks fit a CPU's cache
-LARGE_BYTES, SMALL_BYTES = 1 << 21, 1 << 18
+LARGE_BYTES = 1 << 21
+SMALL_BYTES = 1 << 18
 MANY = 8
 SPIN_SECONDS = 1e-3
 
@@ -47,16 +48,15 @@ _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 @all_reduce
 def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Each rank writes what others need into its slot of the shared memory, meets them, and reads
-    from their slots.
+    """Each rank writes what others need into its slot of the memory, and then reads their slots.
 
     It needs every rank of the group on one machine. The first call in a group makes the memory.
     """
     segment = segment_of(group)
     if isinstance(segment, str):
-        words = f"group must be one whose ranks share the memory of one machine, got one where {segment}."
         raise distlab.ArgumentError(
-            f'{words} Call ALL_REDUCE["best"](tensor), which sends messages there.'
+            "group must be one whose ranks share the memory of one machine, got one where "
+            f'{segment}. Call ALL_REDUCE["best"](tensor), which sends messages there.'
         )
     reduce_in(segment, flat, combine)
 
@@ -85,10 +85,9 @@ def _all_add_all(
 def _each_adds_a_part(
     segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]
 ) -> None:
-    """Two meetings a piece that fits the slots: rank r adds up part r, and writes it for the
-    others.
-    """
-    rank, n = segment.rank, len(segment.ranks)
+    """Rank r adds up part r, and writes it for the others: two meetings for what fits the slots."""
+    rank = segment.rank
+    n = len(segment.ranks)
     others = [(rank + i) % n for i in range(1, n)]
     cells = segment.cells(flat.dtype)
     for piece in flat.split(n * cells[0][0].numel()):
@@ -105,6 +104,7 @@ def _each_adds_a_part(
 
 
 def _fit(cell: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """As much of a cell as a part needs."""
     return cell[: part.numel()]
 
 
@@ -125,8 +125,12 @@ def segment_of(group: Any) -> Segment | str:
 
 def _find(group: Any) -> Segment | str:
     """Rank 0 makes a file, every rank maps it, and all of them exchange whether that worked."""
-    ranks, given, why, memory = dist.get_process_group_ranks(group), [None], "", None
-    me, num_bytes = f"rank {ranks[group.rank()]} on {socket.gethostname()}", bytes_for(len(ranks))
+    ranks = dist.get_process_group_ranks(group)
+    num_bytes = bytes_for(len(ranks))
+    me = f"rank {ranks[group.rank()]} on {socket.gethostname()}"
+    given: list[str | None] = [None]  # the name of rank 0's file
+    why = ""  # this rank cannot share memory
+    memory = None
     with contextlib.ExitStack() as until_mapped:
         if group.rank() == 0:
             try:
@@ -165,9 +169,11 @@ class Segment:
     """
 
     def __init__(self, memory: Any, rank: int, ranks: Sequence[int], timeout: float):
-        header = len(ranks) * LINE * 8
-        self.rank, self.ranks, self.timeout = rank, list(ranks), timeout
+        self.rank = rank
+        self.ranks = list(ranks)
+        self.timeout = timeout
         self.large, self.small = slot_bytes(len(ranks))
+        header = len(ranks) * LINE * 8
         self._arrived = memoryview(memory)[:header].cast("q")[::LINE]
         slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
         self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
@@ -175,18 +181,19 @@ class Segment:
         self._order = threading.Lock()
 
     def slots(self, numel: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """A small slot of each rank, as `numel` elements; another one before and after each
-        meeting.
+        """A small slot of each rank, as `numel` elements.
+
+        Before and after each meeting it is another one of two.
         """
-        begin = (self._meetings & 1) * self.small
-        return self._small[:, begin : begin + numel * dtype.itemsize].view(dtype).unbind()
+        begin = (self._meetings % 2) * self.small
+        end = begin + numel * dtype.itemsize
+        return self._small[:, begin:end].view(dtype).unbind()
 
     def cells(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, ...]]:
-        """The large slot of each rank, in as many cells as there are ranks:
-        cells(dtype)[owner][rank].
-        """
+        """The large slot of each rank, in a cell for each rank: cells(dtype)[owner][rank]."""
         n = len(self.ranks)
-        return [slot.unbind() for slot in self._large.view(dtype).unflatten(1, (n, -1)).unbind()]
+        cells = self._large.view(dtype).unflatten(1, (n, -1))
+        return [slot.unbind() for slot in cells.unbind()]
 
     def meet(self) -> None:
         """Wait until every rank has come here; what each wrote before, all can read then.
@@ -203,6 +210,7 @@ class Segment:
         self._fence()
 
     def _wait(self, place: int) -> None:
+        """Wait for one rank: at first by giving way to others, later with short sleeps."""
         began = time.perf_counter()
         while self._arrived[place] < self._meetings and time.perf_counter() - began < SPIN_SECONDS:
             _give_way()
@@ -212,11 +220,11 @@ class Segment:
             while self._arrived[place] < self._meetings:
                 waited = time.perf_counter() - began
                 if waited > self.timeout:
-                    late = (
-                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to come"
+                    raise RuntimeError(
+                        f"Timed out waiting {self.timeout:g} s for rank {self.ranks[place]} to "
+                        "come to an all_reduce through shared memory. Build the process group anew "
+                        "before the next one."
                     )
-                    todo = "Build the process group anew before the next one."
-                    raise RuntimeError(f"{late} to an all_reduce through shared memory. {todo}")
                 wait.check()
                 time.sleep(min(waited / 20, 1e-3))
 
@@ -232,11 +240,15 @@ class Segment:
 
 
 def slot_bytes(size: int) -> tuple[int, int]:
-    """Bytes of a rank's large slot, and of each of its two small ones, in a group of `size` ranks."""
-    share = -(-size // MANY)
-    return max(64, LARGE_BYTES // share // size // 64 * 64) * size, max(
-        64, SMALL_BYTES // share // 64 * 64
-    )
+    """Bytes of a rank's large slot and of each of its two small ones, in a group of `size` ranks."""
+    share = math.ceil(size / MANY)
+    cell = _in_lines(LARGE_BYTES // share // size)
+    return cell * size, _in_lines(SMALL_BYTES // share)
+
+
+def _in_lines(num_bytes: int) -> int:
+    """As many bytes in whole cache lines, at least one."""
+    return max(64, num_bytes // 64 * 64)
 
 
 def bytes_for(size: int) -> int:
