@@ -43,8 +43,9 @@ def main() -> None:
         print(text, end="\n\n", flush=True)
 
     show(
-        f"Measured on {os.cpu_count()} cores with Python {sys.version.split()[0]}: medians of {repeat}, "
-        f"of {repeat * 20} for warm calls. More ranks than cores take turns."
+        f"Measured on {os.cpu_count()} cores with Python {sys.version.split()[0]}: "
+        f"medians of {repeat}, of {repeat * 20} for warm calls. "
+        "More ranks than cores take turns."
     )
     seconds, memory = startup.measure(n, repeat)
     show(harness.table(f"new Python process to the first all_reduce, {n} ranks", seconds, memory))

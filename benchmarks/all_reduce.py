@@ -114,7 +114,8 @@ def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
     won = sum(ratio(size, *messages) <= 1 for size in SIZES)
     distance = [medians[size]["shared memory"] / medians[size]["copy in and out"] for size in large]
     return (
-        f"On {n} ranks `best` takes {span(best)} times as long as gloo ({span(over_small)} up to 256 KiB). "
+        f"On {n} ranks `best` takes {span(best)} times as long as gloo "
+        f"({span(over_small)} up to 256 KiB). "
         f"Messages alone are as quick as gloo at {won} of {len(SIZES)} sizes. "
         f"From 4 MiB, shared memory takes {span(distance)} times as long as copying in and out."
     )

@@ -22,7 +22,7 @@ MEGABYTES = 4
 
 
 def seconds_on_rank(rank: int, world_size: int, numel: int, repeat: int) -> Found:
-    """Seconds of a call of each contestant on float32 tensors of `numel` elements, `repeat` times."""
+    """Seconds of `repeat` calls of each contestant on float32 tensors of `numel` elements."""
     import torch
     import torch.distributed as dist
     from mpi4py import MPI

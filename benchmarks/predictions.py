@@ -220,7 +220,7 @@ def timed(row: Row) -> tuple[Prediction, float]:
 
 
 def interleaving() -> str:
-    """Sentences: how much quicker 405B is with interleaved stages, and how long predictions take."""
+    """How much quicker 405B is with interleaved stages, and how long predictions take."""
     options = TENSOR | {"pipeline": 8, "batch": 32, "steps": 1}
     rows = [
         Row("", FLOAT8, 512, SIZES["405B"], None, None, options | {"stages": stages})
@@ -230,10 +230,11 @@ def interleaving() -> str:
     _, short = timed(Row("", H100, 1024, SIZES["8B"], None, None, {"steps": 1}))
     ratio = one.seconds / two.seconds
     return (
-        "405B on 512 GPUs in float8, with tensors on 8 and a pipeline of 8: two interleaved stages on each GPU are "
-        f"{ratio:.2f} times as quick as one by prediction, and 1.28 times by measurement ({ratio / 1.28 - 1:+.1%}).\n"
-        f"The first of these predictions took {took:.0f} s on {os.cpu_count()} cores, and one of 8B on 1,024 GPUs "
-        f"{short:.0f} s."
+        "405B on 512 GPUs in float8, with tensors on 8 and a pipeline of 8: "
+        f"two interleaved stages on each GPU are {ratio:.2f} times as quick as one by "
+        f"prediction, and 1.28 times by measurement ({ratio / 1.28 - 1:+.1%}).\n"
+        f"The first of these predictions took {took:.0f} s on {os.cpu_count()} cores, "
+        f"and one of 8B on 1,024 GPUs {short:.0f} s."
     )
 
 

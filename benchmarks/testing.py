@@ -44,14 +44,16 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 def on_rank(rank, body, folder):
-    dist.init_process_group("gloo", init_method=f"file://{{folder}}/store", rank=rank, world_size={ranks})
+    url = f"file://{{folder}}/store"
+    dist.init_process_group("gloo", init_method=url, rank=rank, world_size={ranks})
     body(rank)
     dist.destroy_process_group()
 
 def spawned(body, folder, limit={limit}):
     context = mp.spawn(on_rank, (body, folder), nprocs={ranks}, join=False)
     deadline = time.monotonic() + limit
-    while not context.join(max(0.0, deadline - time.monotonic())):  # it returns when one process has ended
+    # it returns when one process has ended
+    while not context.join(max(0.0, deadline - time.monotonic())):
         if time.monotonic() > deadline:
             for process in context.processes:
                 process.kill()
@@ -140,7 +142,10 @@ def main() -> None:
         first = first or sums
         rows.append(f"| {name} | {sums:.1f} s | {sums / first:.1f} | {hang:.1f} s |")
         print(rows[-1], flush=True)
-    heads = f"| {tests} tests on {RANKS} ranks | pytest, as a whole | times the first | a test that hangs, as a whole |"
+    heads = (
+        f"| {tests} tests on {RANKS} ranks | pytest, as a whole | times the first "
+        "| a test that hangs, as a whole |"
+    )
     note = (
         f"The limit of the last two is {LIMIT} s; torch's own is 300 s. On {os.cpu_count()} cores."
     )

@@ -34,14 +34,18 @@ def install_distlab():
     wheel = folder / "{name}"
     wheel.write_bytes(base64.b64decode("{data}"))
     pins = folder / "constraints.txt"  # torch and numpy stay as they are
-    pins.write_text("".join(f"{{name}}=={{importlib.metadata.version(name)}}\\n" for name in ("torch", "numpy")))
+    kept = {{name: importlib.metadata.version(name) for name in ("torch", "numpy")}}
+    pins.write_text("".join(f"{{name}}=={{version}}\\n" for name, version in kept.items()))
     %pip install -q --constraint "{{pins}}" "{{wheel}}{extras}" ipyparallel
     importlib.invalidate_caches()
-    if importlib.util.find_spec("distlab") is None:  # pip made a user's folder that is new to this kernel
+    # pip may have made a user's folder that is new to this kernel
+    if importlib.util.find_spec("distlab") is None:
         site.addsitedir(site.getusersitepackages())
     if importlib.util.find_spec("distlab") is None:
         needs = "Python 3.10 or newer and torch 2.13 or newer"
-        raise RuntimeError(f"distlab could not be installed: read pip's message above. It needs {{needs}}.")
+        raise RuntimeError(
+            f"distlab could not be installed: read pip's message above. It needs {{needs}}."
+        )
 
 
 if importlib.util.find_spec("distlab") is None:

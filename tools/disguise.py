@@ -31,7 +31,9 @@ COPIED = (
     "pyproject.toml",
 )
 PROGRAMS = {
-    "lscpu": "Architecture:  riscv64\nCPU(s):        3\nModel name:    a disguise\nL1d cache:     7 KiB",
+    "lscpu": (
+        "Architecture:  riscv64\nCPU(s):        3\nModel name:    a disguise\nL1d cache:     7 KiB"
+    ),
     "nvidia-smi": "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV7\t0-2\nGPU1\tNV7\t X \t0-2",
 }
 SAYS = {

@@ -78,7 +78,8 @@ def main(arguments: list[str]) -> int:
     for path in paths:
         if not path.is_file():
             print(
-                f"NB must be a notebook, got {str(path)!r}. Try: make notebooks NB=notebooks/00_start_here.ipynb"
+                f"NB must be a notebook, got {str(path)!r}. "
+                "Try: make notebooks NB=notebooks/00_start_here.ipynb"
             )
             return 2
         print(f"{path.name} ...", end=" ", flush=True)

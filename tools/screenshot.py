@@ -19,9 +19,19 @@ from tests.browser.conftest import BROWSERS, Lab  # noqa: E402
 from tests.browser.test_lab import STATE, open_notebook  # noqa: E402
 
 CELLS = [
-    "import sys\nimport distlab\nfrom distlab_course import figures\n\ncluster = distlab.Cluster(4)",
-    "%%px\nright, left = (rank + 1) % world_size, (rank - 1) % world_size\nmine, theirs = torch.ones(1) * rank, "
-    "torch.zeros(1)\ndist.recv(theirs, src=left)\ndist.send(mine, dst=right)",
+    (
+        "import sys\n"
+        "import distlab\n"
+        "from distlab_course import figures\n\n"
+        "cluster = distlab.Cluster(4)"
+    ),
+    (
+        "%%px\n"
+        "right, left = (rank + 1) % world_size, (rank - 1) % world_size\n"
+        "mine, theirs = torch.ones(1) * rank, torch.zeros(1)\n"
+        "dist.recv(theirs, src=left)\n"
+        "dist.send(mine, dst=right)"
+    ),
     "figures.who_waits(sys.last_value)",
 ]
 
