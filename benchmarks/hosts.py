@@ -72,6 +72,7 @@ def measure(repeat: int) -> dict[str, Found]:
     """Tables of contestants; none of what cannot be made on this machine."""
     import pytest
 
+    import distlab
     from tests.network.daemons import slurm, ssh_hosts
 
     tables: dict[str, Found] = {}
@@ -101,7 +102,7 @@ def measure(repeat: int) -> dict[str, Found]:
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         found = in_turns(
             {
-                "Slurm": partial(ours, n=4, engines="slurm", nodes=2),
+                "Slurm": partial(ours, n=4, engines=distlab.Slurm(nodes=2)),
                 "this machine": partial(ours, n=4),
             },
             repeat,

@@ -86,7 +86,8 @@ def doctor(arguments: Sequence[str]) -> int:
         hosts, where = dict.fromkeys(chosen.hosts.split(","), 1), "on these hosts together"
         checks = {
             "hosts": lambda: check_group(
-                hosts=hosts, python=chosen.python, interface=chosen.interface
+                hosts=hosts,
+                engines=distlab.Ssh(python=chosen.python, interface=chosen.interface),
             )
         }
     elif chosen.clean:

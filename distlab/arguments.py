@@ -130,12 +130,6 @@ def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
     return list(value)
 
 
-def left_out(name: str, value: Any, rule: str, advice: str = "") -> None:
-    """Refuse an argument that must be left out; the rule says when it may be given."""
-    if value is not None:
-        refuse(name, rule, value, advice)
-
-
 def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:
     """A mapping; `what` says of what to what, in words."""
     if not isinstance(value, Mapping):

@@ -57,7 +57,7 @@ def not_built(
     if own and own[0].kind != DIED:
         parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
     elif not own:
-        here = "On several hosts, interface= names the network on which they reach each other"
+        here = "On several hosts, engines=Ssh(interface=...) names the network on which they reach each other"
         limits = f"Ranks wait {patience:g} s for each other, and then {connecting:g} s for their connections"
         parts.append(f"{limits}. {here}. Then {again}.")
     else:

@@ -21,6 +21,7 @@ from distlab.errors import ClusterError
 from distlab.notebook import ahead, display, interrupts
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
+from distlab.notebook.launchers import Launcher
 from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
@@ -51,10 +52,11 @@ class Cluster:
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or
             "file".
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi",
-            "slurm" or "ssh"; None takes the best one here. Forked ranks have one hash seed, so that
-            a set of strings has the same order on all of them, unlike under torchrun and with
-            "local"; docs/testing.md lists what else differs. With "mpi", mpiexec starts them:
-            mpi4py's `MPI` is then defined on every rank, and a rank that dies ends the others.
+            "slurm" or "ssh", or an object with more choices, `Mpi(...)`, `Slurm(nodes=2, ...)` or
+            `Ssh(...)`; None takes the best one here. Forked ranks have one hash seed, so that a set
+            of strings has the same order on all of them, unlike under torchrun and with "local";
+            docs/testing.md lists what else differs. With "mpi", mpiexec starts them: mpi4py's
+            `MPI` is then defined on every rank, and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises; a deadlock
             is reported long before that.
         threads: OpenMP threads of each rank; None takes max(1, cores // n). The cores are those
@@ -70,15 +72,9 @@ class Cluster:
             reach(name) returns the words to put before a command to run it on a host, and
             address(name) the host's address for the other hosts; its `here` is that of this
             machine.
-        python, interface: on the hosts, for the ranks; None for the path of this Python, and the
-            way that leads here.
-        nodes, partition, time, options, queue_timeout: with engines="slurm": how many nodes (None
-            for those of the allocation that this process is in, or 1), Slurm's partition, the job's
-            time limit, such as "10:00", a list of further words for srun, and the seconds to wait
-            in the queue (None for 60).
 
     Attributes:
-        n, backend, engines, timeout, threads: as given, or as chosen.
+        n, backend, engines, timeout, threads: as given, or as chosen; of engines, the name.
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
     """
@@ -92,33 +88,27 @@ class Cluster:
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
-        engines: str | Engines | None = None,
+        engines: str | Launcher | Engines | None = None,
         timeout: float = TIMEOUT,
         threads: int | None = None,
         network: Network | None = None,
         preload: Sequence[str] = (),
         hosts: Mapping[str, int] | None = None,
-        python: str | None = None,
-        interface: str | None = None,
-        nodes: int | None = None,
-        partition: str | None = None,
-        time: str | None = None,
-        options: Sequence[str] | None = None,
-        queue_timeout: float | None = None,
     ):
         self._ranks: Ranks | None = None
         self.steps: list[Step] = []
-        where = {"hosts": hosts, "python": python, "interface": interface, "preload": preload}
-        job = {
-            "nodes": nodes,
-            "partition": partition,
-            "time": time,
-            "options": options,
-            "queue_timeout": queue_timeout,
-        }
-        self._plan = plan = make_plan(
-            n, backend, init_method, engines, timeout, threads, network, **where, **job
+        plan = make_plan(
+            n,
+            backend=backend,
+            init_method=init_method,
+            engines=engines,
+            timeout=timeout,
+            threads=threads,
+            network=network,
+            preload=preload,
+            hosts=hosts,
         )
+        self._plan = plan
         self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
         self.timeout, self.threads = plan.timeout, plan.threads
         try:

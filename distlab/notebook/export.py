@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from distlab.arguments import refuse
-from distlab.notebook.hosts import Job
+from distlab.notebook.hosts import slurm_options
+from distlab.notebook.launchers import Slurm
 from distlab.words import rank_list
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
@@ -78,7 +79,9 @@ def write(
         slurm: whether to write a file for sbatch; for a cluster that Slurm started, one is always
             written.
     """
-    job = (plan.hosts.job if plan.hosts else None) or (Job(1, plan.n) if slurm else None)
+    job = plan.hosts.job if plan.hosts else None
+    if job is None and slurm:
+        job = Slurm()
     there = [
         file
         for file in (path, *[path.with_suffix(".sbatch")] * bool(job))
@@ -154,7 +157,7 @@ def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
         several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
         return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
     batch = path.with_suffix(".sbatch")
-    words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in job.words)
+    words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in slurm_options(job))
     numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
     paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
     batch.write_text(

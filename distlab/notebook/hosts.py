@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distlab.arguments import refuse
+from distlab.arguments import wrong
 from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
 from distlab.notebook.connection import Servers
+from distlab.notebook.launchers import Launcher, Slurm
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 
-SSH_NAME, SLURM_NAME = "ssh", "slurm"
 # that srun has to give back the nodes, which stay allocated where it is killed
 SLURM_END_SECONDS = 10.0
 HELLO_SECONDS = 20.0  # for a host to report what it is
@@ -61,50 +61,28 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What Slurm is asked for.
-
-    Attributes:
-        nodes: how many.
-        ranks: on the node that has the most.
-        partition: as srun takes it; None for Slurm's default.
-        time: as srun takes it; None for Slurm's default.
-        options: more words for srun, which override these.
-        queue_timeout: seconds in the queue, at most.
-    """
-
-    nodes: int
-    ranks: int
-    partition: str | None = None
-    time: str | None = None
-    options: tuple[str, ...] = ()
-    queue_timeout: float = 60.0
-
-    @property
-    def words(self) -> list[str]:
-        """The words for srun and sbatch alike."""
-        given = {"partition": self.partition, "time": self.time}
-        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.options]
-
-
-@dataclass(frozen=True)
 class Hosts:
     """The hosts of a cluster; rank 0 is on the first.
 
     Attributes:
         hosts: in the order of their ranks; Slurm's have no names yet.
-        python: the Python there.
-        interface: the network interface that their ranks talk over; None for the one that leads to
-            the notebook.
+        launcher: what starts the ranks there.
         here: the address of this machine that they reach; "" if ssh or srun knows it.
-        job: what Slurm is asked for; None for hosts with names.
     """
 
     hosts: tuple[Host, ...]
-    python: str = sys.executable
-    interface: str | None = None
+    launcher: Launcher
     here: str = ""
-    job: Job | None = None
+
+    @property
+    def python(self) -> str:
+        """Path of the Python there."""
+        return self.launcher.python or sys.executable
+
+    @property
+    def job(self) -> Slurm | None:
+        """What Slurm is asked for; None for hosts with names."""
+        return self.launcher if isinstance(self.launcher, Slurm) else None
 
     @property
     def local(self) -> list[int]:
@@ -123,30 +101,51 @@ class Hosts:
 def check_slurm() -> None:
     """ArgumentError where Slurm's commands are not installed."""
     if shutil.which("srun") is None:
-        advice = (
-            "srun was not found: run this on a machine of the Slurm cluster, or call Cluster(n)."
+        wrong(
+            'engines="slurm" needs srun, which was not found: '
+            "run this on a machine of the Slurm cluster, or call Cluster(n)."
         )
-        refuse("engines", "a launcher whose programs are installed here", SLURM_NAME, advice)
 
 
 def nodes_of_allocation() -> int | None:
     """How many nodes the allocation has that this process is in; None outside of one."""
-    return int(os.environ["SLURM_JOB_NUM_NODES"]) if "SLURM_JOB_NUM_NODES" in os.environ else None
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES")
+    return None if nodes is None else int(nodes)
 
 
-def srun(job: Job) -> list[str]:
-    """srun's command line: a task a node, with a CPU for each of its ranks."""
+def slurm_options(job: Slurm) -> list[str]:
+    """The options of a job for srun and sbatch alike; a person's own come last, and so count."""
+    options = []
+    if job.partition:
+        options.append(f"--partition={job.partition}")
+    if job.time:
+        options.append(f"--time={job.time}")
+    return [*options, *job.options]
+
+
+def srun(job: Slurm, nodes: int, ranks: int) -> list[str]:
+    """srun's command line: one task on each node, with a CPU for each of its ranks.
+
+    Args:
+        nodes: how many there are.
+        ranks: on the node that has the most.
+    """
     words = [
         "srun",
         "--job-name=distlab",
-        f"--nodes={job.nodes}",
-        f"--ntasks={job.nodes}",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
         "--ntasks-per-node=1",
+        f"--cpus-per-task={ranks}",
+        f"--immediate={math.ceil(job.queue_timeout)}",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--input=all",
+        "--unbuffered",
     ]
-    words += [f"--cpus-per-task={job.ranks}", f"--immediate={math.ceil(job.queue_timeout)}"]
-    words += ["--no-kill", "--kill-on-bad-exit=0", "--input=all", "--unbuffered"]
-    words += ["--overlap"] if nodes_of_allocation() is not None else []
-    return [*words, *job.words]
+    if nodes_of_allocation() is not None:
+        words.append("--overlap")  # the task of the notebook has these nodes already
+    return words + slurm_options(job)
 
 
 # --- connections ---
@@ -170,7 +169,9 @@ def programs(
         for number in group:
             host = wanted.hosts[number]
             address = here if number in wanted.local else host.address
-            hosts.append(HostPlan(number, host.ranks, os.getcwd(), here, address, wanted.interface))
+            hosts.append(
+                HostPlan(number, host.ranks, os.getcwd(), here, address, wanted.launcher.interface)
+            )
         yield [*wanted.hosts[group[0]].command, line], replace(plan, hosts=tuple(hosts))
 
 
@@ -197,11 +198,10 @@ def answers(
         if number in connection.lost and not connection.trouble:
             connection.process.wait()  # so that all that it has written is in its log
         if hello := connection.hellos.get(number):
-            troubles[number] = _what_differs(hello)
+            troubles[number] = _what_differs(hello, wanted.launcher)
         elif connection.trouble:
-            troubles[number] = (
-                f"{connection.trouble}. distlab must be the same there: install it, or give python=."
-            )
+            advice = f"install it, or give {_other_python(wanted.launcher)}"
+            troubles[number] = f"{connection.trouble}. distlab must be the same there: {advice}."
         else:
             troubles[number] = _why_silent(
                 wanted, number, logs / f"host-{connection.hosts[0]}.log", limit
@@ -220,20 +220,26 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
         (line.strip() for line in reversed(lines) if line.strip()), f"no answer within {limit:g} s"
     ).rstrip(".")
     if wanted.job is not None:
-        return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. queue_timeout=600 waits longer."
+        return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. Slurm(queue_timeout=600) waits longer."
     host = wanted.hosts[number]
     if host.command == by_ssh(host.name):
         return f"{last}. `ssh {host.name} {wanted.python} -V` must work without a prompt."
     return f"{last}."
 
 
-def _what_differs(hello: Hello) -> str:
+def _what_differs(hello: Hello, launcher: Launcher) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
     if different := differences(hello.versions):
-        return f"it {different}. They must be the same: install them there, or give python=."
+        advice = f"install them there, or give {_other_python(launcher)}"
+        return f"it {different}. They must be the same: {advice}."
     if not any(hello.notebook in some for some in rendezvous.addresses().values()):
         return f"it sees this machine as {hello.notebook}, which is not its address: the ranks could not connect."
     return ""
+
+
+def _other_python(launcher: Launcher) -> str:
+    """The argument of `Cluster` that names another Python on the hosts."""
+    return f"engines={type(launcher).__name__}(python=...)"
 
 
 def differences(theirs: Mapping[str, str]) -> str:

@@ -15,10 +15,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
-from distlab.arguments import refuse
+from distlab.arguments import wrong
 from distlab.compat.ipyparallel import NANNY
 
-NAME = "mpi"
 INSTALL = "pip install mpich mpi4py"
 # that its processes have to give back their shared memory, which outlives those that are killed
 END_SECONDS = 1.0
@@ -34,14 +33,13 @@ def find() -> str | None:
 
 def check() -> None:
     """ArgumentError when something is missing that engines="mpi" needs."""
-    missing = [
-        name
-        for name, place in {"mpiexec": find(), "mpi4py": find_spec("mpi4py")}.items()
-        if not place
-    ]
+    missing = []
+    if find() is None:
+        missing.append("mpiexec")
+    if find_spec("mpi4py") is None:
+        missing.append("mpi4py")
     if missing:
-        advice = f"Missing: {' and '.join(missing)}. {INSTALL} brings what MPI needs. Or call Cluster(n)."
-        refuse("engines", "a launcher whose programs are installed here", NAME, advice)
+        wrong(f'engines="mpi" needs {" and ".join(missing)}: {INSTALL}. Or call Cluster(n).')
 
 
 def arguments(

@@ -10,18 +10,19 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from distlab import arguments, machine
-from distlab.arguments import refuse
+from distlab.arguments import refuse, wrong
 from distlab.errors import ClusterError
 from distlab.launch import this_host
 from distlab.notebook import hosts as machines
 from distlab.notebook import mpiexec
-from distlab.notebook.hosts import LOCALHOST, SHELL, SLURM_NAME, SSH_NAME, Host, Hosts, by_ssh
+from distlab.notebook.hosts import LOCALHOST, SHELL, Host, Hosts, by_ssh
+from distlab.notebook.launchers import Launcher, Mpi, Slurm, Ssh
 from distlab.wire.rendezvous import INIT_METHODS
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
 TIMEOUT = 600.0
 CONNECT_SECONDS = 10.0  # for a controller to answer
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
 STOCK, FORK = "local", "fork"  # a process for each rank by ipyparallel, and forks of one process
-LAUNCHERS = (FORK, STOCK, mpiexec.NAME, SLURM_NAME, SSH_NAME)
+LAUNCHERS = (FORK, STOCK, Mpi.name, Slurm.name, Ssh.name)
 MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
 FROM_SOURCE = {
@@ -95,7 +97,7 @@ class Plan:
     @property
     def forks(self) -> bool:
         """Whether fork servers start the ranks, and replace one that has died."""
-        return self.engines in (FORK, SSH_NAME, SLURM_NAME)
+        return self.engines in (FORK, Ssh.name, Slurm.name)
 
     @property
     def again(self) -> str:
@@ -108,93 +110,81 @@ class Plan:
 
 
 def make_plan(
-    n: Any,
-    backend: Any,
-    init_method: Any,
-    engines: Any,
-    timeout: Any,
-    threads: Any,
-    network: Any,
-    **where: Any,
+    n: int | None,
+    *,
+    backend: str,
+    init_method: str,
+    engines: str | Launcher | Engines | None,
+    timeout: float,
+    threads: int | None,
+    network: Network | None,
+    preload: Sequence[str],
+    hosts: Mapping[str, int] | None,
 ) -> Plan:
-    """The plan of a cluster; ArgumentError if an argument breaks its rule, or this machine has no
-    room for the ranks.
+    """The plan of a cluster with these arguments of `Cluster`.
 
-    Args:
-        where: `preload`, and those arguments of `Cluster` that concern several hosts.
+    Raises:
+        ArgumentError: an argument breaks its rule, or does not fit another one, or this machine has
+            no room for the ranks.
     """
-    found, hosts, preload = None, None, where.pop("preload", ())
     if isinstance(engines, Engines):
-        found, engines, n = engines, ATTACHED, len(engines.client.ids)
+        attached, where = engines, None
+        name = ATTACHED
+        n = len(engines.client.ids)
     else:
-        engines = check_launcher(
-            SSH_NAME if engines is None and where["hosts"] is not None else engines
-        )
-        hosts = _hosts(n, engines, **where)
-    n = arguments.whole_number(
-        "n", len(hosts.host_of_rank) if hosts else n, 1, advice="Call Cluster(4)."
-    )
-    # as torch writes it
-    init_method = init_method.removesuffix("://") if isinstance(init_method, str) else init_method
-    arguments.one_of(
-        "init_method",
-        init_method,
-        INIT_METHODS,
-        'Call Cluster(n) or Cluster(n, init_method="tcp").',
-    )
-    if (hosts or found) and init_method == "file":
-        refuse(
-            "init_method",
-            '"tcp" or "env" for several hosts, which share no file',
-            init_method,
-            "Leave it out.",
-        )
+        attached = None
+        launcher = _launcher(engines, hosts)
+        name = launcher if isinstance(launcher, str) else launcher.name
+        where = _where(n, launcher, hosts)
+        if where is not None:
+            n = len(where.host_of_rank)
+    only_here = where is None and attached is None
+    n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
+    init_method = _check_init_method(init_method, only_here)
     if threads is not None:
-        threads = arguments.whole_number(
-            "threads", threads, 1, advice="Call Cluster(n, threads=1)."
-        )
-    elif not hosts and not found:
+        arguments.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
+    elif only_here:
         threads = max(1, machine.cores() // n)
-    backend, timeout = check_backend(backend, n), arguments.seconds("timeout", timeout)
+    backend = check_backend(backend, n)
+    timeout = arguments.seconds("timeout", timeout)
     network = check_network(network, n, backend)
-    if isinstance(preload, str) or not all(map(_is_module, preload)):
-        refuse(
-            "preload",
-            "a list of modules that are installed here",
-            preload,
-            'Call Cluster(4, preload=["numpy"]).',
-        )
-    if not hosts and not found:
-        this_host.check(n, engines)
+    _check_preload(preload)
+    if only_here:
+        this_host.check(n, name)
     return Plan(
-        n, backend, init_method, engines, timeout, threads, network, hosts, found, tuple(preload)
+        n=n,
+        backend=backend,
+        init_method=init_method,
+        engines=name,
+        timeout=timeout,
+        threads=threads,
+        network=network,
+        hosts=where,
+        attached=attached,
+        preload=tuple(preload),
     )
 
 
-def _hosts(
-    n: Any, engines: str, hosts: Any, python: Any, interface: Any, **job: Any
-) -> Hosts | None:
-    """Where the ranks of a launcher run: None for this machine."""
-    extra = {"python": python or sys.executable, "interface": interface}
-    if engines == SLURM_NAME:
-        arguments.left_out(
-            "hosts", hosts, "left out with Slurm, which chooses them", "Give nodes= and partition=."
+def _check_init_method(init_method: str, only_here: bool) -> str:
+    """How ranks meet, by its name; torch writes it like the beginning of an address."""
+    if isinstance(init_method, str):
+        init_method = init_method.removesuffix("://")
+    advice = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
+    arguments.one_of("init_method", init_method, INIT_METHODS, advice)
+    if init_method == "file" and not only_here:
+        wrong(
+            'init_method="file" needs a file that all ranks share, and hosts share none: leave it out.'
         )
-        return _job(n, extra, **job)
-    for name, value in job.items():
-        arguments.left_out(name, value, f'given with engines="{SLURM_NAME}" alone', "Leave it out.")
-    if hosts is None:
-        if engines == SSH_NAME or python or interface:
-            refuse("hosts", "given for ssh, python= and interface=", hosts, EXAMPLE)
-        return None
-    found = _read_hosts(hosts, extra)
-    if engines not in (SSH_NAME, mpiexec.NAME):
-        refuse(
-            "engines", f'"{SSH_NAME}" or "{mpiexec.NAME}" with hosts, or left out', engines, EXAMPLE
-        )
-    if n not in (None, len(found.host_of_rank)):
-        refuse("n", f"left out, or {len(found.host_of_rank)} as in hosts", n, EXAMPLE)
-    return found
+    return init_method
+
+
+def _check_preload(preload: Sequence[str]) -> None:
+    if isinstance(preload, str) or not all(map(_is_module, preload)):
+        advice = 'Call Cluster(4, preload=["numpy"]).'
+        refuse("preload", "a list of modules that are installed here", preload, advice)
+
+
+# --- what starts the ranks, and where ---
 
 
 def check_launcher(engines: str | None) -> str:
@@ -202,62 +192,106 @@ def check_launcher(engines: str | None) -> str:
     if engines is None:
         return FORK if sys.platform == "linux" else STOCK
     name = engines.lower() if isinstance(engines, str) else engines
-    arguments.one_of(
-        "engines", name, LAUNCHERS, f'Call Cluster(n) or Cluster(n, engines="{STOCK}").'
-    )
-    if name == mpiexec.NAME:
-        mpiexec.check()
+    advice = f'Call Cluster(n) or Cluster(n, engines="{STOCK}").'
+    return arguments.one_of("engines", name, LAUNCHERS, advice)
+
+
+def _launcher(engines: str | Launcher | None, hosts: Mapping[str, int] | None) -> str | Launcher:
+    """What starts the ranks: an object, or the name of a launcher that needs nothing else."""
+    if isinstance(engines, (Ssh, Slurm, Mpi)):
+        return engines
+    if engines in (Ssh, Slurm, Mpi):
+        kind = engines.__name__
+        wrong(
+            f"engines must be an object, got the class {kind}. Call Cluster(n, engines={kind}())."
+        )
+    if engines is None and hosts is not None:
+        return Ssh()
+    name = check_launcher(engines)
+    for kind in (Ssh, Slurm, Mpi):
+        if name == kind.name:
+            return kind()
     return name
 
 
-def _read_hosts(hosts: Any, extra: Mapping[str, Any]) -> Hosts:
-    """Hosts by name with their numbers of ranks."""
-    for name, count in arguments.mapping(
-        "hosts", hosts, "host names to numbers of ranks", EXAMPLE
-    ).items():
-        arguments.whole_number(
-            f"the number of ranks of {name}", count, 1, advice=f"{EXAMPLE} Leave out others."
+def _where(
+    n: int | None, launcher: str | Launcher, hosts: Mapping[str, int] | None
+) -> Hosts | None:
+    """Where the ranks of a launcher run: None for this machine."""
+    if isinstance(launcher, Slurm):
+        if hosts is not None:
+            wrong(f'engines="slurm" needs no hosts=, because Slurm chooses them. {SLURM_EXAMPLE}')
+        return _slurm_nodes(n, launcher)
+    if isinstance(launcher, Mpi):
+        mpiexec.check()
+    if hosts is not None:
+        return _named_hosts(n, launcher, hosts)
+    if isinstance(launcher, Ssh):
+        wrong(f'engines="ssh" needs hosts=. {EXAMPLE}')
+    if isinstance(launcher, Mpi) and (launcher.python or launcher.interface):
+        wrong(f"python= and interface= of Mpi are for other machines: give hosts=, too. {EXAMPLE}")
+    return None
+
+
+def _named_hosts(n: int | None, launcher: str | Ssh | Mpi, hosts: Mapping[str, int]) -> Hosts:
+    """Hosts by name, with their numbers of ranks."""
+    found = _read_hosts(hosts)
+    if isinstance(launcher, str):
+        wrong(
+            f'engines="{launcher}" starts ranks on this machine only: with hosts=, leave it out, '
+            f'or write engines="mpi". {EXAMPLE}'
         )
-    if hasattr(hosts, "reach"):  # practice hosts know by themselves what leads to each
-        found = [
-            Host(name, hosts[name], (*hosts.reach(name), *SHELL), hosts.address(name))
-            for name in hosts
-        ]
-        return Hosts(tuple(found), **extra, here=hosts.here)
-    found = [
-        Host(name, count, SHELL if name == LOCALHOST else by_ssh(name))
-        for name, count in hosts.items()
-    ]
-    return Hosts(tuple(found), **extra)
+    ranks = sum(host.ranks for host in found)
+    if n not in (None, ranks):
+        wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {EXAMPLE}")
+    here = hosts.here if isinstance(hosts, Reachable) else ""
+    return Hosts(found, launcher, here)
 
 
-def _job(
-    n: Any, extra: Any, nodes: Any, partition: Any, time: Any, options: Any, queue_timeout: Any
-) -> Hosts:
+@runtime_checkable
+class Reachable(Protocol):
+    """A mapping of hosts that knows what leads to each, as practice hosts do; see `Cluster`."""
+
+    here: str
+
+    def reach(self, name: str) -> Sequence[str]: ...
+
+    def address(self, name: str) -> str: ...
+
+
+def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
+    """What leads to each host; ArgumentError for what is no number of ranks."""
+    arguments.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE)
+    found = []
+    for name, ranks in hosts.items():
+        advice = f"{EXAMPLE} Leave out others."
+        arguments.whole_number(f"the number of ranks of {name}", ranks, 1, advice=advice)
+        if isinstance(hosts, Reachable):
+            found.append(Host(name, ranks, (*hosts.reach(name), *SHELL), hosts.address(name)))
+        elif name == LOCALHOST:
+            found.append(Host(name, ranks, SHELL))
+        else:
+            found.append(Host(name, ranks, by_ssh(name)))
+    return tuple(found)
+
+
+def _slurm_nodes(n: int | None, job: Slurm) -> Hosts:
     """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on
-    some.
+    the first ones.
     """
     machines.check_slurm()
     n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
-    nodes = (machines.nodes_of_allocation() or 1) if nodes is None else nodes
-    arguments.whole_number("nodes", nodes, 1, n, "Call Cluster(8, nodes=2, ...).")
-    if isinstance(options, str):
-        refuse(
-            "options",
-            "a list of words for srun",
-            options,
-            'For example: options=["--account=me"].',
-            True,
-        )
-    counts = [n // nodes + (number < n % nodes) for number in range(nodes)]
-    limit = 60.0 if queue_timeout is None else arguments.seconds("queue_timeout", queue_timeout)
-    job = machines.Job(nodes, counts[0], partition, time, tuple(options or ()), limit)
-    command = (*machines.srun(job), *SHELL)
-    return Hosts(
-        tuple(Host(f"node {number}", count, command) for number, count in enumerate(counts)),
-        job=job,
-        **extra,
-    )
+    nodes = job.nodes or machines.nodes_of_allocation() or 1
+    if nodes > n:
+        wrong(f"Each node needs a rank: n is {n}, and there are {nodes} nodes. {SLURM_EXAMPLE}")
+    ranks, more = divmod(n, nodes)
+    counts = [ranks + 1] * more + [ranks] * (nodes - more)
+    command = (*machines.srun(job, nodes, max(counts)), *SHELL)
+    found = [Host(f"node {number}", count, command) for number, count in enumerate(counts)]
+    return Hosts(tuple(found), job)
+
+
+# --- what ranks are made of ---
 
 
 def check_network(network: Any, n: int, backend: str) -> Network | None:

@@ -20,8 +20,9 @@ from distlab.compat.ipyparallel import Replies, engines_with_work
 from distlab.diagnosis import deaths, failures, joining, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.notebook import display, interrupts, mpiexec
+from distlab.notebook import display, interrupts
 from distlab.notebook.ahead import started, take
+from distlab.notebook.launchers import Mpi
 from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
@@ -475,7 +476,7 @@ class Ranks:
         """Remember that a rank has died; how, in words."""
         self.broken = True
         # one has ended, and mpiexec ended the others
-        if self.plan.engines == mpiexec.NAME and not self.lost:
+        if self.plan.engines == Mpi.name and not self.lost:
             self.lost = dict.fromkeys(range(self.plan.n), deaths.WITH_ANOTHER)
             self.lost[self._processes.launcher.first_to_end(rank)] = deaths.exit_words(None)
         if rank not in self.lost:

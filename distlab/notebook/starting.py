@@ -24,6 +24,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, reaper, this_host
 from distlab.notebook import hosts, interrupts, mpiexec, settings
 from distlab.notebook.launcher import Launcher
+from distlab.notebook.launchers import Mpi, Slurm
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes, surroundings
 from distlab.wire.channel import ControlChannel
@@ -114,7 +115,7 @@ def _end_all(tag: str, engines: str) -> None:
         engines: the name of its launcher; two need a while to give back what outlives processes
             that are killed, the others are not asked politely for long.
     """
-    patience = {mpiexec.NAME: mpiexec.END_SECONDS, hosts.SLURM_NAME: hosts.SLURM_END_SECONDS}
+    patience = {Mpi.name: mpiexec.END_SECONDS, Slurm.name: hosts.SLURM_END_SECONDS}
     reaper.end(reaper.find(tag), patience.get(engines, 0.2))
 
 
@@ -273,7 +274,7 @@ def _start_engines(launcher: Launcher, address: str, threads: int) -> None:
     variables = launcher.environment | launcher.engine_variables
     variables |= settings.thread_variables(threads)
     commands = [ENGINE] * plan.n
-    if plan.engines == mpiexec.NAME:
+    if plan.engines == Mpi.name:
         ranks = None
         if plan.hosts is not None:
             ranks = {host.name: host.ranks for host in plan.hosts.hosts}

@@ -24,7 +24,7 @@ from tests.processes import (
     until,
     wait_until_gone,
 )
-from tests.refused import raised, refused
+from tests.refused import raised
 
 TWO_EACH = {"nodeA": 2, "nodeB": 2}
 
@@ -216,36 +216,6 @@ def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
             assert other.run(place)[0][-1] != "lo"
         words = str(raised(distlab.ClusterError, running.run, pid_on_rank))
         assert words.startswith("This cluster was replaced by Cluster(2).")
-
-
-EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
-
-
-@pytest.mark.parametrize(
-    ("n", "options", "words"),
-    [
-        (5, {"hosts": TWO_EACH}, f"n must be left out, or 4 as in hosts, got 5. {EXAMPLE}"),
-        (
-            None,
-            {"hosts": {"a": 0}},
-            f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE}",
-        ),
-        (
-            2,
-            {"python": "/x"},
-            f"hosts must be given for ssh, python= and interface=, got None. {EXAMPLE}",
-        ),
-        (
-            None,
-            {"hosts": TWO_EACH, "init_method": "file"},
-            'init_method must be "tcp" or "env" for several hosts',
-        ),
-    ],
-)
-def test_arguments_that_break_a_rule(n, options, words):
-    """At once, with what to call."""
-    stop_what_runs()
-    assert str(refused(distlab.Cluster, n, **options)).startswith(words)
 
 
 def test_nothing_is_left_of_a_notebook_that_was_killed(ssh_hosts):

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from distlab import machine
-from distlab.notebook.plan import make_plan
+from tests.plans import plan_of
 from tests.refused import refused
 
 GIB = 2**30
@@ -233,12 +233,7 @@ def test_processes_are_those_that_the_user_may_have(monkeypatch, tmp_path, user,
 def test_ranks_compute_with_the_cores_that_they_have(host):
     """A cluster on a container's share of a large machine does not begin more threads than that."""
     host("0::/\n", {"": {"cpu.max": "400000 100000"}})
-    where = dict.fromkeys(
-        ("hosts", "python", "interface", "nodes", "partition", "time", "options", "queue_timeout")
-    )
-    assert [
-        make_plan(n, "gloo", "tcp", None, 5, None, None, **where).threads for n in (1, 2, 3, 8)
-    ] == [4, 2, 1, 1]
+    assert [plan_of(n).threads for n in (1, 2, 3, 8)] == [4, 2, 1, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")

@@ -5,6 +5,7 @@ import pytest
 import distlab
 from distlab.notebook import plan
 from distlab.words import rank_list
+from tests.plans import plan_of
 from tests.refused import refused
 
 WHOLE = "n must be a whole number of 1 or more, got"
@@ -44,8 +45,7 @@ def test_backends_and_init_methods_as_torch_writes_them():
     """A backend's name may be in capitals, a module's not; a URL may be an init method."""
     backends, methods = ["gloo", "GLOO", "tests.cluster"], ["env", "env://", "tcp://", "file://"]
     assert [plan.check_backend(name, 2) for name in backends] == ["gloo", "gloo", "tests.cluster"]
-    where = {"hosts": None, "python": None, "interface": None}
-    made = [plan.make_plan(2, "gloo", method, None, 30.0, 1, None, **where) for method in methods]
+    made = [plan_of(init_method=method) for method in methods]
     assert [one.init_method for one in made] == ["env", "env", "tcp", "file"]
 
 

@@ -9,6 +9,7 @@ from distlab.errors import HostError
 from distlab.notebook import connection as connections
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.hosts import Host, Hosts, answers
+from distlab.notebook.launchers import Ssh
 from distlab.wire.codec import to_json
 from distlab.wire.orders import Alive, EngineProcess
 from tests.refused import raised
@@ -66,12 +67,12 @@ def test_a_host_that_reports_what_nobody_knows_is_lost(threads_end_well):
     assert found.trouble == f"its reports cannot be read ({UNKNOWN})"
     assert found.lost == {0: f"and {found.trouble}"}
     assert found.engines == {(0, 7): EngineProcess(0, 7)}
-    hosts_of_it = Hosts((Host("nodeA", 2),))
+    hosts_of_it = Hosts((Host("nodeA", 2),), Ssh())
     servers = SimpleNamespace(to=lambda number: found)
     error = raised(HostError, answers, servers, hosts_of_it, [0], None)
     assert (
-        f"\n  nodeA: {found.trouble}. distlab must be the same there: install it, or give python=."
-        in str(error)
+        f"\n  nodeA: {found.trouble}. distlab must be the same there: install it, "
+        "or give engines=Ssh(python=...)." in str(error)
     )
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.notebook import export
-from distlab.notebook.hosts import Job
+from distlab.notebook.launchers import Slurm
 from tests.refused import refused
 from tests.tool import ROOT
 
@@ -130,7 +130,7 @@ def test_a_file_for_sbatch_in_a_folder_with_a_space(tmp_path):
     """Nodes, CPUs, what Slurm was asked for; each path is one word in bash."""
     folder = tmp_path / "my folder"
     folder.mkdir()
-    job = Job(2, 2, "debug", "10:00", ("--account=me",))
+    job = Slurm(nodes=2, partition="debug", time="10:00", options=["--account=me"])
     report = script(
         folder, [cell("x = 1")], 4, threads=3, hosts=["nodeA", "nodeA", "nodeB", "nodeB"], job=job
     )[1]
@@ -153,14 +153,14 @@ def in_bash(batch, commands):
 
 def test_the_agents_of_a_batch_job_have_its_cpus_and_an_empty_store(tmp_path):
     """srun may forget the CPUs, and torchrun's store keeps what an attempt wrote."""
-    script(tmp_path, [cell("x = 1")], 4, threads=3, job=Job(2, 2))
+    script(tmp_path, [cell("x = 1")], 4, threads=3, job=Slurm(nodes=2))
     seen = 'srun() { echo "$1" "$2" "$TORCH_DISABLE_SHARE_RDZV_TCP_STORE" "$OMP_NUM_THREADS"; }'
     assert in_bash(tmp_path / "made.sbatch", seen) == "--cpus-per-task=6 --kill-on-bad-exit=1 1 3\n"
 
 
 def test_lab_60_shows_this_file_for_sbatch(tmp_path):
     """Lab 60 adds lines for GPUs, time and workers, and a requeue; the rest is the same."""
-    script(tmp_path, [cell("x = 1")], 16, hosts=["nodeA", "nodeB"], job=Job(2, 8))
+    script(tmp_path, [cell("x = 1")], 16, hosts=["nodeA", "nodeB"], job=Slurm(nodes=2))
     text = (tmp_path / "made.sbatch").read_text()
     text = text.replace(shlex.quote(sys.executable), "python").replace(
         f"{tmp_path}/made.py", "train.py --resume"

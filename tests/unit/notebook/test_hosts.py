@@ -10,10 +10,11 @@ from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
 from distlab.notebook import hosts, mpiexec
 from distlab.notebook.hosts import Host, Hosts
+from distlab.notebook.launchers import Slurm, Ssh
 from distlab.wire.orders import Hello, HostPlan
 from tests.refused import raised, refused
 
-ONE = Hosts((Host("nodeA", 2),), python="/opt/python")
+ONE = Hosts((Host("nodeA", 2),), Ssh(python="/opt/python"))
 OURS = this_host.installed()
 HELLO = Hello(0, "nodeA", 4, OURS, "127.0.0.1", "127.0.0.2")
 
@@ -84,7 +85,10 @@ def test_a_python_in_a_folder_with_a_space(tmp_path):
 def test_the_arguments_of_srun(monkeypatch):
     """One task a node, with the CPUs that its ranks want; a learner's options come last."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
-    words = hosts.srun(hosts.Job(2, 8, "debug", "10:00", ("--account=me",), queue_timeout=2.5))
+    job = Slurm(
+        nodes=2, partition="debug", time="10:00", options=["--account=me"], queue_timeout=2.5
+    )
+    words = hosts.srun(job, nodes=2, ranks=8)
     expected = [
         "--nodes=2",
         "--ntasks=2",
@@ -95,7 +99,7 @@ def test_the_arguments_of_srun(monkeypatch):
     assert words[2:7] == expected
     assert words[-3:] == ["--partition=debug", "--time=10:00", "--account=me"]
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
-    assert "--overlap" in hosts.srun(hosts.Job(3, 1))
+    assert "--overlap" in hosts.srun(Slurm(), nodes=3, ranks=1)
     assert hosts.nodes_of_allocation() == 3
 
 

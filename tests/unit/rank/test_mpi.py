@@ -28,8 +28,7 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, 
     monkeypatch.setattr(mpiexec, "find", lambda: found)
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
     assert str(refused(distlab.Cluster, 2, engines="mpi")) == (
-        "engines must be a launcher whose programs are installed here, got 'mpi'. "
-        f"Missing: {missing}. pip install mpich mpi4py brings what MPI needs. Or call Cluster(n)."
+        f'engines="mpi" needs {missing}: pip install mpich mpi4py. Or call Cluster(n).'
     )
 
 

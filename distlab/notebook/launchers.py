@@ -1,0 +1,130 @@
+"""`Ssh`, `Slurm` and `Mpi`: the ways to start a cluster's ranks on other machines.
+
+A person makes one in the notebook's kernel, for the argument `engines` of `Cluster`; plan.py and
+hosts.py read it there. Each checks its fields when it is made. plan.py checks whether it fits the
+other arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distlab import arguments
+from distlab.arguments import refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ssh:
+    """Ranks on machines that ssh reaches without asking for a password.
+
+    It goes with hosts=: `Cluster(hosts={"nodeA": 4}, engines=Ssh(interface="ib0"))`. Without it,
+    hosts= alone does the same as `Ssh()`.
+
+    Attributes:
+        python: path of the Python on the hosts; None for the path of this Python.
+        interface: name of the network interface on the hosts over which the ranks talk; None for
+            the one that leads to this machine.
+
+    Raises:
+        ArgumentError: a field breaks its rule.
+    """
+
+    name: ClassVar[str] = "ssh"
+
+    python: str | None = None
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("python", self.python, "/opt/python/bin/python")
+        _check_text("interface", self.interface, "ib0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Ranks on nodes of a Slurm cluster, started by one `srun`.
+
+    `Cluster(8, engines=Slurm(nodes=2, partition="debug", time="10:00"))` has four ranks on each of
+    two nodes. Slurm chooses the nodes, so hosts= is left out.
+
+    Attributes:
+        nodes: number of nodes; None for those of the allocation that this process is in, or 1.
+        partition: Slurm's partition; None for its default one.
+        time: the job's time limit, such as "10:00"; None for that of the partition.
+        options: further words for srun, which override the other fields: ["--account=me"].
+        queue_timeout: seconds to wait in the queue.
+        python: path of the Python on the nodes; None for the path of this Python.
+        interface: name of the network interface on the nodes over which the ranks talk; None for
+            the one that leads to this machine.
+
+    Raises:
+        ArgumentError: a field breaks its rule.
+    """
+
+    name: ClassVar[str] = "slurm"
+
+    nodes: int | None = None
+    partition: str | None = None
+    time: str | None = None
+    options: Sequence[str] = ()
+    queue_timeout: float = 60.0
+    python: str | None = None
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None:
+            arguments.whole_number("nodes", self.nodes, 1, advice="For example: nodes=2.")
+        _check_text("partition", self.partition, "debug")
+        _check_text("time", self.time, "10:00")
+        _check_options(self.options)
+        arguments.seconds("queue_timeout", self.queue_timeout)
+        _check_text("python", self.python, "/opt/python/bin/python")
+        _check_text("interface", self.interface, "ib0")
+        object.__setattr__(self, "options", tuple(self.options))  # the class is frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mpi:
+    """Ranks that mpiexec starts, here or on hosts=; they have mpi4py's `MPI`.
+
+    `Cluster(4, engines=Mpi())` is the same as `Cluster(4, engines="mpi")`. A rank that dies ends
+    the others.
+
+    Attributes:
+        python: path of the Python on the hosts; None for the path of this Python.
+        interface: name of the network interface on the hosts over which the ranks talk; None for
+            the one that leads to this machine.
+
+    Raises:
+        ArgumentError: a field breaks its rule.
+    """
+
+    name: ClassVar[str] = "mpi"
+
+    python: str | None = None
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("python", self.python, "/opt/python/bin/python")
+        _check_text("interface", self.interface, "ib0")
+
+
+Launcher = Ssh | Slurm | Mpi
+
+
+# --- rules of their fields ---
+
+
+def _check_text(name: str, value: object, example: str) -> None:
+    """A text, or None for the default."""
+    if value is not None and not isinstance(value, str):
+        refuse(name, "a text", value, f'For example: {name}="{example}".', wrong_type=True)
+
+
+def _check_options(value: Any) -> None:
+    """A list of texts: one text alone would be read as a list of letters."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not is_list or not all(isinstance(word, str) for word in value):
+        advice = 'For example: options=["--account=me"].'
+        refuse("options", "a list of words for srun", value, advice, wrong_type=True)
