@@ -200,11 +200,10 @@ def _launcher(engines: str | Launcher | None, hosts: Mapping[str, int] | None) -
     """What starts the ranks: an object, or the name of a launcher that needs nothing else."""
     if isinstance(engines, (Ssh, Slurm, Mpi)):
         return engines
-    if engines in (Ssh, Slurm, Mpi):
-        kind = engines.__name__
-        wrong(
-            f"engines must be an object, got the class {kind}. Call Cluster(n, engines={kind}())."
-        )
+    for kind in (Ssh, Slurm, Mpi):
+        if engines is kind:
+            advice = f"Call Cluster(n, engines={kind.__name__}())."
+            wrong(f"engines must be an object, got the class {kind.__name__}. {advice}")
     if engines is None and hosts is not None:
         return Ssh()
     name = check_launcher(engines)
