@@ -1,10 +1,11 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by launcher.py. A host gets one connection to one fork
-server: by ssh with the user's configuration, one srun for all of Slurm's nodes, or none for a host
-that is this machine. srun's stdin goes to the servers of all nodes, and their reports come over its
-stdout; ipyparallel's own launcher for Slurm submits a batch file that starts every engine by
-itself, and drops `options`. Plans and keys travel over it, never on a command line.
+Runs on the notebook's kernel, called by plan.py and launcher.py. A program leads to the fork
+server of each host: ssh, with the user's configuration, to one host; one srun to all of Slurm's
+nodes; a shell to a host that is this machine. srun passes its stdin to the servers of all nodes,
+and their reports come over its stdout. (ipyparallel's own launcher for Slurm submits a batch file
+that starts every engine by itself, and drops `options`.) Plans and keys travel over these
+connections, never on a command line.
 """
 
 import math
@@ -19,12 +20,13 @@ from pathlib import Path
 from distlab.arguments import wrong
 from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
-from distlab.notebook.connection import Servers
+from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.launchers import Launcher, Slurm
+from distlab.tables import count
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 
-# that srun has to give back the nodes, which stay allocated where it is killed
+# for srun to give back the nodes, which stay allocated where it is killed
 SLURM_END_SECONDS = 10.0
 HELLO_SECONDS = 20.0  # for a host to report what it is
 CONNECT_SECONDS = 10  # for a host to answer ssh
@@ -34,13 +36,15 @@ LOCALHOST = "localhost"  # as a host it is this machine, without ssh
 
 
 def by_ssh(name: str) -> tuple[str, ...]:
-    """The words that lead to a shell of a host; by IPv4, since the address that the host then sees
-    is the notebook's.
+    """The words that lead to a shell of a host.
 
-    The control channel, the store and gloo use such addresses only, see wire/rendezvous.py.
+    By IPv4, since the address that the host then sees is the notebook's: the control channel, the
+    store and gloo use such addresses only, see wire/rendezvous.py.
     """
-    options = (f"ConnectTimeout={CONNECT_SECONDS}", "BatchMode=yes", "ControlMaster=no")
-    return ("ssh", "-T", "-4", *(word for option in options for word in ("-o", option)), "--", name)
+    words = ["ssh", "-T", "-4"]
+    for option in (f"ConnectTimeout={CONNECT_SECONDS}", "BatchMode=yes", "ControlMaster=no"):
+        words += ["-o", option]
+    return (*words, "--", name)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,10 @@ class Hosts:
     @property
     def host_of_rank(self) -> tuple[int, ...]:
         """Number of each rank's host, by rank."""
-        return tuple(number for number, host in enumerate(self.hosts) for _ in range(host.ranks))
+        numbers: list[int] = []
+        for number, host in enumerate(self.hosts):
+            numbers += [number] * host.ranks
+        return tuple(numbers)
 
 
 # --- Slurm ---
@@ -148,79 +155,106 @@ def srun(job: Slurm, nodes: int, ranks: int) -> list[str]:
     return words + slurm_options(job)
 
 
-# --- connections ---
+# --- what leads to fork servers, and what these report ---
 
 
 def programs(
     wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str
-) -> Iterator[tuple[list, ServerPlan]]:
-    """What leads to fork servers on the hosts of these numbers: command line and plan for each
-    program.
+) -> Iterator[tuple[list[str], ServerPlan]]:
+    """The programs that lead to fork servers on the hosts of these numbers: the command line and
+    the plan of each.
 
     Args:
         plan: of each server, without its hosts.
         here: the address of this machine that the hosts reach; "" if they find it themselves.
     """
-    line = fork_server.remote_command(wanted.python)
-    for group in (
-        [numbers] if numbers and wanted.job is not None else [[number] for number in numbers]
-    ):
-        hosts = []
-        for number in group:
-            host = wanted.hosts[number]
-            address = here if number in wanted.local else host.address
-            hosts.append(
-                HostPlan(number, host.ranks, os.getcwd(), here, address, wanted.launcher.interface)
-            )
-        yield [*wanted.hosts[group[0]].command, line], replace(plan, hosts=tuple(hosts))
+    server = fork_server.remote_command(wanted.python)
+    for together in _led_to_together(wanted, numbers):
+        command = [*wanted.hosts[together[0]].command, server]
+        hosts = tuple(_host_plan(wanted, number, here) for number in together)
+        yield command, replace(plan, hosts=hosts)
+
+
+def _led_to_together(wanted: Hosts, numbers: Sequence[int]) -> list[Sequence[int]]:
+    """Numbers of the hosts to which one program leads: one srun to all, ssh to one each."""
+    if not numbers:
+        return []
+    if wanted.job is not None:
+        return [numbers]
+    return [[number] for number in numbers]
+
+
+def _host_plan(wanted: Hosts, number: int, here: str) -> HostPlan:
+    """What the host of this number needs to know."""
+    host = wanted.hosts[number]
+    return HostPlan(
+        host=number,
+        ranks=host.ranks,
+        folder=os.getcwd(),
+        notebook=here,
+        address=here if number in wanted.local else host.address,
+        interface=wanted.launcher.interface,
+    )
 
 
 def answers(
     servers: Servers, wanted: Hosts, numbers: Sequence[int], logs: Path
 ) -> dict[int, Hello]:
-    """What each of these hosts reports about itself, by number; HostError if one does not, or
-    cannot be used.
+    """What each of these hosts reports about itself, by number.
 
     Args:
         logs: the folder of what the programs that lead to them write.
+
+    Raises:
+        HostError: a host has not answered in time, or cannot be used.
     """
-    limit = HELLO_SECONDS + (wanted.job.queue_timeout if wanted.job is not None else 0.0)
+    limit = HELLO_SECONDS
+    if wanted.job is not None:
+        limit += wanted.job.queue_timeout
     deadline = time.monotonic() + limit
+    hellos: dict[int, Hello] = {}
     troubles: dict[int, str] = {}
     for number in numbers:
         connection = servers.to(number)
-        while (
-            number not in connection.hellos
-            and number not in connection.lost
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
-        if number in connection.lost and not connection.trouble:
-            connection.process.wait()  # so that all that it has written is in its log
-        if hello := connection.hellos.get(number):
-            troubles[number] = _what_differs(hello, wanted.launcher)
+        hello = _hello_of(connection, number, deadline)
+        if hello is not None:
+            hellos[number] = hello
+            trouble = _what_differs(hello, wanted.launcher)
         elif connection.trouble:
             advice = f"install it, or give {_other_python(wanted.launcher)}"
-            troubles[number] = f"{connection.trouble}. distlab must be the same there: {advice}."
+            trouble = f"{connection.trouble}. distlab must be the same there: {advice}."
         else:
-            troubles[number] = _why_silent(
-                wanted, number, logs / f"host-{connection.hosts[0]}.log", limit
-            )
-    if troubles := {number: words for number, words in troubles.items() if words}:
+            log = logs / f"host-{connection.hosts[0]}.log"
+            trouble = _why_silent(wanted, number, log, limit)
+        if trouble:
+            troubles[number] = trouble
+    if troubles:
         raise HostError(_all_troubles(wanted, troubles))
-    return {number: servers.to(number).hellos[number] for number in numbers}
+    return hellos
+
+
+def _hello_of(connection: Connection, number: int, deadline: float) -> Hello | None:
+    """What a host reports about itself; None if it is lost, or silent until the deadline."""
+    while number not in connection.hellos and number not in connection.lost:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.01)
+    if number in connection.lost and not connection.trouble:
+        connection.process.wait()  # so that all that it has written is in its log
+    return connection.hellos.get(number)
 
 
 def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
-    """Why a host has reported nothing: the last line that ssh, srun or its Python has written, and
-    what to try.
+    """Why a host has reported nothing, and what to try.
+
+    The last line that ssh, srun or the host's Python has written says why.
     """
-    lines = log.read_text(errors="replace").split("\n")
-    last = next(
-        (line.strip() for line in reversed(lines) if line.strip()), f"no answer within {limit:g} s"
-    ).rstrip(".")
+    lines = [line.strip() for line in log.read_text(errors="replace").split("\n") if line.strip()]
+    last = lines[-1] if lines else f"no answer within {limit:g} s"
+    last = last.rstrip(".")
     if wanted.job is not None:
-        return f"{last}. `squeue` shows the queue, and `sinfo` the partitions. Slurm(queue_timeout=600) waits longer."
+        where = "`squeue` shows the queue, and `sinfo` the partitions."
+        return f"{last}. {where} Slurm(queue_timeout=600) waits longer."
     host = wanted.hosts[number]
     if host.command == by_ssh(host.name):
         return f"{last}. `ssh {host.name} {wanted.python} -V` must work without a prompt."
@@ -229,11 +263,14 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
 
 def _what_differs(hello: Hello, launcher: Launcher) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
-    if different := differences(hello.versions):
+    different = differences(hello.versions)
+    if different:
         advice = f"install them there, or give {_other_python(launcher)}"
         return f"it {different}. They must be the same: {advice}."
-    if not any(hello.notebook in some for some in rendezvous.addresses().values()):
-        return f"it sees this machine as {hello.notebook}, which is not its address: the ranks could not connect."
+    own = [address for some in rendezvous.addresses().values() for address in some]
+    if hello.notebook not in own:
+        seen = f"it sees this machine as {hello.notebook}, which is not its address"
+        return f"{seen}: the ranks could not connect."
     return ""
 
 
@@ -243,8 +280,10 @@ def _other_python(launcher: Launcher) -> str:
 
 
 def differences(theirs: Mapping[str, str]) -> str:
-    """What is not as it is here, in words; "" if all is.     Args:
-    theirs: what is installed there.
+    """What is not as it is here, in words; "" if all is.
+
+    Args:
+        theirs: the versions that are installed there, by name.
     """
     ours = this_host.installed()
     different = [name for name in ours if theirs.get(name) != ours[name]]
@@ -258,9 +297,14 @@ def differences(theirs: Mapping[str, str]) -> str:
 
 
 def _all_troubles(wanted: Hosts, troubles: Mapping[int, str]) -> str:
+    """One message for all hosts that cannot be used; Slurm's nodes have no names to tell yet."""
     if wanted.job is not None:
         return "; ".join(dict.fromkeys(troubles.values()))
-    names = {number: wanted.hosts[number].name for number in sorted(troubles)}
-    lines = "".join(f"\n  {name}: {troubles[number]}" for number, name in names.items())
-    what = f"{len(troubles)} of {len(wanted.hosts)} host{'s'[: len(wanted.hosts) > 1]} cannot be used:{lines}"
-    return f"{what}\n`python -m distlab doctor --hosts {','.join(names.values())}` checks again."
+    names = []
+    lines = [f"{len(troubles)} of {count(len(wanted.hosts), 'host')} cannot be used:"]
+    for number in sorted(troubles):
+        name = wanted.hosts[number].name
+        names.append(name)
+        lines.append(f"  {name}: {troubles[number]}")
+    lines.append(f"`python -m distlab doctor --hosts {','.join(names)}` checks again.")
+    return "\n".join(lines)
