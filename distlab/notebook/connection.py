@@ -11,7 +11,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from distlab.launch.fork_server import BEAT_SECONDS
 from distlab.supervised import SupervisedThread
@@ -19,7 +18,8 @@ from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
 SILENCE_SECONDS = 3.5  # after which a host that gave signs of life counts as lost
-MESSAGE = b'{"class": '  # what every report begins with, and no greeting of a shell
+# what every report begins with: the shell of a host may greet with other lines
+MESSAGE = b'{"class": '
 END_SECONDS = 2.0  # for fork servers that were asked to end, and for the programs that lead to them
 
 
@@ -27,7 +27,8 @@ class Connection(SupervisedThread):
     """Sends orders to fork servers and keeps what they report.
 
     It is the thread that reads the reports, for as long as the connection lasts. Whatever ends the
-    thread, the hosts are lost: nothing would be known of them any more.
+    thread, the hosts are lost: nothing would be known of them any more. Other threads read what it
+    keeps, so it replaces a dict and never changes one.
 
     Args:
         process: the only server, or the program that leads to the servers.
@@ -47,25 +48,38 @@ class Connection(SupervisedThread):
 
     def __init__(
         self,
-        process: subprocess.Popen,
+        process: subprocess.Popen[bytes],
         end: socket.socket,
         hosts: Sequence[int],
         servers: "Servers",
     ):
         super().__init__("distlab-connection")
-        self.process, self._end, self.hosts, self._servers = process, end, hosts, servers
+        self.process = process
+        self.hosts = hosts
         self.hellos: dict[int, orders.Hello] = {}
         self.lost: dict[int, str] = {}
         self.engines: dict[tuple[int, int], orders.EngineProcess] = {}
         self.store: tuple[str, int] | None = None
         self.trouble = ""
         self.refused = ""
-        self._beats: dict[int, float] = {}
+        self._end = end
+        self._servers = servers
+        self._beats: dict[int, float] = {}  # when each host's newest heartbeat came
 
     def order(self, order: orders.Order | orders.ServerPlan) -> None:
-        """Send an order; nothing happens if its server has ended: `lost` then has the host."""
+        """Send an order; nothing happens if its server has ended: `lost` then has the host.
+
+        Runs on: any thread.
+        """
         with contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
+
+    def end_orders(self) -> None:
+        """Have the servers end: they do when no more orders can come."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._end.shutdown(socket.SHUT_WR)
+
+    # --- the thread ---
 
     def serve(self) -> None:
         """Note what is reported until the connection ends."""
@@ -80,26 +94,34 @@ class Connection(SupervisedThread):
         self.trouble = f"its reports cannot be read ({type(error).__name__}: {words})"
 
     def on_end(self) -> None:
+        """Mark the hosts as lost."""
         why = "whose connection has ended"
         if self.trouble:
             why = f"and {self.trouble}"
         self._lose(self.hosts, why)
 
     def _lines(self) -> Iterator[bytes]:
-        """The lines that arrive; meanwhile, hosts that have fallen silent are noted."""
+        """The lines that arrive, until the connection ends; meanwhile, hosts that have fallen
+        silent are noted.
+        """
         pending = b""
         arrivals = select.poll()  # a descriptor may have any number
         arrivals.register(self._end, select.POLLIN)
         while True:
-            if arrivals.poll(1000 * BEAT_SECONDS if self._beats else None):
+            # a server on this machine sends no heartbeats, so its silence means nothing
+            milliseconds = 1000 * BEAT_SECONDS if self._beats else None
+            if arrivals.poll(milliseconds):
                 received = self._end.recv(1 << 16)
                 if not received:
                     return
                 *lines, pending = (pending + received).split(b"\n")
                 yield from lines
-            late = time.monotonic() - SILENCE_SECONDS
-            silent = [host for host, beat in self._beats.items() if beat < late]
-            self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
+            self._lose_silent_hosts()
+
+    def _lose_silent_hosts(self) -> None:
+        late = time.monotonic() - SILENCE_SECONDS
+        silent = [host for host, beat in self._beats.items() if beat < late]
+        self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
 
     def _note(self, report: orders.Report) -> None:
         if isinstance(report, orders.Alive):
@@ -112,16 +134,17 @@ class Connection(SupervisedThread):
         elif isinstance(report, orders.NotForked):
             self.refused = report.why
         else:
-            # the system reuses process numbers
+            # by process, too: the system uses numbers of processes again
             self.engines = {**self.engines, (report.engine, report.pid): report}
             if report.status is not None:
                 self._servers.when_ended(report.engine)
 
     def _lose(self, hosts: Iterable[int], why: str) -> None:
-        hosts = [host for host in hosts if host not in self.lost]
-        self.lost = {**self.lost, **dict.fromkeys(hosts, why)}
+        """Mark hosts as lost, and with them their engines; the first reason stays."""
+        newly_lost = [host for host in hosts if host not in self.lost]
+        self.lost = {**self.lost, **dict.fromkeys(newly_lost, why)}
         for engine in {engine for engine, _ in self.engines}:
-            if self._servers.host_of_engine[engine] in hosts:
+            if self._servers.host_of_engine[engine] in newly_lost:
                 self._servers.when_ended(engine)
 
 
@@ -139,14 +162,16 @@ class Servers:
     def __init__(
         self, host_of_engine: Sequence[int] | Mapping[int, int], when_ended: Callable[[int], None]
     ):
-        self.host_of_engine, self.when_ended = host_of_engine, when_ended
+        self.host_of_engine = host_of_engine
+        self.when_ended = when_ended
         self.connections: list[Connection] = []
 
     def to(self, host: int) -> Connection:
         """The newest connection to a host."""
-        return next(
-            connection for connection in reversed(self.connections) if host in connection.hosts
-        )
+        for connection in reversed(self.connections):
+            if host in connection.hosts:
+                return connection
+        raise LookupError(f"no connection to host {host} was made")
 
     def why_lost(self, engine: int) -> str:
         """Why the host of an engine cannot be reached any more, in words; "" if it can."""
@@ -166,45 +191,50 @@ class Servers:
     @property
     def pids(self) -> dict[int, int]:
         """Process number of each engine that runs or ran, the newest."""
-        return {
-            engine: pid
-            for c in self.connections
-            for engine, pid in c.engines
-            if engine != orders.CONTROLLER
-        }
+        found = {}
+        for connection in self.connections:
+            for engine, pid in connection.engines:
+                if engine != orders.CONTROLLER:
+                    found[engine] = pid
+        return found
 
-    def log_of(self, number: int) -> str:
+    def log_of(self, engine: int) -> str:
         """The end of what an engine that has ended wrote outside cells, if that is known."""
-        logs = [
-            one.log for c in self.connections for one in c.engines.values() if one.engine == number
-        ]
-        return logs[-1] if logs else ""
+        newest = self._newest_report(engine)
+        return "" if newest is None else newest.log
 
-    def fault_of(self, number: int) -> str:
+    def fault_of(self, engine: int) -> str:
         """Where an engine was when a fault in compiled code ended it, if that is known."""
-        faults = [
-            one.fault
-            for c in self.connections
-            for one in c.engines.values()
-            if one.engine == number
-        ]
-        return faults[-1] if faults else ""
+        newest = self._newest_report(engine)
+        return "" if newest is None else newest.fault
 
-    def order(
-        self, kind: type[orders.ForkOrder | orders.KillOrder], engines: Iterable[int], **fields: Any
-    ) -> None:
-        """Send an order for each of some engines; returns at once. Nothing happens to engines that
-        have ended.
+    def _newest_report(self, engine: int) -> orders.EngineProcess | None:
+        """The report of an engine's newest process."""
+        newest = None
+        for connection in self.connections:
+            for report in connection.engines.values():
+                if report.engine == engine:
+                    newest = report
+        return newest
+
+    def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
+        """Have each of these engines forked, with these additions to the environment; returns at
+        once.
         """
         for engine in engines:
             host = self.host_of_engine[engine]
-            self.to(host).order(kind(host, engine, **fields))
+            self.to(host).order(orders.ForkOrder(host, engine, environment))
+
+    def kill(self, engines: Iterable[int]) -> None:
+        """End these engines; returns at once, and nothing happens to one that has ended."""
+        for engine in engines:
+            host = self.host_of_engine[engine]
+            self.to(host).order(orders.KillOrder(host, engine))
 
     def close(self) -> None:
         """Have all servers end, and wait for it."""
         deadline = time.monotonic() + END_SECONDS
         for connection in self.connections:
-            with contextlib.suppress(OSError):  # it has ended
-                connection._end.shutdown(socket.SHUT_WR)
+            connection.end_orders()
         for connection in self.connections:
             connection.join(max(0.0, deadline - time.monotonic()))

@@ -25,7 +25,7 @@ from distlab.notebook import hosts, interrupts, mpiexec, settings
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.plan import Plan
 from distlab.wire import faults
-from distlab.wire.orders import CONTROLLER, ForkOrder, Hello, ServerPlan
+from distlab.wire.orders import CONTROLLER, Hello, ServerPlan
 
 START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
@@ -175,7 +175,7 @@ class Launcher:
     def fork(self, engines: Iterable[int], threads: int) -> None:
         """Have the fork servers fork these engines, each with so many OpenMP threads."""
         environment = self.engine_variables | settings.thread_variables(threads)
-        self.servers.order(ForkOrder, engines, environment=environment)
+        self.servers.fork(engines, environment)
 
     # --- waiting ---
 

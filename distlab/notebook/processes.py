@@ -22,7 +22,6 @@ from distlab.notebook.launcher import Launcher
 from distlab.notebook.plan import Plan
 from distlab.wire import faults, seconds
 from distlab.wire.channel import ControlChannel
-from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Meeting
 
 
@@ -147,7 +146,7 @@ class Processes:
         old = self.servers.pids.items()
         try:
             self._reach_lost_hosts(ids)
-            self.servers.order(KillOrder, unwanted)
+            self.servers.kill(unwanted)
             self.launcher.wait(
                 lambda: not unwanted & set(self.client.ids), client=self.client, old=old
             )

@@ -30,7 +30,6 @@ from distlab.rank import entry
 from distlab.wire import messages, pickling, seconds
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure, RankStatus
-from distlab.wire.orders import KillOrder
 from distlab.wire.rendezvous import Joined, this_machine
 from distlab.words import rank_list
 
@@ -406,7 +405,7 @@ class Ranks:
         if not hopeless:
             return {}
         names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
-        self._processes.servers.order(KillOrder, hopeless)
+        self._processes.servers.kill(hopeless)
         sent.result.wait(seconds.LAST_FAILURE)
         for rank in hopeless:
             self.mark_dead(rank)
