@@ -12,7 +12,8 @@ import psutil
 
 from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
-from distlab.notebook.plan import FORK, ControllerEndedError, Plan, check_launcher
+from distlab.notebook.launchers import FORK, check_launcher
+from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.starting import start
 from distlab.supervised import SupervisedThread

@@ -19,10 +19,11 @@ from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.notebook import ahead, display, interrupts
+from distlab.notebook.attached import Engines, connect
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
 from distlab.notebook.launchers import Launcher
-from distlab.notebook.plan import TIMEOUT, Engines, check_network, connect, make_plan
+from distlab.notebook.plan import TIMEOUT, check_network, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry

@@ -25,7 +25,8 @@ from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis import report
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.diagnosis.proof import need
-from distlab.notebook.plan import Plan, check_launcher
+from distlab.notebook.launchers import check_launcher
+from distlab.notebook.plan import Plan
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 from distlab.words import rank_list
 

@@ -1,6 +1,6 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by plan.py and launcher.py. A program leads to the fork
+Runs on the notebook's kernel, called by placement.py and launcher.py. A program leads to the fork
 server of each host: ssh, with the user's configuration, to one host; one srun to all of Slurm's
 nodes; a shell to a host that is this machine. srun passes its stdin to the servers of all nodes,
 and their reports come over its stdout. (ipyparallel's own launcher for Slurm submits a batch file

@@ -1,18 +1,19 @@
 """`Ssh`, `Slurm` and `Mpi`: the ways to start a cluster's ranks on other machines.
 
 A person makes one in the notebook's kernel, for the argument `engines` of `Cluster`; plan.py and
-hosts.py read it there. Each checks its fields when it is made. plan.py checks whether it fits the
-other arguments.
+hosts.py read it there. Each checks its fields when it is made. placement.py checks whether it fits
+the other arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distlab import arguments
-from distlab.arguments import refuse
+from distlab.arguments import refuse, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,35 @@ class Mpi:
 
 
 Launcher = Ssh | Slurm | Mpi
+# by name: forks of one process, a process for each rank by ipyparallel, and those above
+FORK, STOCK = "fork", "local"
+LAUNCHERS = (FORK, STOCK, Mpi.name, Slurm.name, Ssh.name)
+
+
+def check_launcher(engines: str | None) -> str:
+    """The launcher's name, for None the best one here; ArgumentError for one that does not exist."""
+    if engines is None:
+        return FORK if sys.platform == "linux" else STOCK
+    name = engines.lower() if isinstance(engines, str) else engines
+    advice = f'Call Cluster(n) or Cluster(n, engines="{STOCK}").'
+    return arguments.one_of("engines", name, LAUNCHERS, advice)
+
+
+def launcher_of(engines: str | Launcher | None, hosts: Mapping[str, int] | None) -> str | Launcher:
+    """What starts the ranks: an object, or the name of a launcher that needs nothing else."""
+    if isinstance(engines, (Ssh, Slurm, Mpi)):
+        return engines
+    for kind in (Ssh, Slurm, Mpi):
+        if engines is kind:
+            advice = f"Call Cluster(n, engines={kind.__name__}())."
+            wrong(f"engines must be an object, got the class {kind.__name__}. {advice}")
+    if engines is None and hosts is not None:
+        return Ssh()
+    name = check_launcher(engines)
+    for kind in (Ssh, Slurm, Mpi):
+        if name == kind.name:
+            return kind()
+    return name
 
 
 # --- rules of their fields ---

@@ -1,7 +1,7 @@
 """mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a
 rank ends.
 
-Called by plan.py and starting.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which
+Called by placement.py and starting.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which
 runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does: rank r
 is MPI's rank r. MPI ends all processes of a program when one of them ends badly, so a rank that
 dies takes the others with it.

@@ -4,7 +4,8 @@ import pytest
 
 from distlab.errors import ClusterError
 from distlab.notebook import ahead
-from distlab.notebook.plan import FORK, Plan
+from distlab.notebook.launchers import FORK
+from distlab.notebook.plan import Plan
 
 PLAN = Plan(2, "gloo", "tcp", FORK, timeout=60.0, threads=1)
 

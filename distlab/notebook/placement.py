@@ -1,0 +1,95 @@
+"""Where the ranks of a cluster run: on this machine, on hosts with names, or on nodes of Slurm.
+
+Runs on the notebook's kernel, called by plan.py before anything starts; what does not fit together
+is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from distlab import arguments
+from distlab.arguments import wrong
+from distlab.notebook import hosts as machines
+from distlab.notebook import mpiexec
+from distlab.notebook.hosts import LOCALHOST, SHELL, Host, Hosts, by_ssh
+from distlab.notebook.launchers import Launcher, Mpi, Slurm, Ssh
+
+EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
+
+
+def place(n: int | None, launcher: str | Launcher, hosts: Mapping[str, int] | None) -> Hosts | None:
+    """Where the ranks of a launcher run: None for this machine."""
+    if isinstance(launcher, Slurm):
+        if hosts is not None:
+            wrong(f'engines="slurm" needs no hosts=, because Slurm chooses them. {SLURM_EXAMPLE}')
+        return _slurm_nodes(n, launcher)
+    if isinstance(launcher, Mpi):
+        mpiexec.check()
+    if hosts is not None:
+        return _named_hosts(n, launcher, hosts)
+    if isinstance(launcher, Ssh):
+        wrong(f'engines="ssh" needs hosts=. {EXAMPLE}')
+    if isinstance(launcher, Mpi) and (launcher.python or launcher.interface):
+        wrong(f"python= and interface= of Mpi are for other machines: give hosts=, too. {EXAMPLE}")
+    return None
+
+
+def _named_hosts(n: int | None, launcher: str | Ssh | Mpi, hosts: Mapping[str, int]) -> Hosts:
+    """Hosts by name, with their numbers of ranks."""
+    found = _read_hosts(hosts)
+    if isinstance(launcher, str):
+        wrong(
+            f'engines="{launcher}" starts ranks on this machine only: with hosts=, leave it out, '
+            f'or write engines="mpi". {EXAMPLE}'
+        )
+    ranks = sum(host.ranks for host in found)
+    if n not in (None, ranks):
+        wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {EXAMPLE}")
+    here = hosts.here if isinstance(hosts, Reachable) else ""
+    return Hosts(found, launcher, here)
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """A mapping of hosts that knows what leads to each, as practice hosts do; see `Cluster`."""
+
+    here: str
+
+    def reach(self, name: str) -> Sequence[str]: ...
+
+    def address(self, name: str) -> str: ...
+
+
+def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
+    """What leads to each host; ArgumentError for what is no number of ranks."""
+    arguments.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE)
+    found = []
+    for name, ranks in hosts.items():
+        advice = f"{EXAMPLE} Leave out others."
+        arguments.whole_number(f"the number of ranks of {name}", ranks, 1, advice=advice)
+        if isinstance(hosts, Reachable):
+            found.append(Host(name, ranks, (*hosts.reach(name), *SHELL), hosts.address(name)))
+        elif name == LOCALHOST:
+            found.append(Host(name, ranks, SHELL))
+        else:
+            found.append(Host(name, ranks, by_ssh(name)))
+    return tuple(found)
+
+
+def _slurm_nodes(n: int | None, job: Slurm) -> Hosts:
+    """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on
+    the first ones.
+    """
+    machines.check_slurm()
+    n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
+    nodes = job.nodes or machines.nodes_of_allocation() or 1
+    if nodes > n:
+        wrong(f"Each node needs a rank: n is {n}, and there are {nodes} nodes. {SLURM_EXAMPLE}")
+    ranks, more = divmod(n, nodes)
+    counts = [ranks + 1] * more + [ranks] * (nodes - more)
+    command = (*machines.srun(job, nodes, max(counts)), *SHELL)
+    found = [Host(f"node {number}", count, command) for number, count in enumerate(counts)]
+    return Hosts(tuple(found), job)
