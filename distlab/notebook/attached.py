@@ -17,7 +17,7 @@ CONNECT_SECONDS = 10.0  # for a controller to answer
 
 
 @dataclass(frozen=True)
-class Engines:
+class Attached:
     """Engines of a running ipyparallel cluster.
 
     Attributes:
@@ -29,7 +29,7 @@ class Engines:
     where: str
 
 
-def connect(where: Any) -> Engines:
+def connect(where: str | os.PathLike[str]) -> Attached:
     """The engines of a running cluster, by a profile's name or a connection file.
 
     Raises:
@@ -38,31 +38,29 @@ def connect(where: Any) -> Engines:
     import ipyparallel
 
     try:
-        client = ipyparallel.Client(
-            connection_info=_connection_file(where), timeout=CONNECT_SECONDS
-        )
+        file = _connection_file(where)
+        client = ipyparallel.Client(connection_info=file, timeout=CONNECT_SECONDS)
     except (OSError, ipyparallel.error.IPythonError) as error:
-        raise ClusterError(
-            f"No ipyparallel cluster answers at {where!r} ({error}). {START}"
-        ) from error
-    if not client.ids or client.ids != list(range(len(client.ids))):
-        found = client.ids
+        silent = f"No ipyparallel cluster answers at {where!r} ({error})"
+        raise ClusterError(f"{silent}. {START}") from error
+    ids = client.ids
+    if not ids or ids != list(range(len(ids))):
         client.close()
-        raise ClusterError(
-            f"Ranks are engines 0 to n - 1, and this cluster has {found}: start its engines again."
-        )
-    return Engines(client, os.fspath(where))
+        rule = f"Ranks are engines 0 to n - 1, and this cluster has {ids}"
+        raise ClusterError(f"{rule}: start its engines again.")
+    return Attached(client, os.fspath(where))
 
 
-def _connection_file(where: Any) -> str:
+def _connection_file(where: str | os.PathLike[str]) -> str:
     """The path of the connection file that is meant; of a profile, the newest."""
     from IPython.paths import get_ipython_dir
 
-    path = Path(os.fspath(where))
-    of_profile = Path(get_ipython_dir()).glob(f"profile_{path}/security/ipcontroller*-client.json")
-    newest = path if path.is_file() else max(of_profile, key=os.path.getmtime, default=None)
-    if newest is None:
-        raise ClusterError(
-            f"No ipyparallel cluster runs in profile {where!r}, and no file has this path. {START}"
-        )
-    return str(newest)
+    path = Path(where)
+    if path.is_file():
+        return str(path)
+    folder = Path(get_ipython_dir(), f"profile_{path}", "security")
+    files = list(folder.glob("ipcontroller*-client.json"))
+    if not files:
+        missing = f"No ipyparallel cluster runs in profile {where!r}, and no file has this path"
+        raise ClusterError(f"{missing}. {START}")
+    return str(max(files, key=os.path.getmtime))

@@ -19,7 +19,7 @@ from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.notebook import ahead, display, interrupts
-from distlab.notebook.attached import Engines, connect
+from distlab.notebook.attached import Attached, connect
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
 from distlab.notebook.launchers import Launcher
@@ -89,7 +89,7 @@ class Cluster:
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
-        engines: str | Launcher | Engines | None = None,
+        engines: str | Launcher | Attached | None = None,
         timeout: float = TIMEOUT,
         threads: int | None = None,
         network: Network | None = None,

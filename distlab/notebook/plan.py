@@ -5,7 +5,6 @@ Runs on the notebook's kernel, called by cluster.py; starting.py carries out the
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from distlab import arguments, machine
 from distlab.arguments import refuse, wrong
 from distlab.errors import ClusterError
 from distlab.launch import this_host
-from distlab.notebook.attached import Engines
+from distlab.notebook.attached import Attached
 from distlab.notebook.hosts import Hosts
 from distlab.notebook.launchers import FORK, Launcher, Slurm, Ssh, launcher_of
 from distlab.notebook.placement import place
@@ -29,11 +28,14 @@ ATTACHED = "attached"  # of Cluster.engines
 # it compiles, reads data, evaluates. Nobody has to wait that long for a program that hangs: a
 # deadlock is proven within two seconds.
 TIMEOUT = 600.0
-MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
 GLOO = 'Call Cluster(n) or Cluster(n, backend="gloo").'
+MPI = 'Cluster(n, engines="mpi", backend="distlab_course.mpi_backend")'
+# backends that the usual torch does not have, and what to do without them
 FROM_SOURCE = {
-    "mpi": f"Only a torch that was built from source with MPI has it. {GLOO} {MPI} runs on MPI without it.",
-    "ucc": f"Only a torch that was built from source with UCC has it. {GLOO} It has the same functions.",
+    "mpi": "Only a torch that was built from source with MPI has it. "
+    f"{GLOO} {MPI} runs on MPI without it.",
+    "ucc": "Only a torch that was built from source with UCC has it. "
+    f"{GLOO} It has the same functions.",
 }
 
 
@@ -68,7 +70,7 @@ class Plan:
     threads: int | None
     network: Network | None = None
     hosts: Hosts | None = None
-    attached: Engines | None = None
+    attached: Attached | None = None
     preload: tuple[str, ...] = ()
 
     @property
@@ -80,10 +82,11 @@ class Plan:
     def again(self) -> str:
         """What to do after a rank has died; "" where a new process takes its place."""
         if self.attached is not None:
-            return (
-                f"start its engines again there, then call Cluster.attach({self.attached.where!r})"
-            )
-        return "" if self.forks else "call cluster.restart() for new ranks"
+            attach = f"Cluster.attach({self.attached.where!r})"
+            return f"start its engines again there, then call {attach}"
+        if self.forks:
+            return ""
+        return "call cluster.restart() for new ranks"
 
 
 def make_plan(
@@ -91,7 +94,7 @@ def make_plan(
     *,
     backend: str,
     init_method: str,
-    engines: str | Launcher | Engines | None,
+    engines: str | Launcher | Attached | None,
     timeout: float,
     threads: int | None,
     network: Network | None,
@@ -104,12 +107,13 @@ def make_plan(
         ArgumentError: an argument breaks its rule, or does not fit another one, or this machine has
             no room for the ranks.
     """
-    if isinstance(engines, Engines):
-        attached, where = engines, None
+    attached: Attached | None = None
+    where: Hosts | None = None
+    if isinstance(engines, Attached):
+        attached = engines
         name = ATTACHED
-        n = len(engines.client.ids)
+        n = len(attached.client.ids)
     else:
-        attached = None
         launcher = launcher_of(engines, hosts)
         name = launcher if isinstance(launcher, str) else launcher.name
         where = place(n, launcher, hosts)
@@ -149,13 +153,13 @@ def _check_init_method(init_method: str, only_here: bool) -> str:
     advice = 'Call Cluster(n) or Cluster(n, init_method="tcp").'
     arguments.one_of("init_method", init_method, INIT_METHODS, advice)
     if init_method == "file" and not only_here:
-        wrong(
-            'init_method="file" needs a file that all ranks share, and hosts share none: leave it out.'
-        )
+        why = "needs a file that all ranks share, and hosts share none"
+        wrong(f'init_method="file" {why}: leave it out.')
     return init_method
 
 
 def _check_preload(preload: Sequence[str]) -> None:
+    """Names of modules; one text alone would be read as a list of letters."""
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         advice = 'Call Cluster(4, preload=["numpy"]).'
         refuse("preload", "a list of modules that are installed here", preload, advice)
@@ -167,52 +171,59 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
         return None
     from distlab.simulated.network import Network  # others start sooner without it
 
-    arguments.instance(
-        "network", network, Network, 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).'
-    )
+    advice = 'Call Cluster(8, network=distlab.Network("5 us", "25 GB/s")).'
+    arguments.instance("network", network, Network, advice)
     if backend != "gloo":
         refuse("backend", "gloo on simulated machines", backend, "Leave backend out.")
     network.check_size(n)
     return network
 
 
-def check_backend(backend: Any, n: int) -> str:
+def check_backend(backend: str, n: int) -> str:
     """A backend that can serve `n` ranks here: its name in small letters, or the module that
     registers it.
 
     torch is imported unless it is gloo or a module.
     """
-    asked = backend.lower() if isinstance(backend, str) else ""
-    if asked == "gloo":
-        return asked
-    if asked == "nccl":
-        from distlab.devices import why_not_nccl
-
-        if why := why_not_nccl(n):
-            refuse(
-                "backend",
-                "one that can serve the ranks here",
-                asked,
-                f"{why} Call Cluster({n}) for gloo.",
-            )
-        return asked
-    if asked not in FROM_SOURCE and _is_module(backend):
+    name = backend.lower() if isinstance(backend, str) else ""
+    if name == "gloo":
+        return name
+    if name == "nccl":
+        _check_nccl(n)
+        return name
+    if name not in FROM_SOURCE and _is_module(backend):
         return backend
-    import torch.distributed as dist
-
-    here = [
-        b
-        for b in dist.Backend.backend_list
-        if b not in ("undefined", "fake") and dist.is_backend_available(b)
-    ]
-    if asked not in here:
-        rule = f"a backend that this torch has ({', '.join(map(repr, here))}), or a module that registers one"
-        refuse("backend", rule, backend, FROM_SOURCE.get(asked, GLOO))
-    return asked
+    available = _available_backends()
+    if name not in available:
+        names = ", ".join(map(repr, available))
+        rule = f"a backend that this torch has ({names}), or a module that registers one"
+        refuse("backend", rule, backend, FROM_SOURCE.get(name, GLOO))
+    return name
 
 
-def _is_module(name: Any) -> bool:
+def _check_nccl(n: int) -> None:
+    """ArgumentError where there is no GPU for each rank."""
+    from distlab.devices import why_not_nccl  # others start sooner without it
+
+    why = why_not_nccl(n)
+    if why:
+        advice = f"{why} Call Cluster({n}) for gloo."
+        refuse("backend", "one that can serve the ranks here", "nccl", advice)
+
+
+def _available_backends() -> list[str]:
+    """The backends that this torch has, and that a program can use."""
+    import torch.distributed as dist  # others start sooner without it
+
+    names = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
+    return [name for name in names if dist.is_backend_available(name)]
+
+
+def _is_module(name: object) -> bool:
     """Whether there is a module of this name; its parent packages are imported."""
-    with contextlib.suppress(ImportError, ValueError):
-        return isinstance(name, str) and importlib.util.find_spec(name) is not None
-    return False
+    if not isinstance(name, str):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
