@@ -1,10 +1,10 @@
 """mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a
 rank ends.
 
-Called by placement.py and starting.py in the notebook's kernel, for `Cluster(n, engines="mpi")`, which
-runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does: rank r
-is MPI's rank r. MPI ends all processes of a program when one of them ends badly, so a rank that
-dies takes the others with it.
+Called by placement.py and starting.py in the notebook's kernel, for `Cluster(n, engines="mpi")`,
+which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does:
+rank r is MPI's rank r. MPI ends all processes of a program when one of them ends badly, so a rank
+that dies takes the others with it.
 """
 
 import os
@@ -19,16 +19,21 @@ from distlab.arguments import wrong
 from distlab.compat.ipyparallel import NANNY
 
 INSTALL = "pip install mpich mpi4py"
-# that its processes have to give back their shared memory, which outlives those that are killed
+# for its processes to give back their shared memory, which outlives those that are killed
 END_SECONDS = 1.0
+VERSION_SECONDS = 30.0  # for mpiexec to say which one it is
+OPEN_MPI = re.compile(r"open ?mpi|openrte|prte|prrte", re.IGNORECASE)  # in what its version says
 
 
 def find() -> str | None:
-    """Path of mpiexec: the one beside this Python, where pip puts it, else the first on PATH; None
-    without one.
+    """Path of mpiexec; None without one.
+
+    The one beside this Python comes first, because pip puts it there, and else the first on PATH.
     """
     beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    return beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if os.access(beside, os.X_OK):
+        return beside
+    return shutil.which("mpiexec")
 
 
 def check() -> None:
@@ -45,23 +50,36 @@ def check() -> None:
 def arguments(
     ranks: Mapping[str, int] | None = None, address: str = "", environment: Iterable[str] = ()
 ) -> list[str]:
-    """The arguments that this mpiexec needs; Open MPI refuses the user root, and more ranks than
-    cores, without them.
+    """The arguments that this mpiexec needs, which are other ones for MPICH and for Open MPI.
 
     Args:
         ranks: how many are to run, by host; None for this machine.
         address: of this machine, as the hosts see it.
         environment: names of variables that the ranks need there.
     """
-    written = subprocess.run(
-        [find() or "mpiexec", "--version"], capture_output=True, text=True, timeout=30
-    ).stdout
     hosts = ",".join(f"{name}:{count}" for name, count in (ranks or {}).items())
-    if not re.search(r"open ?mpi|openrte|prte|prrte", written, re.IGNORECASE):
-        return ["-localhost", address, "-hosts", hosts] if hosts else []
-    words = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    if _is_open_mpi():
+        return _arguments_of_open_mpi(hosts, environment)
     if hosts:
-        words += ["--host", hosts, *(word for name in environment for word in ("-x", name))]
+        return ["-localhost", address, "-hosts", hosts]
+    return []
+
+
+def _is_open_mpi() -> bool:
+    command = [find() or "mpiexec", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS)
+    return OPEN_MPI.search(done.stdout) is not None
+
+
+def _arguments_of_open_mpi(hosts: str, environment: Iterable[str]) -> list[str]:
+    """It refuses more ranks than cores, and the user root, unless it is told otherwise."""
+    words = ["--oversubscribe"]
+    if os.geteuid() == 0:
+        words.append("--allow-run-as-root")
+    if hosts:
+        words += ["--host", hosts]
+        for name in environment:
+            words += ["-x", name]
     return words
 
 
@@ -74,4 +92,7 @@ def first_to_end(log: str) -> int | None:
     """
     # mpiexec may pass on the lines of two nannies in another order than they were written
     found = NANNY.findall(log)
-    return int(min(found)[1]) if found else None
+    if not found:
+        return None
+    _, engine = min(found)
+    return int(engine)

@@ -8,6 +8,9 @@ import os
 from distlab.launch import reaper
 from distlab.wire import rendezvous
 
+# ipyparallel's controller listens on this many ports
+CONTROLLER_PORTS = 24
+
 
 def environment(tag: str, alone: bool) -> dict[str, str]:
     """What the environment of each process of a cluster has in addition to the notebook's; ranks
@@ -17,10 +20,8 @@ def environment(tag: str, alone: bool) -> dict[str, str]:
         tag: marks a process as the cluster's.
         alone: whether all are on this machine, else each host has an interface.
     """
-    return {
+    variables = {
         reaper.TAG: tag,
-        **thread_variables(1),
-        **(dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface()) if alone else {}),
         # torch looks up the name of 127.0.0.1 when it connects to a store; without a DNS that costs
         # 5 s, so wait 1 s
         "RES_OPTIONS": "timeout:1 attempts:1",
@@ -35,13 +36,16 @@ def environment(tag: str, alone: bool) -> dict[str, str]:
         # as fork_server.command does it, for all that it does not start; join takes it back
         "PYTHONSAFEPATH": "1",
     }
+    variables |= thread_variables(1)
+    if alone:
+        variables |= dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface())
+    return variables
 
 
 def thread_variables(threads: int) -> dict[str, str]:
     """The variables that set how many threads a rank computes with."""
-    return dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
-    )
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
 
 
 def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
@@ -50,11 +54,12 @@ def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
     Args:
         folder: which it puts first on its path.
     """
+    ports = ",".join(map(str, rendezvous.free_ports(CONTROLLER_PORTS, address)))
     return (
         f"--work-dir={folder}",
         f"--ip={address}",
         "--usethreads",
-        f"--IPController.ports={','.join(map(str, rendezvous.free_ports(24, address)))}",
+        f"--IPController.ports={ports}",
         "--HeartMonitor.period=1000",  # but 5 while engines come, see controller.py
         "--HeartMonitor.max_heartmonitor_misses=30",
         "--IPController.broadcast_scheduler_depth=0",
@@ -66,13 +71,13 @@ def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
 
 
 def encrypt(folder: str) -> None:
-    """Have a controller of this profile folder encrypt what it sends, and sign it with a key that
-    no command line has.
+    """Have a controller of this profile folder encrypt what it sends, and sign it.
 
-    With encryption ipyparallel leaves signing out, unless it is given a key.
+    With encryption ipyparallel leaves signing out, unless it is given a key. The key is in a file
+    that only this user can read, and so on no command line.
     """
     path = os.path.join(folder, "ipcontroller_config.py")
+    key = os.urandom(32).hex().encode()
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(
-            f"c.Session.key = {os.urandom(32).hex().encode()!r}\nc.IPController.enable_curve = True\n"
-        )
+        file.write(f"c.Session.key = {key!r}\n")
+        file.write("c.IPController.enable_curve = True\n")
