@@ -12,13 +12,14 @@ from distlab.wire import rendezvous
 CONTROLLER_PORTS = 24
 
 
-def environment(tag: str, alone: bool) -> dict[str, str]:
+def environment(tag: str, interface: str | None) -> dict[str, str]:
     """What the environment of each process of a cluster has in addition to the notebook's; ranks
     have more threads.
 
     Args:
         tag: marks a process as the cluster's.
-        alone: whether all are on this machine, else each host has an interface.
+        interface: the network interface over which the ranks talk; None where each host finds its
+            own.
     """
     variables = {
         reaper.TAG: tag,
@@ -37,8 +38,8 @@ def environment(tag: str, alone: bool) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",
     }
     variables |= thread_variables(1)
-    if alone:
-        variables |= dict.fromkeys(rendezvous.INTERFACES, rendezvous.loopback_interface())
+    if interface is not None:
+        variables |= dict.fromkeys(rendezvous.INTERFACES, interface)
     return variables
 
 

@@ -29,7 +29,7 @@ from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes, surroundings
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import ServerPlan
-from distlab.wire.rendezvous import address_towards, listen, serve
+from distlab.wire.rendezvous import address_towards, listen, loopback_interface, serve
 from distlab.words import grouped, rank_list
 
 ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
@@ -38,7 +38,7 @@ WHERE_AND_PYTHON = (
     "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
 )
 CONTROLLER_MODULE = "distlab.launch.controller"
-ENGINE = [sys.executable, "-m", "ipyparallel.engine"]
+ENGINE = ["-m", "ipyparallel.engine"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,10 @@ def start(plan: Plan) -> Processes:
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         programs = ends.enter_context(contextlib.ExitStack())
         ends.callback(_end_all, tag, plan.engines)
-        environment = settings.environment(tag, plan.hosts is None)
+        interface = loopback_interface()
+        if plan.hosts is not None:
+            interface = plan.hosts.launcher.interface
+        environment = settings.environment(tag, interface)
         environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": folder}
         launcher = Launcher(plan, tag, folder, environment, programs)
         ends.callback(launcher.servers.close)
@@ -273,14 +276,16 @@ def _start_engines(launcher: Launcher, address: str, threads: int) -> None:
     plan = launcher.plan
     variables = launcher.environment | launcher.engine_variables
     variables |= settings.thread_variables(threads)
-    commands = [ENGINE] * plan.n
+    commands = [[sys.executable, *ENGINE]] * plan.n
     if plan.engines == Mpi.name:
         ranks = None
+        python = sys.executable
         if plan.hosts is not None:
             ranks = {host.name: host.ranks for host in plan.hosts.hosts}
+            python = plan.hosts.python
         options = mpiexec.arguments(ranks, address, variables)
         program = mpiexec.find() or "mpiexec"  # it is there, as the plan has made sure
-        commands = [[program, *options, "-n", str(plan.n), *ENGINE, "--mpi"]]
+        commands = [[program, *options, "-n", str(plan.n), python, *ENGINE, "--mpi"]]
     for number, command in enumerate(commands):
         program_of_engines = launcher.start_program(command, variables, f"engine-{number}")
         launcher.programs.append(program_of_engines)

@@ -1,6 +1,7 @@
 """A cluster whose ranks mpiexec starts on two hosts."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,22 @@ def test_ranks_that_mpiexec_starts_on_hosts(mpi_hosts):
             raised(distlab.RankDied, cluster.run, lambda rank, n: rank == 1 and os._exit(3))
         )
         assert "mpiexec has ended" in words
+
+
+def python_and_interface(rank, world_size):
+    return sys.executable, os.environ["GLOO_SOCKET_IFNAME"]
+
+
+def test_another_python_and_interface_on_the_hosts(mpi_hosts, tmp_path):
+    """As they are named for mpiexec, too."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    engines = distlab.Mpi(python=str(python), interface="eth0")
+    with distlab.Cluster(engines=engines, hosts={"nodeA": 1, "nodeB": 1}, timeout=20) as cluster:
+        assert cluster.run(python_and_interface) == [(sys.executable, "eth0")] * 2
+        programs = [word for program in cluster.ranks._processes.programs for word in program.args]
+        assert (str(python) in programs, str(sys.executable) in programs) == (True, False)
 
 
 def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
