@@ -52,7 +52,7 @@ def pytest_configure() -> None:
     """Start the warm process, and have it fork."""
     # as ipykernel sets it, before matplotlib
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    given = {name: settings.environment("", alone=True)[name] for name in READ_ONCE}
+    given = {name: settings.environment("", interface=None)[name] for name in READ_ONCE}
     with mock.patch.dict(os.environ, {**given, ROOM[0]: ROOM[1]}):
         FORKS.set_forkserver_preload([*LIBRARIES, __name__])
         forkserver.ensure_running()

@@ -11,13 +11,38 @@ from typing import Protocol, runtime_checkable
 
 from distlab import arguments
 from distlab.arguments import wrong
-from distlab.notebook import hosts as machines
 from distlab.notebook import mpiexec
-from distlab.notebook.hosts import LOCALHOST, SHELL, Host, Hosts, by_ssh
+from distlab.notebook.hosts import (
+    LOCALHOST,
+    SHELL,
+    Host,
+    Hosts,
+    by_ssh,
+    check_slurm,
+    nodes_of_allocation,
+    srun,
+)
 from distlab.notebook.launchers import Launcher, Mpi, Slurm, Ssh
 
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """A mapping of hosts that knows what leads to each, as practice hosts do; see `Cluster`.
+
+    Attributes:
+        here: this machine's address for the hosts.
+    """
+
+    here: str
+
+    def reach(self, name: str) -> Sequence[str]:
+        """The words to put before a command to run it on a host."""
+
+    def address(self, name: str) -> str:
+        """A host's address for the other hosts."""
 
 
 def place(n: int | None, launcher: str | Launcher, hosts: Mapping[str, int] | None) -> Hosts | None:
@@ -52,17 +77,6 @@ def _named_hosts(n: int | None, launcher: str | Ssh | Mpi, hosts: Mapping[str, i
     return Hosts(found, launcher, here)
 
 
-@runtime_checkable
-class Reachable(Protocol):
-    """A mapping of hosts that knows what leads to each, as practice hosts do; see `Cluster`."""
-
-    here: str
-
-    def reach(self, name: str) -> Sequence[str]: ...
-
-    def address(self, name: str) -> str: ...
-
-
 def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
     """What leads to each host; ArgumentError for what is no number of ranks."""
     arguments.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE)
@@ -83,13 +97,13 @@ def _slurm_nodes(n: int | None, job: Slurm) -> Hosts:
     """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on
     the first ones.
     """
-    machines.check_slurm()
+    check_slurm()
     n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
-    nodes = job.nodes or machines.nodes_of_allocation() or 1
+    nodes = job.nodes or nodes_of_allocation() or 1
     if nodes > n:
         wrong(f"Each node needs a rank: n is {n}, and there are {nodes} nodes. {SLURM_EXAMPLE}")
     ranks, more = divmod(n, nodes)
     counts = [ranks + 1] * more + [ranks] * (nodes - more)
-    command = (*machines.srun(job, nodes, max(counts)), *SHELL)
+    command = (*srun(job, nodes, max(counts)), *SHELL)
     found = [Host(f"node {number}", count, command) for number, count in enumerate(counts)]
     return Hosts(tuple(found), job)
