@@ -22,57 +22,22 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
+from distlab.launch.forked import run_controller, run_engine, run_store
+from distlab.launch.logs import LOG_BYTES, end_of, fault_of, log_of, stderr_of
+from distlab.launch.preloading import PRELOADED, import_all, torch_library
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
 PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 0.5  # between two heartbeats of a host
 ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook counts as gone
-LOG_BYTES = 1 << 14  # of the end of an engine's log, reported with its end
-# what is compiled of all that an engine imports before torch
-COMPILED = (
-    *(
-        "zmq",
-        "tornado.speedups",
-        "psutil",
-        "sqlite3",
-        "_asyncio",
-        "_blake2",
-        "_contextvars",
-        "_csv",
-        "_curses",
-    ),
-    *(
-        "_datetime",
-        "_decimal",
-        "_hashlib",
-        "_heapq",
-        "_pickle",
-        "_posixsubprocess",
-        "_queue",
-        "_ssl",
-        "_uuid",
-    ),
-    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata", "_lsprof", "pyexpat"),
-)
-# what is not; every engine would otherwise import it for itself, or torch imports it
-PRELOADED = (
-    *(
-        "ipykernel.debugger",
-        "tornado.platform.asyncio",
-        "IPython.core.completerlib",
-        "IPython.core.oinspect",
-    ),
-    *("IPython.extensions.storemagic", "torchgen.model", "tqdm", "unittest", "distlab.rank.entry"),
-)
 
 
 class Server:
@@ -148,7 +113,7 @@ class Server:
                 # ipyparallel's connection information is in it
                 os.environ.update(order.environment)
                 reader, writer = os.pipe()
-                pid = self._fork_if_allowed(_run_engine, order.engine, reader, writer)
+                pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
                 os.close(writer)
                 if pid is None:
                     os.close(reader)
@@ -164,7 +129,7 @@ class Server:
         """Fork ipyparallel's controller, which has these arguments."""
         from distlab.launch import controller  # noqa: F401  # now: torch needs most of its modules, too
 
-        self.engines[self._fork(_run_controller, arguments)] = orders.CONTROLLER
+        self.engines[self._fork(run_controller, arguments)] = orders.CONTROLLER
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
@@ -176,7 +141,7 @@ class Server:
                     code = os.waitstatus_to_exitcode(status)
                     self.report(
                         orders.EngineProcess(
-                            engine, pid, code, self._last_words(engine, pid), _fault_of(engine)
+                            engine, pid, code, self._last_words(engine, pid), fault_of(engine)
                         )
                     )
 
@@ -184,7 +149,7 @@ class Server:
         """The end of what an engine's process has written, with what it had no time to read itself
         before it ended.
         """
-        written = _end_of(_log_of(engine)) + _end_of(_stderr_of(engine))
+        written = end_of(log_of(engine)) + end_of(stderr_of(engine))
         if (reader := self._errors.pop(pid, None)) is not None:
             # a process that it has started may still have the other end
             os.set_blocking(reader, False)
@@ -200,7 +165,7 @@ class Server:
         from distlab.wire.rendezvous import listen
 
         with listen(address) as listener:
-            if self._fork_if_allowed(_run_store, listener) is not None:
+            if self._fork_if_allowed(run_store, listener) is not None:
                 self.report(orders.StoreAddress(*listener.getsockname()))
 
     def report(self, message: orders.Report) -> None:
@@ -228,7 +193,7 @@ class Server:
             return pid
         status = 1
         try:
-            if child is not _run_controller:
+            if child is not run_controller:
                 end_with_parent()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -254,93 +219,6 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
         import ctypes  # not for the notebook's kernel, which starts this server
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-def _run_engine(number: int, reader: int, writer: int) -> None:
-    """Be ipyparallel's engine `number`, with logs of its own. Runs in a forked child.
-
-    Args:
-        number: the engine's.
-        reader, writer: the ends of a pipe, which this process and its parent can read.
-    """
-    import torch
-
-    from distlab.launch import engine
-
-    # emptied: what an earlier process wrote says nothing about this one
-    log = os.open(_log_of(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    # OpenMP read the variable when torch was loaded in the parent
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    _part_from_other_ranks()
-    stderr = os.open(_stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    engine.run(number, (reader, writer, stderr))
-
-
-def _part_from_other_ranks() -> None:
-    """End what forked processes share with each other, and processes that a launcher started do
-    not.
-
-    A program may depend on what its ranks share here, and fail where they are launched: one that
-    forgets to send the weights of rank 0 to the others would train one model here and several
-    there. docs/testing.md lists what stays. Python's own `random` is seeded anew by every fork.
-    Runs in a forked child.
-    """
-    import multiprocessing
-
-    import torch
-
-    torch.default_generator.seed()
-    if "numpy.random" in sys.modules:  # preloaded, or imported by another module that is
-        sys.modules["numpy.random"].seed()
-    multiprocessing.current_process().authkey = os.urandom(32)
-    os.setsid()  # a rank that signals its process group reaches its own children alone
-
-
-def _run_controller(arguments: Sequence[str]) -> None:
-    """Be ipyparallel's controller. Runs in a forked child."""
-    from distlab.launch import controller, engine
-
-    gc.enable()
-    engine.IPEngine.clear_instance()  # a process is either
-    sys.argv[1:] = arguments
-    controller.main()
-
-
-def _run_store(listener: socket.socket) -> None:
-    """Serve a TCPStore until the parent ends. Runs in a forked child."""
-    from distlab.wire.rendezvous import serve
-
-    store = serve(listener)
-    while store is not None:
-        time.sleep(3600)
-
-
-def _log_of(engine: int) -> str:
-    """Path of the log of an engine."""
-    return os.path.join(os.environ["IPP_PROFILE_DIR"], "log", f"fork-{engine}.log")
-
-
-def _stderr_of(engine: int) -> str:
-    """Path of the file with what an engine has written to stderr past Python."""
-    return os.path.join(os.environ["IPP_PROFILE_DIR"], "log", f"stderr-{engine}.log")
-
-
-def _end_of(path: str) -> bytes:
-    """The end of a file; nothing if there is none."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-        return file.read()
-    return b""
-
-
-def _fault_of(engine: int) -> str:
-    """What an engine was doing if a fault in compiled code ended it."""
-    from distlab.wire import faults  # now: a server whose engines all live does not need it
-
-    return faults.take(os.environ["IPP_PROFILE_DIR"], engine)
 
 
 def command(module: str = __name__, python: str = sys.executable) -> list[str]:
@@ -396,34 +274,6 @@ def _serve(plan: orders.ServerPlan) -> None:
         server.serve(address if server.host == 0 else None, beats=bool(plan.hosts))
 
 
-@contextlib.contextmanager
-def _torch_library() -> Iterator[None]:
-    """Load torch's library while what is inside this computes: a fifth of the time that importing
-    torch takes.
-
-    The system loads one library at a time, so those that other modules consist of are loaded
-    before.
-    """
-    import ctypes  # not for the notebook's kernel, which starts this server
-
-    import_all(COMPILED)
-    folder = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "lib")
-    load = ctypes.CDLL(None).dlopen  # without Python's lock, unlike ctypes.CDLL(name)
-    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
-
-    def load_all() -> None:
-        """Load them in torch's own order; where that fails, torch says why."""
-        if load(
-            os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL
-        ):
-            load(os.path.join(folder, "libtorch_cpu.so").encode(), os.RTLD_NOW)
-
-    thread = threading.Thread(target=load_all)
-    thread.start()
-    yield
-    thread.join()
-
-
 def _preload(server: Server, plan: orders.ServerPlan) -> None:
     """Import what the engines will share, and fork the controller on the way: it starts while torch
     is imported.
@@ -431,7 +281,7 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
     # nothing that is imported is garbage, and looking for it takes a tenth of the time
     gc.disable()
     with debugger_hidden():
-        with _torch_library():
+        with torch_library():
             with cluster_module_later():
                 from distlab.launch import engine
             import_all(PRELOADED)
@@ -439,11 +289,4 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
         if plan.controller:
             server.fork_controller(plan.controller)
         for module in ("distlab.rank.group", *plan.preload):  # and with the first, torch
-            importlib.import_module(module)
-
-
-def import_all(modules: Sequence[str]) -> None:
-    """Import those of some modules that this Python and these libraries have."""
-    for module in modules:
-        with contextlib.suppress(ImportError):
             importlib.import_module(module)

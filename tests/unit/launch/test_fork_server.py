@@ -6,18 +6,18 @@ CODE = """
 import ctypes, sys
 from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
-from distlab.launch import fork_server
+from distlab.launch import fork_server, preloading
 
 def libraries():
     files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modules.items()}
     return {name for name, file in files.items() if file.endswith(".so")}
 
-fork_server.import_all(fork_server.COMPILED)
+preloading.import_all(preloading.COMPILED)
 before = libraries()
 with debugger_hidden():
     with cluster_module_later():
         from distlab.launch import engine
-    fork_server.import_all(fork_server.PRELOADED)
+    preloading.import_all(preloading.PRELOADED)
 engine.prepare()
 # wcwidth's: IPython 8 alone imports it, and it takes longer than it waits
 late = libraries() - before - {"wcwidth._wcwidth_c"}

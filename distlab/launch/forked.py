@@ -1,0 +1,76 @@
+"""What a forked child of the fork server becomes: an engine, the controller, or the process with the
+store.
+
+Runs in children of fork_server.py.
+"""
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from distlab.launch.logs import log_of, stderr_of
+
+
+def run_engine(number: int, reader: int, writer: int) -> None:
+    """Be ipyparallel's engine `number`, with logs of its own. Runs in a forked child.
+
+    Args:
+        number: the engine's.
+        reader, writer: the ends of a pipe, which this process and its parent can read.
+    """
+    import torch
+
+    from distlab.launch import engine
+
+    # emptied: what an earlier process wrote says nothing about this one
+    log = os.open(log_of(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    # OpenMP read the variable when torch was loaded in the parent
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _part_from_other_ranks()
+    stderr = os.open(stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    engine.run(number, (reader, writer, stderr))
+
+
+def _part_from_other_ranks() -> None:
+    """End what forked processes share with each other, and processes that a launcher started do
+    not.
+
+    A program may depend on what its ranks share here, and fail where they are launched: one that
+    forgets to send the weights of rank 0 to the others would train one model here and several
+    there. docs/testing.md lists what stays. Python's own `random` is seeded anew by every fork.
+    Runs in a forked child.
+    """
+    import multiprocessing
+
+    import torch
+
+    torch.default_generator.seed()
+    if "numpy.random" in sys.modules:  # preloaded, or imported by another module that is
+        sys.modules["numpy.random"].seed()
+    multiprocessing.current_process().authkey = os.urandom(32)
+    os.setsid()  # a rank that signals its process group reaches its own children alone
+
+
+def run_controller(arguments: Sequence[str]) -> None:
+    """Be ipyparallel's controller. Runs in a forked child."""
+    from distlab.launch import controller, engine
+
+    gc.enable()
+    engine.IPEngine.clear_instance()  # a process is either
+    sys.argv[1:] = arguments
+    controller.main()
+
+
+def run_store(listener: socket.socket) -> None:
+    """Serve a TCPStore until the parent ends. Runs in a forked child."""
+    from distlab.wire.rendezvous import serve
+
+    store = serve(listener)
+    while store is not None:
+        time.sleep(3600)

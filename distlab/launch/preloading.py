@@ -1,0 +1,83 @@
+"""What a fork server imports before it forks, and in which order.
+
+Runs in the process of fork_server.py, which calls it.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+# what is compiled of all that an engine imports before torch
+COMPILED = (
+    *(
+        "zmq",
+        "tornado.speedups",
+        "psutil",
+        "sqlite3",
+        "_asyncio",
+        "_blake2",
+        "_contextvars",
+        "_csv",
+        "_curses",
+    ),
+    *(
+        "_datetime",
+        "_decimal",
+        "_hashlib",
+        "_heapq",
+        "_pickle",
+        "_posixsubprocess",
+        "_queue",
+        "_ssl",
+        "_uuid",
+    ),
+    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata", "_lsprof", "pyexpat"),
+)
+# what is not; every engine would otherwise import it for itself, or torch imports it
+PRELOADED = (
+    *(
+        "ipykernel.debugger",
+        "tornado.platform.asyncio",
+        "IPython.core.completerlib",
+        "IPython.core.oinspect",
+    ),
+    *("IPython.extensions.storemagic", "torchgen.model", "tqdm", "unittest", "distlab.rank.entry"),
+)
+
+
+@contextlib.contextmanager
+def torch_library() -> Iterator[None]:
+    """Load torch's library while what is inside this computes: a fifth of the time that importing
+    torch takes.
+
+    The system loads one library at a time, so those that other modules consist of are loaded
+    before.
+    """
+    import ctypes  # not for the notebook's kernel, which starts this server
+
+    import_all(COMPILED)
+    folder = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "lib")
+    load = ctypes.CDLL(None).dlopen  # without Python's lock, unlike ctypes.CDLL(name)
+    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+
+    def load_all() -> None:
+        """Load them in torch's own order; where that fails, torch says why."""
+        if load(
+            os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL
+        ):
+            load(os.path.join(folder, "libtorch_cpu.so").encode(), os.RTLD_NOW)
+
+    thread = threading.Thread(target=load_all)
+    thread.start()
+    yield
+    thread.join()
+
+
+def import_all(modules: Sequence[str]) -> None:
+    """Import those of some modules that this Python and these libraries have."""
+    for module in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
