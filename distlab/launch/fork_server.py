@@ -53,9 +53,14 @@ class Server:
     """
 
     def __init__(self, source: int, sink: int):
-        self._orders, self._reports = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
         self.host = 0
         self.engines: dict[int, int] = {}
+        self._orders = os.fdopen(source, "rb", buffering=0)
+        self._reports = os.fdopen(sink, "wb")
+        self._received = 0.0  # when the newest orders came
+        self._pending = b""  # the beginning of an order whose end has not come
+        self._next_beat: float | None = None  # when to send a heartbeat; None for never
+        self._wanted_store: str | None = None  # the address of a store that is to be served
         # by process: the end of the pipe with what the engine writes past Python
         self._errors: dict[int, int] = {}
         self._wakeup, self._woken = socket.socketpair()
@@ -69,29 +74,20 @@ class Server:
             beats: whether to send heartbeats, and to end if nobody answers them; on the notebook's
                 own machine the end of the orders is enough.
         """
-        self._wakeup.setblocking(False)
-        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        # a Python handler, or nothing is written to the descriptor
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._reap()  # the controller may have ended before
-        received = beat = time.monotonic()
-        pending = b""
+        self._wanted_store = store
+        self._see_ends_of_children()
+        self._received = time.monotonic()
+        if beats:
+            self._next_beat = self._received
         arrivals = select.poll()
         for end in (self._orders, self._woken):
             arrivals.register(end, select.POLLIN)
-        while not beats or time.monotonic() - received < ALONE_SECONDS:
-            if beats and time.monotonic() >= beat:
-                self.report(orders.Alive(self.host))
-                beat = time.monotonic() + BEAT_SECONDS
-            milliseconds = None
-            if store:
-                milliseconds = 0.0
-            elif beats:
-                milliseconds = 1000 * max(0.0, beat - time.monotonic())
-            ready = {descriptor for descriptor, _ in arrivals.poll(milliseconds)}
-            if store and not ready:
-                self._serve_store(store)
-                store = None
+        while not self._is_alone():
+            self._beat()
+            ready = {descriptor for descriptor, _ in arrivals.poll(self._patience())}
+            if self._wanted_store is not None and not ready:
+                self._serve_store(self._wanted_store)
+                self._wanted_store = None
             if self._woken.fileno() in ready:
                 self._woken.recv(256)
                 self._reap()
@@ -99,58 +95,110 @@ class Server:
                 arrived = self._orders.read(65536)
                 if not arrived:
                     return
-                received = time.monotonic()
-                *lines, pending = (pending + arrived).split(b"\n")
-                self._obey([order for order in map(from_json, lines) if order.host == self.host])
+                self._receive(arrived)
+
+    def _see_ends_of_children(self) -> None:
+        """Have the system wake the loop when a child ends."""
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        # a Python handler, or nothing is written to the descriptor
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._reap()  # the controller may have ended before
+
+    def _is_alone(self) -> bool:
+        """Whether the notebook has not answered heartbeats for so long that it counts as gone."""
+        if self._next_beat is None:
+            return False
+        return time.monotonic() - self._received >= ALONE_SECONDS
+
+    def _beat(self) -> None:
+        """Send a heartbeat if it is time for one."""
+        if self._next_beat is not None and time.monotonic() >= self._next_beat:
+            self.report(orders.Alive(self.host))
+            self._next_beat = time.monotonic() + BEAT_SECONDS
+
+    def _patience(self) -> float | None:
+        """Milliseconds to wait until something happens; None for as long as nothing does."""
+        if self._wanted_store is not None:
+            return 0.0
+        if self._next_beat is not None:
+            return 1000 * max(0.0, self._next_beat - time.monotonic())
+        return None
+
+    def _receive(self, arrived: bytes) -> None:
+        """Carry out the orders for this host; srun sends each host those of all."""
+        self._received = time.monotonic()
+        *lines, self._pending = (self._pending + arrived).split(b"\n")
+        received = map(from_json, lines)
+        self._obey([order for order in received if order.host == self.host])
 
     def _obey(self, batch: Sequence[orders.Order]) -> None:
-        forked = {}
+        forked: dict[int, int] = {}  # the engine of each new process
         for order in batch:
             if isinstance(order, orders.KillOrder):
-                for pid in [pid for pid, engine in self.engines.items() if engine == order.engine]:
-                    os.kill(pid, signal.SIGKILL)  # it is there until it is reaped
+                self._kill(order.engine)
             elif isinstance(order, orders.ForkOrder):
-                # ipyparallel's connection information is in it
-                os.environ.update(order.environment)
-                reader, writer = os.pipe()
-                pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
-                os.close(writer)
-                if pid is None:
-                    os.close(reader)
-                    continue
-                self._errors[pid] = reader
-                forked[pid] = order.engine
+                pid = self._fork_engine(order)
+                if pid is not None:
+                    forked[pid] = order.engine
         self.engines |= forked
         # now: between two forks it would copy each page that this touches
         for pid, engine in forked.items():
             self.report(orders.EngineProcess(engine, pid))
 
+    def _kill(self, engine: int) -> None:
+        """End an engine's process."""
+        for pid, its_engine in self.engines.items():
+            if its_engine == engine:
+                os.kill(pid, signal.SIGKILL)  # it is there until it is reaped
+
+    def _fork_engine(self, order: orders.ForkOrder) -> int | None:
+        """Fork an engine, and return its process; None if the system refuses it."""
+        # ipyparallel's connection information is in it
+        os.environ.update(order.environment)
+        reader, writer = os.pipe()
+        pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
+        os.close(writer)
+        if pid is None:
+            os.close(reader)
+            return None
+        self._errors[pid] = reader
+        return pid
+
     def fork_controller(self, arguments: Sequence[str]) -> None:
         """Fork ipyparallel's controller, which has these arguments."""
-        from distlab.launch import controller  # noqa: F401  # now: torch needs most of its modules, too
+        # now: torch needs most of its modules, too
+        from distlab.launch import controller  # noqa: F401
 
         self.engines[self._fork(run_controller, arguments)] = orders.CONTROLLER
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = ended
+        with contextlib.suppress(ChildProcessError):  # there are no children
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
                 if pid in self.engines:
-                    engine = self.engines.pop(pid)
-                    code = os.waitstatus_to_exitcode(status)
-                    self.report(
-                        orders.EngineProcess(
-                            engine, pid, code, self._last_words(engine, pid), fault_of(engine)
-                        )
-                    )
+                    self._report_end(self.engines.pop(pid), pid, status)
+
+    def _report_end(self, engine: int, pid: int, status: int) -> None:
+        """Report that an engine's process has ended, and what is known of why.
+
+        Args:
+            status: as the system writes it.
+        """
+        code = os.waitstatus_to_exitcode(status)
+        log = self._last_words(engine, pid)
+        self.report(orders.EngineProcess(engine, pid, code, log, fault_of(engine)))
 
     def _last_words(self, engine: int, pid: int) -> str:
         """The end of what an engine's process has written, with what it had no time to read itself
         before it ended.
         """
         written = end_of(log_of(engine)) + end_of(stderr_of(engine))
-        if (reader := self._errors.pop(pid, None)) is not None:
+        reader = self._errors.pop(pid, None)
+        if reader is not None:
             # a process that it has started may still have the other end
             os.set_blocking(reader, False)
             with open(reader, "rb", buffering=0) as pipe:
@@ -162,7 +210,7 @@ class Server:
         """Fork a process that serves a TCPStore at an address of this machine, and report its
         port.
         """
-        from distlab.wire.rendezvous import listen
+        from distlab.wire.rendezvous import listen  # now: only the first host serves a store
 
         with listen(address) as listener:
             if self._fork_if_allowed(run_store, listener) is not None:
@@ -175,8 +223,9 @@ class Server:
             self._reports.flush()
 
     def _fork_if_allowed(self, child: Callable[..., None], *arguments: Any) -> int | None:
-        """Fork; where the system refuses it, report why and return None: ranks that are there must
-        not end for it.
+        """Fork; where the system refuses it, report why and return None.
+
+        Ranks that are there must not end because there is no room for one more.
         """
         try:
             return self._fork(child, *arguments)
@@ -185,24 +234,19 @@ class Server:
             return None
 
     def _fork(self, child: Callable[..., None], *arguments: Any) -> int:
-        """Fork; the child runs child(*arguments) and never returns from here. Returns its pid in
-        the parent.
+        """Fork, and return the child's process number.
+
+        The child runs child(*arguments), and never returns from here.
         """
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
+            # the controller tells the notebook of the engines that are gone with this server
             if child is not run_controller:
                 end_with_parent()
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
-            for end in (self._orders, self._reports, self._wakeup, self._woken):
-                end.close()
-            for of_another in self._errors.values():
-                os.close(of_another)
+            self._leave_to_parent()
             child(*arguments)
             status = 0
         except BaseException:
@@ -210,10 +254,25 @@ class Server:
         finally:
             os._exit(status)
 
+    def _leave_to_parent(self) -> None:
+        """Give up what the server has: its signals, its orders, and the pipes of other engines.
+
+        Runs in a forked child.
+        """
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
+        for end in (self._orders, self._reports, self._wakeup, self._woken):
+            end.close()
+        for of_another in self._errors.values():
+            os.close(of_another)
+
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the system send this process a signal when its parent ends, where it can, on Linux; 0
-    for none.
+    """Have the system send this process a signal when its parent ends; 0 for none.
+
+    Only Linux can do that; elsewhere nothing happens.
     """
     if sys.platform == "linux":
         import ctypes  # not for the notebook's kernel, which starts this server
@@ -233,14 +292,16 @@ def command(module: str = __name__, python: str = sys.executable) -> list[str]:
 
 def remote_command(python: str) -> str:
     """The line for another host's shell that runs a server there."""
-    return f"exec sh -c {shlex.quote(f'exec {shlex.join(command(python=python))}')}"
+    server = shlex.join(command(python=python))
+    return f"exec sh -c {shlex.quote(f'exec {server}')}"
 
 
 def main() -> None:
     """Serve by the plan that comes first."""
     # the orders that come after the first line stay there
     with open(0, "rb", buffering=0, closefd=False) as stdin:
-        _serve(from_json(stdin.readline()))
+        plan = from_json(stdin.readline())
+    _serve(plan)
     os._exit(0)  # taking torch apart takes half a second of computation
 
 
@@ -249,16 +310,14 @@ def _serve(plan: orders.ServerPlan) -> None:
     own folder.
     """
     os.environ.update(plan.environment)
-    source, sink = os.dup(0), os.dup(1)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    server, address = Server(source, sink), "127.0.0.1"
+    server = Server(*_take_stdin_and_stdout())
+    address = "127.0.0.1"
     if plan.hosts:
         from distlab.launch.this_host import report_of_host
 
         hello = report_of_host(plan.hosts)
-        server.host, address = hello.host, hello.address
+        address = hello.address
+        server.host = hello.host
         server.report(hello)
     end_with_parent(signal.SIGTERM)  # while it imports, it does not see the end of its orders
     with contextlib.ExitStack() as ends:
@@ -271,7 +330,21 @@ def _serve(plan: orders.ServerPlan) -> None:
         end_with_parent(0)
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
         gc.enable()
-        server.serve(address if server.host == 0 else None, beats=bool(plan.hosts))
+        serves_store = server.host == 0
+        server.serve(address if serves_store else None, beats=bool(plan.hosts))
+
+
+def _take_stdin_and_stdout() -> tuple[int, int]:
+    """Descriptors for orders and reports, which nobody else reads or writes from now on.
+
+    What this process or a library prints goes to stderr, and with it into the server's log.
+    """
+    source = os.dup(0)
+    sink = os.dup(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return source, sink
 
 
 def _preload(server: Server, plan: orders.ServerPlan) -> None:

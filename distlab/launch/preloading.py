@@ -10,41 +10,46 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-# what is compiled of all that an engine imports before torch
+# compiled modules that an engine imports before torch
 COMPILED = (
-    *(
-        "zmq",
-        "tornado.speedups",
-        "psutil",
-        "sqlite3",
-        "_asyncio",
-        "_blake2",
-        "_contextvars",
-        "_csv",
-        "_curses",
-    ),
-    *(
-        "_datetime",
-        "_decimal",
-        "_hashlib",
-        "_heapq",
-        "_pickle",
-        "_posixsubprocess",
-        "_queue",
-        "_ssl",
-        "_uuid",
-    ),
-    *("_zoneinfo", "binascii", "fcntl", "resource", "termios", "unicodedata", "_lsprof", "pyexpat"),
+    "zmq",
+    "tornado.speedups",
+    "psutil",
+    "sqlite3",
+    "_asyncio",
+    "_blake2",
+    "_contextvars",
+    "_csv",
+    "_curses",
+    "_datetime",
+    "_decimal",
+    "_hashlib",
+    "_heapq",
+    "_pickle",
+    "_posixsubprocess",
+    "_queue",
+    "_ssl",
+    "_uuid",
+    "_zoneinfo",
+    "binascii",
+    "fcntl",
+    "resource",
+    "termios",
+    "unicodedata",
+    "_lsprof",
+    "pyexpat",
 )
-# what is not; every engine would otherwise import it for itself, or torch imports it
+# modules in Python that every engine would otherwise import for itself, or that torch imports
 PRELOADED = (
-    *(
-        "ipykernel.debugger",
-        "tornado.platform.asyncio",
-        "IPython.core.completerlib",
-        "IPython.core.oinspect",
-    ),
-    *("IPython.extensions.storemagic", "torchgen.model", "tqdm", "unittest", "distlab.rank.entry"),
+    "ipykernel.debugger",
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "torchgen.model",
+    "tqdm",
+    "unittest",
+    "distlab.rank.entry",
 )
 
 
@@ -59,15 +64,19 @@ def torch_library() -> Iterator[None]:
     import ctypes  # not for the notebook's kernel, which starts this server
 
     import_all(COMPILED)
-    folder = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "lib")
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        yield  # importing torch will say what is wrong with it
+        return
+    folder = os.path.join(os.path.dirname(torch.origin), "lib")
     load = ctypes.CDLL(None).dlopen  # without Python's lock, unlike ctypes.CDLL(name)
-    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+    load.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    load.restype = ctypes.c_void_p
 
     def load_all() -> None:
         """Load them in torch's own order; where that fails, torch says why."""
-        if load(
-            os.path.join(folder, "libtorch_global_deps.so").encode(), os.RTLD_NOW | os.RTLD_GLOBAL
-        ):
+        first = os.path.join(folder, "libtorch_global_deps.so").encode()
+        if load(first, os.RTLD_NOW | os.RTLD_GLOBAL):
             load(os.path.join(folder, "libtorch_cpu.so").encode(), os.RTLD_NOW)
 
     thread = threading.Thread(target=load_all)
