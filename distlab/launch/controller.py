@@ -1,9 +1,9 @@
-"""What the controller's process becomes: ipyparallel's controller, which beats fast only while
-engines come.
+"""What the controller's process becomes: ipyparallel's controller, with a heart of its own.
 
-Runs as a process of its own on the notebook's machine; notebook/starting.py starts it. An engine
-is registered when it has answered a heartbeat, so a slow one makes a cluster start late, and a fast
-one leaves the machine no rest for as long as the cluster lives, also while its ranks do nothing.
+Runs as a process of its own on the notebook's machine; notebook/starting.py starts it, or
+fork_server.py forks it. It beats fast only while engines come. An engine is registered when it has
+answered a heartbeat, so a slow heart makes a cluster start late, and a fast one leaves the machine
+no rest for as long as the cluster lives, also while its ranks do nothing.
 """
 
 import time
@@ -21,17 +21,14 @@ FAST_SECONDS = 3.0  # for how long after one has connected, if it does not answe
 
 
 class SoonCalmMonitor(HeartMonitor):
-    """Beats fast from the moment at which an engine connects until it answers, and else with its
-    period.
-    """
+    """Beats fast from the moment when an engine connects until it answers, else with its period."""
 
     _coming = 0  # engines that have connected, and not answered yet
 
     def start(self) -> None:
         super().start()
-        self._connections = ZMQStream(
-            self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED)
-        )
+        accepted = self.pong_stream.socket.get_monitor_socket(zmq.EVENT_ACCEPTED)
+        self._connections = ZMQStream(accepted)
         self._connections.on_recv(self._come)
         self.hasten()
 
@@ -50,7 +47,8 @@ class SoonCalmMonitor(HeartMonitor):
     def handle_pong(self, message: list[bytes]) -> None:
         """An engine has answered: one that is new is registered now, and not at the next beat."""
         super().handle_pong(message)
-        if new := self.responses - self.hearts:
+        new = self.responses - self.hearts
+        if new:
             self.handle_new_hearts(new)
             self._coming = max(0, self._coming - len(new))
             if not self._coming:
@@ -66,8 +64,9 @@ class SoonCalmMonitor(HeartMonitor):
         self, missed: set[bytes], on_probation: dict[bytes, int], hearts: set[bytes]
     ) -> Any:
         """Count missed beats while calm only, so that their number stands for a time."""
-        calm = time.monotonic() > self._calm_at
-        return super()._check_missed(missed, on_probation, hearts) if calm else ([], on_probation)
+        if time.monotonic() > self._calm_at:
+            return super()._check_missed(missed, on_probation, hearts)
+        return [], on_probation
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""What a forked process becomes: ipyparallel's engine, without the nanny process that ipyparallel
-gives each engine.
+"""What a forked process becomes: ipyparallel's engine, without a nanny process.
 
-Runs in a child of fork_server.py. The nanny's two duties are taken over: the notebook reports to
-the hub when a rank of distlab's has ended, and the kernel's own control thread answers
-ipyparallel's Client.send_signal. With many engines on few cores a cell takes as long as all their
-messages and wake-ups take together, so two unnecessary ones are left out.
+Runs in a child of fork_server.py, called by forked.py. ipyparallel gives each engine a nanny, whose
+two duties are taken over: the notebook reports to the hub when a rank of distlab's has ended, and
+the kernel's own control thread answers ipyparallel's Client.send_signal. With many engines on few
+cores a cell takes as long as all their messages and wake-ups take together, so two unnecessary ones
+are left out.
 """
 
 import inspect
@@ -26,12 +26,11 @@ from distlab.wire.source import is_learners
 
 
 class ForkedKernel(NeverBusy, IPythonParallelKernel):
-    """ipyparallel's kernel, which also relays signals, and reports when it is idle but not when it
-    becomes busy.
+    """ipyparallel's kernel, which also relays signals, and does not report that it becomes busy.
 
     ipyparallel's client waits for "idle", which ends the output of a request, and never for "busy".
-    After an error it continues with the cells that wait; skipping them, as a notebook's own kernel
-    does, would do so on some ranks only.
+    After an error the kernel continues with the cells that wait: a notebook's own kernel skips
+    them, and here that would happen on some ranks only.
     """
 
     control_msg_types = (*IPythonParallelKernel.control_msg_types, "signal_request")
@@ -39,16 +38,20 @@ class ForkedKernel(NeverBusy, IPythonParallelKernel):
     def __init__(self, **options: Any):
         with modules_unread():
             super().__init__(**options)
-        self.shell.parent = self.shell.kernel = self
+        self.shell.parent = self
+        self.shell.kernel = self
 
     def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Answer Client.send_signal, as a nanny would."""
         number = parent["content"]["sig"]
-        os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
-        self.session.send(
-            stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident
-        )
+        if isinstance(number, str):
+            number = getattr(signal, number)
+        os.kill(os.getpid(), number)
+        done = {"status": "ok"}
+        self.session.send(stream, "signal_reply", content=done, parent=parent, ident=ident)
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Run a cell, and do not skip those that wait behind it if it fails."""
         parent["content"]["stop_on_error"] = False
         await super().execute_request(stream, ident, parent)
 
@@ -62,7 +65,8 @@ class QuietStream(StderrKept, OutStream):
 
     _written = False
 
-    def write(self, string: str) -> int | None:
+    # ipykernel gives it this type, and Python's own streams another one
+    def write(self, string: str) -> int | None:  # type: ignore[override]
         self._written = True
         return super().write(string)
 
@@ -84,8 +88,9 @@ class ForkedEngine(IPEngine):
 
 
 def prepare() -> None:
-    """Make what all engines have in common: configuration, folders, IPython's shell. Runs in the
-    fork server.
+    """Make what all engines have in common: configuration, folders, IPython's shell.
+
+    Runs in the fork server, before it forks.
     """
     use_kernel(ForkedKernel)
     # as the engine does it, for debugpy
@@ -136,10 +141,12 @@ def _start(app: IPEngine) -> None:
 
 
 def _is_of_a_coroutine(error: BaseException) -> bool:
-    """Whether a coroutine of the learner's has raised an error, and not a handler of signals or a
-    callback.
+    """Whether a coroutine of the learner's has raised an error.
+
+    Else a handler of signals has, or a callback.
     """
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(
-        code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename) for code in codes
-    )
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if code.co_flags & inspect.CO_COROUTINE and is_learners(code.co_filename):
+            return True
+    return False

@@ -1,7 +1,6 @@
-"""What a forked child of the fork server becomes: an engine, the controller, or the process with the
-store.
+"""What a child of the fork server becomes: an engine, the controller, or a process with a store.
 
-Runs in children of fork_server.py.
+Runs in children of fork_server.py, which calls these functions and ends when they return.
 """
 
 import gc
@@ -38,8 +37,7 @@ def run_engine(number: int, reader: int, writer: int) -> None:
 
 
 def _part_from_other_ranks() -> None:
-    """End what forked processes share with each other, and processes that a launcher started do
-    not.
+    """End what forked processes share, and processes that a launcher started would not share.
 
     A program may depend on what its ranks share here, and fail where they are launched: one that
     forgets to send the weights of rank 0 to the others would train one model here and several
