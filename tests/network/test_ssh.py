@@ -93,7 +93,7 @@ def test_a_rank_that_cannot_be_freed_is_replaced_on_its_host(usable):
 
 def test_what_is_known_of_ranks_with_other_clocks_and_process_numbers(usable, monkeypatch):
     """They are asked for their memory; and for their clocks, which here are this machine's."""
-    for module in ("ranks", "recording"):
+    for module in ("ranks", "tracing"):
         monkeypatch.setattr(f"distlab.notebook.{module}.this_machine", lambda: ("elsewhere", ""))
     assert all(row["megabytes"] > 10 for row in usable.describe())
     with usable.trace() as trace:
