@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 # module -> the public names in it
 PUBLIC = {
     "distlab.notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
-    "distlab.notebook.launchers": ["Mpi", "Slurm", "Ssh"],
+    "distlab.notebook.start_methods": ["Mpi", "Slurm", "Ssh"],
     "distlab.checking": ["exercise", "question"],
     "distlab.checking.check": ["check", "exercises", "hint", "progress"],
     "distlab.devices": ["device_for"],

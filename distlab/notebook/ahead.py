@@ -12,9 +12,9 @@ import psutil
 
 from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
-from distlab.notebook.launchers import FORK, check_launcher
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes
+from distlab.notebook.start_methods import FORK, check_start_method
 from distlab.notebook.starting import start
 from distlab.supervised import SupervisedThread
 
@@ -90,7 +90,7 @@ def begin() -> None:
     """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster
     is asked for.
     """
-    if not BEGUN and check_launcher(None) == FORK:
+    if not BEGUN and check_start_method(None) == FORK:
         _begin(Ahead())
 
 

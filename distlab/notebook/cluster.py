@@ -22,10 +22,10 @@ from distlab.notebook import ahead, display, interrupts
 from distlab.notebook.attached import Attached, connect
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
-from distlab.notebook.launchers import Launcher
 from distlab.notebook.plan import TIMEOUT, check_network, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
+from distlab.notebook.start_methods import StartMethod
 from distlab.rank import entry
 from distlab.wire import pickling
 
@@ -89,7 +89,7 @@ class Cluster:
         *,
         backend: str = "gloo",
         init_method: str = "tcp",
-        engines: str | Launcher | Attached | None = None,
+        engines: str | StartMethod | Attached | None = None,
         timeout: float = TIMEOUT,
         threads: int | None = None,
         network: Network | None = None,

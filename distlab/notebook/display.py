@@ -25,8 +25,8 @@ from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis import report
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.diagnosis.proof import need
-from distlab.notebook.launchers import check_launcher
 from distlab.notebook.plan import Plan
+from distlab.notebook.start_methods import check_start_method
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 from distlab.words import rank_list
 
@@ -406,7 +406,7 @@ def starting(n: int, backend: str) -> Iterator[None]:
 
 def headline(plan: Plan, hosts: Sequence[str], simulated: str) -> str:
     """What a cluster is, in a line."""
-    engines = "" if plan.engines == check_launcher(None) else f", engines {plan.engines}"
+    engines = "" if plan.engines == check_start_method(None) else f", engines {plan.engines}"
     where = f" on {' and '.join(dict.fromkeys(hosts))}" if hosts else ""
     more = f", {simulated}" if simulated else ""
     return f"Cluster({plan.n}){where}: backend {plan.backend}{engines}{more}"

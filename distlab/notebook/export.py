@@ -18,7 +18,7 @@ from typing import Any
 
 from distlab.arguments import refuse
 from distlab.notebook.hosts import slurm_options
-from distlab.notebook.launchers import Slurm
+from distlab.notebook.start_methods import Slurm
 from distlab.words import rank_list
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'

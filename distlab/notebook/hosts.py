@@ -21,7 +21,7 @@ from distlab.arguments import wrong
 from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
 from distlab.notebook.connection import Connection, Servers
-from distlab.notebook.launchers import Launcher, Slurm
+from distlab.notebook.start_methods import Slurm, StartMethod
 from distlab.tables import count
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
@@ -70,23 +70,23 @@ class Hosts:
 
     Attributes:
         hosts: in the order of their ranks; Slurm's have no names yet.
-        launcher: what starts the ranks there.
+        start_method: what starts the ranks there.
         here: the address of this machine that they reach; "" if ssh or srun knows it.
     """
 
     hosts: tuple[Host, ...]
-    launcher: Launcher
+    start_method: StartMethod
     here: str = ""
 
     @property
     def python(self) -> str:
         """Path of the Python there."""
-        return self.launcher.python or sys.executable
+        return self.start_method.python or sys.executable
 
     @property
     def job(self) -> Slurm | None:
         """What Slurm is asked for; None for hosts with names."""
-        return self.launcher if isinstance(self.launcher, Slurm) else None
+        return self.start_method if isinstance(self.start_method, Slurm) else None
 
     @property
     def local(self) -> list[int]:
@@ -193,7 +193,7 @@ def _host_plan(wanted: Hosts, number: int, here: str) -> HostPlan:
         folder=os.getcwd(),
         notebook=here,
         address=here if number in wanted.local else host.address,
-        interface=wanted.launcher.interface,
+        interface=wanted.start_method.interface,
     )
 
 
@@ -219,9 +219,9 @@ def answers(
         hello = _hello_of(connection, number, deadline)
         if hello is not None:
             hellos[number] = hello
-            trouble = _what_differs(hello, wanted.launcher)
+            trouble = _what_differs(hello, wanted.start_method)
         elif connection.trouble:
-            advice = f"install it, or give {_other_python(wanted.launcher)}"
+            advice = f"install it, or give {_other_python(wanted.start_method)}"
             trouble = f"{connection.trouble}. distlab must be the same there: {advice}."
         else:
             log = logs / f"host-{connection.hosts[0]}.log"
@@ -261,11 +261,11 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
     return f"{last}."
 
 
-def _what_differs(hello: Hello, launcher: Launcher) -> str:
+def _what_differs(hello: Hello, method: StartMethod) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
     different = differences(hello.versions)
     if different:
-        advice = f"install them there, or give {_other_python(launcher)}"
+        advice = f"install them there, or give {_other_python(method)}"
         return f"it {different}. They must be the same: {advice}."
     own = [address for some in rendezvous.addresses().values() for address in some]
     if hello.notebook not in own:
@@ -274,9 +274,9 @@ def _what_differs(hello: Hello, launcher: Launcher) -> str:
     return ""
 
 
-def _other_python(launcher: Launcher) -> str:
+def _other_python(method: StartMethod) -> str:
     """The argument of `Cluster` that names another Python on the hosts."""
-    return f"engines={type(launcher).__name__}(python=...)"
+    return f"engines={type(method).__name__}(python=...)"
 
 
 def differences(theirs: Mapping[str, str]) -> str:

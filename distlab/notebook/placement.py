@@ -22,7 +22,7 @@ from distlab.notebook.hosts import (
     nodes_of_allocation,
     srun,
 )
-from distlab.notebook.launchers import Launcher, Mpi, Slurm, Ssh
+from distlab.notebook.start_methods import Mpi, Slurm, Ssh, StartMethod
 
 EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
@@ -45,36 +45,38 @@ class Reachable(Protocol):
         """A host's address for the other hosts."""
 
 
-def place(n: int | None, launcher: str | Launcher, hosts: Mapping[str, int] | None) -> Hosts | None:
-    """Where the ranks of a launcher run: None for this machine."""
-    if isinstance(launcher, Slurm):
+def place(
+    n: int | None, method: str | StartMethod, hosts: Mapping[str, int] | None
+) -> Hosts | None:
+    """Where the ranks of a method run: None for this machine."""
+    if isinstance(method, Slurm):
         if hosts is not None:
             wrong(f'engines="slurm" needs no hosts=, because Slurm chooses them. {SLURM_EXAMPLE}')
-        return _slurm_nodes(n, launcher)
-    if isinstance(launcher, Mpi):
+        return _slurm_nodes(n, method)
+    if isinstance(method, Mpi):
         mpiexec.check()
     if hosts is not None:
-        return _named_hosts(n, launcher, hosts)
-    if isinstance(launcher, Ssh):
+        return _named_hosts(n, method, hosts)
+    if isinstance(method, Ssh):
         wrong(f'engines="ssh" needs hosts=. {EXAMPLE}')
-    if isinstance(launcher, Mpi) and (launcher.python or launcher.interface):
+    if isinstance(method, Mpi) and (method.python or method.interface):
         wrong(f"python= and interface= of Mpi are for other machines: give hosts=, too. {EXAMPLE}")
     return None
 
 
-def _named_hosts(n: int | None, launcher: str | Ssh | Mpi, hosts: Mapping[str, int]) -> Hosts:
+def _named_hosts(n: int | None, method: str | Ssh | Mpi, hosts: Mapping[str, int]) -> Hosts:
     """Hosts by name, with their numbers of ranks."""
     found = _read_hosts(hosts)
-    if isinstance(launcher, str):
+    if isinstance(method, str):
         wrong(
-            f'engines="{launcher}" starts ranks on this machine only: with hosts=, leave it out, '
+            f'engines="{method}" starts ranks on this machine only: with hosts=, leave it out, '
             f'or write engines="mpi". {EXAMPLE}'
         )
     ranks = sum(host.ranks for host in found)
     if n not in (None, ranks):
         wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {EXAMPLE}")
     here = hosts.here if isinstance(hosts, Reachable) else ""
-    return Hosts(found, launcher, here)
+    return Hosts(found, method, here)
 
 
 def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:

@@ -16,8 +16,8 @@ from distlab.errors import ClusterError
 from distlab.launch import this_host
 from distlab.notebook.attached import Attached
 from distlab.notebook.hosts import Hosts
-from distlab.notebook.launchers import FORK, Launcher, Slurm, Ssh, launcher_of
 from distlab.notebook.placement import place
+from distlab.notebook.start_methods import FORK, Slurm, Ssh, StartMethod, start_method_of
 from distlab.wire.rendezvous import INIT_METHODS
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Plan:
         n: number of ranks.
         backend: torch.distributed's, in small letters; or a module that registers one.
         init_method: one of INIT_METHODS.
-        engines: name of the launcher.
+        engines: name of the start method.
         timeout: seconds that a call waits for its peers.
         threads: OpenMP threads of each rank; None to choose them on the hosts.
         network: the machines that are simulated.
@@ -94,7 +94,7 @@ def make_plan(
     *,
     backend: str,
     init_method: str,
-    engines: str | Launcher | Attached | None,
+    engines: str | StartMethod | Attached | None,
     timeout: float,
     threads: int | None,
     network: Network | None,
@@ -114,9 +114,9 @@ def make_plan(
         name = ATTACHED
         n = len(attached.client.ids)
     else:
-        launcher = launcher_of(engines, hosts)
-        name = launcher if isinstance(launcher, str) else launcher.name
-        where = place(n, launcher, hosts)
+        method = start_method_of(engines, hosts)
+        name = method if isinstance(method, str) else method.name
+        where = place(n, method, hosts)
         if where is not None:
             n = len(where.host_of_rank)
     only_here = where is None and attached is None

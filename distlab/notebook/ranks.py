@@ -22,10 +22,10 @@ from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import display, interrupts
 from distlab.notebook.ahead import started, take
-from distlab.notebook.launchers import Mpi
 from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
+from distlab.notebook.start_methods import Mpi
 from distlab.rank import entry
 from distlab.wire import messages, pickling, seconds
 from distlab.wire.faults import Fault

@@ -24,9 +24,9 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, reaper, this_host
 from distlab.notebook import hosts, interrupts, mpiexec, settings
 from distlab.notebook.launcher import Launcher
-from distlab.notebook.launchers import Mpi, Slurm
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes, surroundings
+from distlab.notebook.start_methods import Mpi, Slurm
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import ServerPlan
 from distlab.wire.rendezvous import address_towards, listen, loopback_interface, serve
@@ -75,7 +75,7 @@ def start(plan: Plan) -> Processes:
         ends.callback(_end_all, tag, plan.engines)
         interface = loopback_interface()
         if plan.hosts is not None:
-            interface = plan.hosts.launcher.interface
+            interface = plan.hosts.start_method.interface
         environment = settings.environment(tag, interface)
         environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": folder}
         launcher = Launcher(plan, tag, folder, environment, programs)

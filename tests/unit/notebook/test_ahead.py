@@ -4,8 +4,8 @@ import pytest
 
 from distlab.errors import ClusterError
 from distlab.notebook import ahead
-from distlab.notebook.launchers import FORK
 from distlab.notebook.plan import Plan
+from distlab.notebook.start_methods import FORK
 
 PLAN = Plan(2, "gloo", "tcp", FORK, timeout=60.0, threads=1)
 

@@ -3,7 +3,7 @@
 import pytest
 
 import distlab
-from distlab.notebook import launchers, plan
+from distlab.notebook import plan, start_methods
 from distlab.words import rank_list
 from tests.plans import plan_of
 from tests.refused import refused
@@ -55,7 +55,7 @@ def test_an_unknown_launcher_lists_the_known_ones():
         "engines must be one of 'fork', 'local', 'mpi', 'slurm', 'ssh', "
         "got 'rocket'. Call Cluster(n) or Cluster(n, engines=\"local\")."
     )
-    assert launchers.check_launcher("MPI") == "mpi"
+    assert start_methods.check_start_method("MPI") == "mpi"
 
 
 def test_ranks_in_words():

@@ -9,7 +9,7 @@ from distlab.errors import HostError
 from distlab.notebook import connection as connections
 from distlab.notebook.connection import Connection, Servers
 from distlab.notebook.hosts import Host, Hosts, answers
-from distlab.notebook.launchers import Ssh
+from distlab.notebook.start_methods import Ssh
 from distlab.wire.codec import to_json
 from distlab.wire.orders import Alive, EngineProcess
 from tests.refused import raised

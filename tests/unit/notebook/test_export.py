@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.notebook import export
-from distlab.notebook.launchers import Slurm
+from distlab.notebook.start_methods import Slurm
 from tests.refused import refused
 from tests.tool import ROOT
 

@@ -10,7 +10,7 @@ from distlab.errors import HostError
 from distlab.launch import fork_server, this_host
 from distlab.notebook import hosts, mpiexec
 from distlab.notebook.hosts import Host, Hosts
-from distlab.notebook.launchers import Slurm, Ssh
+from distlab.notebook.start_methods import Slurm, Ssh
 from distlab.wire.orders import Hello, HostPlan
 from tests.refused import raised, refused
 

@@ -111,23 +111,25 @@ class Mpi:
         _check_text("interface", self.interface, "ib0")
 
 
-Launcher = Ssh | Slurm | Mpi
+StartMethod = Ssh | Slurm | Mpi
 # by name: forks of one process, a process for each rank by ipyparallel, and those above
 FORK, STOCK = "fork", "local"
-LAUNCHERS = (FORK, STOCK, Mpi.name, Slurm.name, Ssh.name)
+START_METHODS = (FORK, STOCK, Mpi.name, Slurm.name, Ssh.name)
 
 
-def check_launcher(engines: str | None) -> str:
-    """The launcher's name, for None the best one here; ArgumentError for one that does not exist."""
+def check_start_method(engines: str | None) -> str:
+    """The start method's name, None for the best one here; ArgumentError if it does not exist."""
     if engines is None:
         return FORK if sys.platform == "linux" else STOCK
     name = engines.lower() if isinstance(engines, str) else engines
     advice = f'Call Cluster(n) or Cluster(n, engines="{STOCK}").'
-    return arguments.one_of("engines", name, LAUNCHERS, advice)
+    return arguments.one_of("engines", name, START_METHODS, advice)
 
 
-def launcher_of(engines: str | Launcher | None, hosts: Mapping[str, int] | None) -> str | Launcher:
-    """What starts the ranks: an object, or the name of a launcher that needs nothing else."""
+def start_method_of(
+    engines: str | StartMethod | None, hosts: Mapping[str, int] | None
+) -> str | StartMethod:
+    """The start method: an object, or the name of one that needs nothing else."""
     if isinstance(engines, (Ssh, Slurm, Mpi)):
         return engines
     for kind in (Ssh, Slurm, Mpi):
@@ -136,7 +138,7 @@ def launcher_of(engines: str | Launcher | None, hosts: Mapping[str, int] | None)
             wrong(f"engines must be an object, got the class {kind.__name__}. {advice}")
     if engines is None and hosts is not None:
         return Ssh()
-    name = check_launcher(engines)
+    name = check_start_method(engines)
     for kind in (Ssh, Slurm, Mpi):
         if name == kind.name:
             return kind()

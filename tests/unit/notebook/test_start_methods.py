@@ -86,7 +86,7 @@ def test_two_jobs_with_the_same_fields_are_equal():
 
 
 @pytest.mark.parametrize("name", ["partition", "nodes", "python", "interface"])
-def test_cluster_has_no_fields_of_launchers(name):
+def test_cluster_has_no_fields_of_start_methods(name):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         distlab.Cluster(2, **{name: "x"})
 
@@ -144,7 +144,7 @@ def test_arguments_that_do_not_fit(all_installed, given, message):
     assert str(refused(plan_of, **given)) == message
 
 
-def test_the_class_itself_is_no_launcher():
+def test_the_class_itself_is_no_start_method():
     """Parentheses are easily forgotten."""
     assert str(refused(plan_of, engines=distlab.Slurm)) == (
         "engines must be an object, got the class Slurm. Call Cluster(n, engines=Slurm())."
@@ -159,7 +159,7 @@ def test_hosts_are_reached_by_ssh(engines):
     plan = plan_of(None, hosts=TWO_EACH, engines=engines)
     assert (plan.n, plan.engines, plan.threads, plan.forks) == (4, "ssh", None, True)
     assert [host.ranks for host in plan.hosts.hosts] == [2, 2]
-    assert (plan.hosts.launcher, plan.hosts.python) == (distlab.Ssh(), sys.executable)
+    assert (plan.hosts.start_method, plan.hosts.python) == (distlab.Ssh(), sys.executable)
 
 
 def test_nodes_of_slurm_have_equally_many_ranks_or_one_more(all_installed):
@@ -182,7 +182,7 @@ def test_mpi_runs_here_or_on_hosts(all_installed):
     assert (here.engines, here.hosts, here.forks) == ("mpi", None, False)
     there = plan_of(None, engines=distlab.Mpi(interface="ib0"), hosts=TWO_EACH)
     assert (there.n, there.engines, there.hosts.job) == (4, "mpi", None)
-    assert there.hosts.launcher.interface == "ib0"
+    assert there.hosts.start_method.interface == "ib0"
 
 
 class OwnWay(dict):
