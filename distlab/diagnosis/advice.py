@@ -1,103 +1,130 @@
-"""What to do about errors that learners meet, by the words of torch, Python and the system: pure
-functions.
+"""What to do about errors that learners meet, by the words of torch, Python and the system.
 
-Runs on the notebook's kernel, called by failures.py, starting.py and processes.py.
+Pure functions. Runs on the notebook's kernel, called by starting.py and processes.py, and by
+failures.py, deaths.py and joining.py beside it.
 """
 
 import re
 
 from distlab.wire.messages import Failure
 
-# what torch and Python raise on a rank, as "kind: message", and what to do about it: the first that
-# fits
+# what torch and Python raise on a rank, as a pattern for "kind: message", and what to do about it;
+# the first that fits counts
 ADVICE = {
-    r"Could not resolve the process group|is not initialized in the world group map|Group <[^<>]*> is not registered": (
-        "This belongs to a process group that has since been rebuilt or destroyed. Make it again: a device mesh with "
-        "mesh = init_device_mesh(...), a group with dist.new_group(...), and every model or DTensor that is on them."
+    (
+        r"Could not resolve the process group|is not initialized in the world group map|"
+        r"Group <[^<>]*> is not registered"
+    ): (
+        "This belongs to a process group that has since been rebuilt or destroyed. Make it "
+        "again: a device mesh with mesh = init_device_mesh(...), a group with "
+        "dist.new_group(...), and every model or DTensor that is on them."
     ),
     # torch's mark of a group that the rank is not in
-    r"Invalid process group|roup -100": "This rank is not in that group: make the call on its members only.",
-    r"Pair is not": "With gloo a rank cannot send to itself or receive from itself: copy the tensor with copy_().",
-    r"No backend type associated with device type": (
-        "This group's backend takes no tensors on that device or, if it is a Python class, has no method for this "
-        "call: move the tensors with to(...), or add the method."
+    r"Invalid process group|roup -100": (
+        "This rank is not in that group: make the call on its members only."
     ),
-    r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't (pickle|get) (<func|local)": (
-        "A new process looks for its function in a file: write it to one with %%writefile work.py, and import it."
+    r"Pair is not": (
+        "With gloo a rank cannot send to itself or receive from itself: copy the tensor with "
+        "copy_()."
+    ),
+    r"No backend type associated with device type": (
+        "This group's backend takes no tensors on that device or, if it is a Python class, "
+        "has no method for this call: move the tensors with to(...), or add the method."
+    ),
+    (
+        r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't (pickle|"
+        r"get) (<func|local)"
+    ): (
+        "A new process looks for its function in a file: write it to one with %%writefile "
+        "work.py, and import it."
     ),
     r"Mesh should not be bigger than default world size": (
-        "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', (world_size,)), or "
-        "(2, world_size // 2)."
+        "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', "
+        "(world_size,)), or (2, world_size // 2)."
     ),
-    r"support for cuda dev|with CUDA enabled|'_cuda_|requires CUDA|NCCL built in|access accelerator|No CUDA GPUs|"
-    r"NVIDIA driver|device_ids and output_device|driver version is insufficient|no CUDA-capable": (
-        "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and leave out torch.cuda, "
-        ".cuda() and device_ids."
+    (
+        r"support for cuda dev|with CUDA enabled|'_cuda_|requires CUDA|NCCL built in|"
+        r"access accelerator|No CUDA GPUs|NVIDIA driver|device_ids and output_device|"
+        r"driver version is insufficient|no CUDA-capable"
+    ): (
+        "Here the device is the CPU: write device='cpu' and init_device_mesh('cpu', ...), and "
+        "leave out torch.cuda, .cuda() and device_ids."
     ),
-    r"FSDP needs a non-CPU": "Write FullyShardedDataParallel(..., device_id=torch.device('cpu')), or fully_shard(...).",
-    r"outputShape\[0\] \* worldSize == inputShape\[0\]|invalid output tensor list at index 0 \(expected length": (
-        "The larger tensor of this call must be exactly world_size times as long as the smaller one: cut it, or pad it."
+    r"FSDP needs a non-CPU": (
+        "Write FullyShardedDataParallel(..., device_id=torch.device('cpu')), or fully_shard(...)."
+    ),
+    (
+        r"outputShape\[0\] \* worldSize == inputShape\[0\]|"
+        r"invalid output tensor list at index 0 \(expected length"
+    ): (
+        "The larger tensor of this call must be exactly world_size times as long as the "
+        "smaller one: cut it, or pad it."
     ),
     r"asyncio.run\(\) cannot be called from a running": (
         "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
     ),
-    r"RPC has not been initialized": "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed.",
+    r"RPC has not been initialized": (
+        "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed."
+    ),
     r"expect_autograd_hooks_": (
-        "DDP(static_graph=True) takes the first backward pass as the pattern of all: make that one outside of "
-        "no_sync(), or leave static_graph out."
+        "DDP(static_graph=True) takes the first backward pass as the pattern of all: make "
+        "that one outside of no_sync(), or leave static_graph out."
     ),
     r"got mixed torch.Tensor and DTensor": (
-        "A DTensor is combined with DTensors on its mesh only: make the other one with distribute_tensor(t, mesh, "
-        "[Replicate()]), or take this rank's part of the DTensor with to_local()."
+        "A DTensor is combined with DTensors on its mesh only: make the other one with "
+        "distribute_tensor(t, mesh, [Replicate()]), or take this rank's part of the DTensor "
+        "with to_local()."
     ),
     r"initialize the default process group twice": (
         "The ranks have a process group already: leave init_process_group out."
     ),
     r"raw_input was called|EOF when reading a line": (
-        "Ranks have no keyboard: call input() in a cell without %%px, and give the ranks what was typed with "
-        'cluster.push({"name": value}).'
+        "Ranks have no keyboard: call input() in a cell without %%px, and give the ranks what "
+        'was typed with cluster.push({"name": value}).'
     ),
     r"No space left on device": (
-        "A file system is full: /dev/shm, if a DataLoader has workers or processes share tensors (num_workers=0 needs "
-        "none of it, docker run --shm-size=1g gives more), and otherwise a disk."
+        "A file system is full: /dev/shm, if a DataLoader has workers or processes share "
+        "tensors (num_workers=0 needs none of it, docker run --shm-size=1g gives more), and "
+        "otherwise a disk."
     ),
-    r"'NoneType' object has no attribute 'wait'": "There is a Work to wait for only with async_op=True.",
+    r"'NoneType' object has no attribute 'wait'": (
+        "There is a Work to wait for only with async_op=True."
+    ),
 }
 # what Python, C++ and libraries of threads say when the system refuses a process or a thread
 NO_MORE_PROCESSES = re.compile(
-    r"can't start new thread|RuntimeError: Resource temporarily unavailable|unavailable \(src/thread|"
-    "could not be forked|Thread creation failed|pthread_create failed|"
-    "BlockingIOError: .*Resource temporarily unavailable"
+    r"can't start new thread|RuntimeError: Resource temporarily unavailable|"
+    r"unavailable \(src/thread|could not be forked|Thread creation failed|"
+    r"pthread_create failed|BlockingIOError: .*Resource temporarily unavailable"
 )
 END_SOME_PROCESSES = (
-    "This machine, or your container, allows no more processes and threads: end some, use fewer ranks, or raise the "
-    "limit (`ulimit -u 4096` in the shell that starts Python or Jupyter, or docker run --pids-limit 1024)."
+    "This machine, or your container, allows no more processes and threads: end some, use "
+    "fewer ranks, or raise the limit (`ulimit -u 4096` in the shell that starts Python or "
+    "Jupyter, or docker run --pids-limit 1024)."
 )
 CALLED_WITHOUT_RANK = re.compile(r"\(\) (takes \d+ positional|missing \d+ required positional)")
 RANK_AND_WORLD_SIZE = (
-    "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two parameters are the rank and "
-    "the number of ranks."
+    "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two "
+    "parameters are the rank and the number of ranks."
 )
 
 
 def advice_for(failed: Failure) -> str:
-    """What to do about an exception of a rank, for those that are known; "" for others."""
+    """What to do about an exception of a rank, if that is known; "" otherwise."""
+    # where no line of the learner's ran, the call itself was wrong
+    is_call_itself = failed.kind == "TypeError" and not failed.lines
+    if is_call_itself and CALLED_WITHOUT_RANK.search(failed.message):
+        return RANK_AND_WORLD_SIZE
     text = f"{failed.kind}: {failed.message}"
-    if (
-        failed.kind == "TypeError"
-        and not failed.lines
-        and CALLED_WITHOUT_RANK.search(failed.message)
-    ):
-        return RANK_AND_WORLD_SIZE  # no line of the learner's ran: it was the call itself
-    fitting = (words for pattern, words in ADVICE.items() if re.search(pattern, text))
-    # also of a read that would have to wait
+    for pattern, words in ADVICE.items():
+        if re.search(pattern, text):
+            return words
+    # the same kind is raised by a read that would have to wait
     if failed.kind == "BlockingIOError" and "fork" not in failed.traceback:
-        return next(fitting, "")
-    return next(fitting, "") or on_limit_of_processes(text)
+        return ""
+    return on_limit_of_processes(text)
 
 
 def on_limit_of_processes(words: str) -> str:
-    """What to do if these words of the system mean that it allows no more processes or threads; ""
-    otherwise.
-    """
+    """What to do if the system has refused a process or a thread, by these words; "" otherwise."""
     return END_SOME_PROCESSES if NO_MORE_PROCESSES.search(words) else ""

@@ -43,10 +43,9 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
         if line.file not in cells:
             shown.append(with_text(line))
         elif line.file == cells[0] and line.number <= len(texts):
-            shown.append(
-                Line(line.number, texts[line.number - 1].removeprefix("%px ").strip(), line.place)
-            )
-        else:  # of a function from an earlier cell
+            text = texts[line.number - 1].removeprefix("%px ").strip()
+            shown.append(Line(line.number, text, line.place))
+        else:  # in a function from an earlier cell
             shown.append(Line(line.number, "", line.place))
     return tuple(shown)
 
@@ -68,60 +67,86 @@ def rank_died(
         others: the ranks that are alive.
         again: what to do for new ranks; "" if they come by themselves.
         host_lost: whether a host of theirs cannot be reached any more.
-        last_lines: the end of what they wrote, kept as the failures' traceback.
+        last_lines: the end of what they wrote, by rank, kept as the failures' traceback.
         gone: what was lost with them, in sentences.
         lines: where they were, by rank, as far as that is known.
         then: what is known of the others at that time, and what to do to learn more.
     """
-    who, several = rank_list(others).capitalize() if others else "", len(others) > 1
     if host_lost:
-        keep = "keep their" if several else "keeps its"
-        kept = f"{who} {keep} variables; until then, ranks={list(others)} can use them without a group."
         advice = "cluster.heal() and the next cell for all ranks try the host again."
-    elif not again:
-        kept = f"{who} {'keep theirs' if several else 'keeps its own'}."
-        places = (
-            "new ones in their places, without their"
-            if len(died) > 1
-            else "a new one in its place, without its"
-        )
-        advice = f"The next cell starts {places} variables, and rebuilds the process group."
+        kept = _kept_until_host_is_back(others)
+    elif again:
+        advice = f"{_why_incomplete(died)}: {again}."
+        kept = ""
     else:
-        kept, why = "", "The cluster is incomplete"
-        if ended := [rank for rank, how in died.items() if how == WITH_ANOTHER]:
-            why = "MPI ends a whole program when one of its processes dies: mpiexec has ended"
-            why += f" {rank_list(ended)} too.\nAll variables are lost"
-        advice = f"{why}: {again}."
-    words = " ".join(filter(None, [advice, kept if others else "", gone]))
-    causes_first = sorted(died.items(), key=lambda item: (item[1] == WITH_ANOTHER, item[0]))
-    raised = [
-        Failure(rank, DIED, how, lines.get(rank, ()), traceback=last_lines.get(rank, ""))
-        for rank, how in causes_first
-    ]
-    alike = grouped((failed.lines, failed.rank) for failed in raised if failed.lines)
+        advice = f"The next cell starts {_new_ranks(len(died))}, and rebuilds the process group."
+        kept = _kept(others)
+    failures = []
+    for rank in sorted(died, key=lambda rank: (died[rank] == WITH_ANOTHER, rank)):  # causes first
+        output = last_lines.get(rank, "")
+        failures.append(Failure(rank, DIED, died[rank], lines.get(rank, ()), traceback=output))
+    alike = grouped((failed.lines, failed.rank) for failed in failures if failed.lines)
     places = [where(ranks, at) for at, ranks in alike.items()]
-    return RankDied(
-        "\n".join([f"{died_words(died)}.", *places, *then, words]), tuple(raised), tuple(others)
-    )
+    words = " ".join(filter(None, [advice, kept, gone]))
+    message = "\n".join([f"{died_words(died)}.", *places, *then, words])
+    return RankDied(message, tuple(failures), tuple(others))
+
+
+def _kept_until_host_is_back(others: Sequence[int]) -> str:
+    """What the ranks keep whose host can be reached; "" if there are none."""
+    if not others:
+        return ""
+    keep = "keep their" if len(others) > 1 else "keeps its"
+    kept = f"{rank_list(others).capitalize()} {keep} variables"
+    return f"{kept}; until then, ranks={list(others)} can use them without a group."
+
+
+def _kept(others: Sequence[int]) -> str:
+    """What the ranks keep that are alive; "" if there are none."""
+    if not others:
+        return ""
+    keep = "keep theirs" if len(others) > 1 else "keeps its own"
+    return f"{rank_list(others).capitalize()} {keep}."
+
+
+def _new_ranks(number: int) -> str:
+    """What starts in the place of this many ranks."""
+    if number > 1:
+        return "new ones in their places, without their variables"
+    return "a new one in its place, without its variables"
+
+
+def _why_incomplete(died: Mapping[int, str]) -> str:
+    """Why a cluster cannot go on without the ranks that died, in words."""
+    ended = [rank for rank, how in died.items() if how == WITH_ANOTHER]
+    if not ended:
+        return "The cluster is incomplete"
+    rule = "MPI ends a whole program when one of its processes dies"
+    return f"{rule}: mpiexec has ended {rank_list(ended)} too.\nAll variables are lost"
 
 
 def died_words(died: Mapping[int, str]) -> str:
-    """Which ranks died and how, in words, without those that died with another; those that died
-    alike together.
+    """Which ranks died and how, in words; those that died alike together.
+
+    Ranks that died with another one are left out.
+
+    Args:
+        died: how, in words, by rank.
     """
-    alike = grouped((how, rank) for rank, how in sorted(died.items()) if how != WITH_ANOTHER)
-    rows = [(rank_list(ranks), how) for how, ranks in alike.items()]
-    return "; ".join(
-        f"{who} {re.sub('^was ', 'were ', how) if 'ranks' in who else how}" for who, how in rows
-    )
+    alike = grouped((died[rank], rank) for rank in sorted(died) if died[rank] != WITH_ANOTHER)
+    parts = []
+    for how, ranks in alike.items():
+        if len(ranks) > 1:
+            how = re.sub("^was ", "were ", how)
+        parts.append(f"{rank_list(ranks)} {how}")
+    return "; ".join(parts)
 
 
 def exit_words(status: int | None, log: str = "", fault: Fault | None = None) -> str:
-    """How a process ended, in words: "was killed by SIGKILL (often ...)", "ended with exit status
-    3".
+    """How a process ended: "ended with exit status 3", "was killed by SIGKILL (often by ...)".
 
     Args:
-        status: None if it is not known.
+        status: its exit status, or minus the signal that ended it; None if it is not known.
         log: the end of what the process wrote.
         fault: where it was if a fault ended it, as far as that is known.
     """
@@ -131,28 +156,47 @@ def exit_words(status: int | None, log: str = "", fault: Fault | None = None) ->
         return f"ended with exit status {status}"
     if fault is not None and fault.aborted:
         status = -signal.SIGABRT
-    # in a thread of Python's, which is none of gloo's
-    in_python = fault is not None and fault.in_python
-    name = {known.value: known.name for known in signal.Signals}.get(-status, f"signal {-status}")
-    cause = _why_aborted(log, in_python) if name == "SIGABRT" else CAUSES.get(name, "")
+    name = _name_of_signal(-status)
+    if name == "SIGABRT":
+        # in a thread of Python's, which is none of gloo's
+        in_python = fault is not None and fault.in_python
+        cause = _why_aborted(log, in_python)
+    else:
+        cause = CAUSES.get(name, "")
     return f"was killed by {name} ({cause})" if cause else f"was killed by {name}"
 
 
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _why_aborted(log: str, in_python: bool) -> str:
-    """Why a process has called abort(), from the end of what it wrote; "" if nothing is known."""
+    """Why a process has called abort(), from the end of what it wrote; "" if nothing is known.
+
+    Args:
+        log: the end of what it wrote.
+        in_python: whether it was running Python code, which gloo's threads never do.
+    """
     if NO_MORE_PROCESSES.search(log):
         return "it was refused a thread"
-    if sizes := re.findall(GLOO_ENDS, log):
+    sizes = re.findall(GLOO_ENDS, log)
+    if sizes:
         came, expected = sizes[-1]
         return f"gloo received {came} bytes where it expected {expected}"
-    if thrown := re.findall(CPP_ENDS, log):
+    thrown = re.findall(CPP_ENDS, log)
+    if thrown:
         kind, words = thrown[-1]
         return f"C++ raised {kind}: {readable(words)}"
     return "" if in_python else OFTEN_GLOO
 
 
 def is_mismatch(how: str) -> bool:
-    """Whether a process that ended so, in words, may have made a call that does not match those of
-    other ranks.
+    """Whether a rank's call may not have matched those of others, by how its process ended.
+
+    Args:
+        how: the words of `exit_words`.
     """
     return "(gloo received" in how or OFTEN_GLOO in how

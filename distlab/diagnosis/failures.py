@@ -1,8 +1,7 @@
-"""What failed on the ranks of a cell, as one error with a message that a learner can act on: pure
-functions.
+"""What failed on the ranks of a cell, as one error with a message that a learner can act on.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py, cluster.py and predict.py, and `where`
-on ranks, by rpc_calls.py; no process is started, ended or asked here.
+Pure functions: no process is started, ended or asked here. Runs on the notebook's kernel, called by
+cell.py, ranks.py, cluster.py and predict.py; `where` also runs on ranks, called by rpc_calls.py.
 """
 
 import linecache
@@ -22,67 +21,84 @@ RPC_ENDED = (
     "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 )
 FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
+# parts of messages that `readable` takes out, in this order
+MEANINGLESS = (
+    # the place in C++, and the rank, which is named anyway
+    (re.compile(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*"), ""),
+    (re.compile(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)'), r"\1:\2"),
+    # what the cluster's own keys begin with
+    (re.compile(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*"), ""),
+    # the address of an object
+    (re.compile(r" at 0x[0-9a-f]+>"), ">"),
+    # an end of a connection, and an arrow between two ends without addresses
+    (re.compile(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?"), ""),
+    (re.compile(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)"), ""),
+)
 # of gloo's and of torch's stores
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")
 RUN_CHECKED = (
-    "Run it again with check=True (%%px --check): it compares the calls before data moves, and names the one that does "
-    "not match."
+    "Run it again with check=True (%%px --check): it compares the calls before data moves, and "
+    "names the one that does not match."
 )
 NOT_COMPARED = (
-    "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the gradients and "
-    "buffers that DDP sends by itself."
+    "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the "
+    "gradients and buffers that DDP sends by itself."
 )
+REBUILT = "The process group is rebuilt and variables are kept: change the cell and run it again."
 
 
 def gone_with_group(subgroups: bool, rpc: bool) -> str:
     """What was lost with a process group that was rebuilt, in sentences: its subgroups, and RPC."""
-    return " ".join([*[GROUPS_GONE] * subgroups, *[RPC_ENDED] * rpc])
+    words = []
+    if subgroups:
+        words.append(GROUPS_GONE)
+    if rpc:
+        words.append(RPC_ENDED)
+    return " ".join(words)
+
+
+# --- what a rank reports, made readable ---
 
 
 def failure(raised: Failure) -> Failure:
-    """A rank's own description of its exception, readable, and with source that only the notebook
-    has.
-    """
+    """What a rank reports of its exception, readable, with source that only the notebook has."""
     handled = failure(raised.handled) if raised.handled is not None else None
-    lines = tuple(map(with_text, raised.lines))
+    lines = tuple(with_text(line) for line in raised.lines)
     return replace(raised, message=readable(raised.message), lines=lines, handled=handled)
 
 
 def with_text(line: Line) -> Line:
     """A line that a rank has reported, with its text, which the rank may not have."""
-    return replace(line, text=line.text or linecache.getline(line.file, line.number).strip())
+    text = line.text or linecache.getline(line.file, line.number).strip()
+    return replace(line, text=text)
 
 
 def readable(message: str) -> str:
-    """A message without what means nothing to its reader: gloo's source paths, byte-swapped ports,
-    addresses, and what the cluster puts before a learner's keys of a store.
+    """A message without the parts that mean nothing to its reader.
 
-    Ends of a connection without an address go as well: gloo sometimes writes them and sometimes
-    does not. So does what torch writes around an error of a Future's callback: that it was one, and
-    all lines that led to it.
+    These are gloo's source paths, byte-swapped ports, addresses, and what the cluster puts before a
+    learner's keys of a store. Ends of a connection without an address go as well, because gloo
+    sometimes writes them and sometimes does not. So does what torch writes around an error of a
+    Future's callback: that it was one, and all lines that led to it.
 
     A learner's message may have a million characters in one line: no pattern may begin at each of
     them and look far.
     """
-    message = re.sub(r"Got the following error when running the callback: ", "", message).split(
-        "\n\nAt:\n"
-    )[0]
-    message = re.sub(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*", "", message)
-    message = re.sub(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)', r"\1:\2", message)
-    # what the cluster's own keys begin with
-    message = re.sub(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*", "", message)
-    message = re.sub(r" at 0x[0-9a-f]+>", ">", message)
-    message = re.sub(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?", "", message)
-    message = re.sub(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)", "", message)
-    message = message.split("\nException raised from")[0].strip()
-    return (
-        _without_libraries(message) if "Traceback (most recent call last)" in message else message
-    )
+    message = message.replace("Got the following error when running the callback: ", "")
+    message, _, _ = message.partition("\n\nAt:\n")
+    for pattern, replacement in MEANINGLESS:
+        message = pattern.sub(replacement, message)
+    message, _, _ = message.partition("\nException raised from")
+    message = message.strip()
+    if "Traceback (most recent call last)" in message:
+        return _without_libraries(message)
+    return message
 
 
 def _without_libraries(message: str) -> str:
-    """A message that holds Python's traceback of another process, as of a DataLoader's worker, with
-    the learner's lines only; those of libraries tell a learner nothing.
+    """A message that holds another process's traceback, with the learner's lines only.
+
+    A DataLoader's worker is such a process. The lines of libraries tell a learner nothing.
     """
     kept: list[str] = []
     is_kept = True
@@ -97,44 +113,63 @@ def _without_libraries(message: str) -> str:
     return "\n".join(kept)
 
 
+# --- the error for what ranks raised ---
+
+
 def rank_error(
     failures: Sequence[Failure], targets: Sequence[int], rebuilt: bool, gone: str, cause: str = ""
 ) -> RankError:
-    """One error for all that the ranks of a cell raised: culprits first, those that only waited for
-    them in one line.
+    """One error for all that the ranks of a cell raised: culprits first, then the others.
 
     Args:
-        failures: of each rank that failed.
+        failures: what each rank raised that failed.
         targets: the ranks that ran the cell.
         rebuilt: whether the group was rebuilt afterwards.
         gone: what was lost with the old group, in sentences.
         cause: why ranks could not go on if none is at fault.
     """
-    # where none is at fault, a wait that timed out comes first: it has closed the others'
-    # connections
-    culprits = [f for f in failures if not f.consequence] or [
-        f for f in failures if TIMED_OUT.search(f.message)
-    ]
-    consequences = [f for f in failures if f not in culprits]
-    finished = tuple(rank for rank in targets if rank not in {f.rank for f in failures})
-    parts = [*raised_words(culprits)]
-    parts += dict.fromkeys(filter(None, [cause, *map(advice_for, culprits)]))
+    culprits = _culprits(failures)
+    consequences = [one for one in failures if one not in culprits]
+    advice = dict.fromkeys([cause, *map(advice_for, culprits)])
+    parts = [*raised_words(culprits), *filter(None, advice)]
     if not parts:
         parts = [*raised_words(consequences)]
     elif consequences:
-        alike = grouped((f.lines, f.rank) for f in consequences)
-        lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
-        waited = f"{rank_list([f.rank for f in consequences])} waited in communication and could not go on"
-        parts.append(f"{waited}:\n{lines}" if lines else f"{waited}.")
+        parts.append(_words_of_consequences(consequences))
     parts += handled_words(failures)
+    finished = _finished(targets, failures)
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if rebuilt:
-        kept = (
-            "The process group is rebuilt and variables are kept: change the cell and run it again."
-        )
-        parts.append(f"{kept} {gone}".rstrip())
+        parts.append(f"{REBUILT} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
+
+
+def _culprits(failures: Sequence[Failure]) -> list[Failure]:
+    """The failures that are a cause.
+
+    Where none is at fault, a wait that timed out counts as one: it has closed the others'
+    connections.
+    """
+    at_fault = [one for one in failures if not one.consequence]
+    if at_fault:
+        return at_fault
+    return [one for one in failures if TIMED_OUT.search(one.message)]
+
+
+def _words_of_consequences(consequences: Sequence[Failure]) -> str:
+    """The ranks that only waited for others, with their lines."""
+    who = rank_list([one.rank for one in consequences])
+    waited = f"{who} waited in communication and could not go on"
+    alike = grouped((one.lines, one.rank) for one in consequences)
+    lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
+    return f"{waited}:\n{lines}" if lines else f"{waited}."
+
+
+def _finished(targets: Sequence[int], failures: Sequence[Failure]) -> tuple[int, ...]:
+    """The ranks of a cell that have not failed."""
+    failed = {one.rank for one in failures}
+    return tuple(rank for rank in targets if rank not in failed)
 
 
 def groups_error(
@@ -144,78 +179,85 @@ def groups_error(
     targets: Sequence[int],
     gone: str,
 ) -> RankError:
-    """The error for ranks that make different groups: the same words, whichever rank saw it first
-    and raised.
+    """The error for ranks that make different groups.
+
+    It has the same words, whichever rank saw the difference first and raised.
 
     Args:
         words: what each rank makes.
         made: the groups that differ, by rank.
         raised: what the ranks raised.
-        targets, gone: as for `rank_error`.
+        targets: the ranks that ran the cell.
+        gone: what was lost with the old group, in sentences.
     """
-    places = grouped((group.line, rank) for rank, group in sorted(made.items()))
-    rows = [where(ranks, [with_text(line)]) for line, ranks in places.items() if line is not None]
-    kept = "The process group is rebuilt and variables are kept: change the cell and run it again."
+    parts = [f"some ranks raised {MismatchError.__name__}: {words}"]
+    places = grouped((made[rank].line, rank) for rank in sorted(made))
+    for line, ranks in places.items():
+        if line is not None:
+            parts.append(where(ranks, [with_text(line)]))
     if GROUPS_GONE not in gone:  # whether any was built depends on which rank was first
         gone = f"{GROUPS_GONE} {gone}"
-    message = "\n".join(
-        [f"some ranks raised {MismatchError.__name__}: {words}", *rows, f"{kept} {gone}".rstrip()]
-    )
-    finished = tuple(rank for rank in targets if rank not in {f.rank for f in raised})
-    culprits = [f for f in raised if not f.consequence]
-    consequences = [f for f in raised if f.consequence]
-    return RankError(message, (*culprits, *consequences), finished)
+    parts.append(f"{REBUILT} {gone}".rstrip())
+    culprits = [one for one in raised if not one.consequence]
+    consequences = [one for one in raised if one.consequence]
+    finished = _finished(targets, raised)
+    return RankError("\n".join(parts), (*culprits, *consequences), finished)
 
 
 def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
-    for (kind, message, lines), ranks in grouped(
-        ((f.kind, f.message, f.lines), f.rank) for f in raised
-    ).items():
+    alike = grouped(((one.kind, one.message, one.lines), one.rank) for one in raised)
+    for (kind, message, lines), ranks in alike.items():
         what = f"{kind}: {message}" if message else kind
         yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
 
 
 def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
-    """Errors that ranks were handling when they raised others in communication, as in a `finally`,
-    with their lines.
+    """Errors that ranks were handling when they raised others in communication, with their lines.
+
+    A rank that communicates in a `finally` does so.
     """
-    own = [(f.rank, f.handled) for f in raised if f.handled is not None]
-    for (kind, message, lines), ranks in grouped(
-        ((e.kind, e.message, e.lines), rank) for rank, e in own
-    ).items():
+    own = [(one.handled, one.rank) for one in raised if one.handled is not None]
+    alike = grouped(((error.kind, error.message, error.lines), rank) for error, rank in own)
+    for (kind, message, lines), ranks in alike.items():
         what = f"{kind}: {message}" if message else kind
         was = "were" if len(ranks) > 1 else "was"
-        yield f"{rank_list(ranks)} had raised {what} before, and {was} handling it\n{where(ranks, lines)}".rstrip()
+        words = f"{rank_list(ranks)} had raised {what} before, and {was} handling it"
+        yield f"{words}\n{where(ranks, lines)}".rstrip()
 
 
 def destroyed(states: Mapping[int, RankStatus]) -> str:
     """Which ranks have destroyed the process group, and where; "" if none has."""
-    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed}
+    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed is not None}
     if not calls:
         return ""
-    rows = [
-        where([rank], [with_text(call.lines[-1])]) for rank, call in calls.items() if call.lines
-    ]
-    return "\n".join([f"{rank_list([*calls])} destroyed the process group", *rows])
+    parts = [f"{rank_list(calls)} destroyed the process group"]
+    for rank, call in calls.items():
+        if call.lines:
+            parts.append(where([rank], [with_text(call.lines[-1])]))
+    return "\n".join(parts)
 
 
 def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
-    """What to say of checked mode where gloo has ended a rank and the calls that do not match are
-    not known.
+    """What to say of checked mode where gloo ended a rank and nobody knows which calls differ.
 
     Args:
         is_pythons: whether a function of torch.distributed was under way, which checked mode
             compares.
-        was_checked: whether the cell ran in it.
+        was_checked: whether the cell ran in checked mode.
     """
-    words = [] if was_checked else [RUN_CHECKED]
-    return words if is_pythons else [*words, NOT_COMPARED]
+    words = []
+    if not was_checked:
+        words.append(RUN_CHECKED)
+    if not is_pythons:
+        words.append(NOT_COMPARED)
+    return words
 
 
 def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
-    """The learner's lines, outermost first, with the ranks beside the first one and the files of
-    those of no cell.
+    """The learner's lines, outermost first, with the ranks beside the first one.
+
+    A line that is in no cell has the name of its file.
     """
     label = rank_list(ranks)
     rows = []
@@ -224,22 +266,26 @@ def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
         rows.append(f"  {label}   {line.position}{place}   {line.text}".rstrip())
         label = " " * len(label)
     if len(rows) > MOST_LINES:  # a recursion
-        rows[MOST_LINES // 2 : -MOST_LINES // 2] = [
-            f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."
-        ]
+        half = MOST_LINES // 2
+        gap = f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."
+        rows = [*rows[:half], gap, *rows[-half:]]
     return "\n".join(rows)
 
 
+# --- what happened to the ranks ---
+
+
 def late(ranks: Sequence[int], timeout: float | None) -> str:
-    """The first sentence for ranks that were interrupted, by the clock or by a person (timeout
-    None).
+    """The first sentence for ranks that were interrupted.
+
+    Args:
+        ranks: the ranks that had not finished.
+        timeout: the time limit of the cell, in seconds; None if a person interrupted it.
     """
     who = rank_list(ranks) if ranks else "no rank"
-    return (
-        f"{who} did not come back within {timeout:g} s."
-        if timeout
-        else f"{who.capitalize()} had not finished."
-    )
+    if timeout:
+        return f"{who} did not come back within {timeout:g} s."
+    return f"{who.capitalize()} had not finished."
 
 
 def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:
@@ -248,27 +294,30 @@ def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], go
     Args:
         seconds: from the start of the cell until its ranks were free.
         busy: ranks that could not be freed.
-        replaced: what was lost with ranks that could not be freed.
+        replaced: what was lost with ranks that could not be freed, by rank.
         gone: what was lost with the old group, in sentences.
     """
     if busy:
         return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
-    kept = "Variables are kept and the process group is rebuilt: change the cell and run it again."
     if replaced:
         kept = "Other ranks keep their variables, and the process group is rebuilt."
-    return " ".join([f"Freed after {seconds:.1f} s.", *not_freed(replaced), kept, gone]).rstrip()
+    else:
+        kept = "Variables are kept and the process group is rebuilt"
+        kept += ": change the cell and run it again."
+    freed = f"Freed after {seconds:.1f} s."
+    return " ".join([freed, *not_freed(replaced), kept, gone]).rstrip()
 
 
 def not_freed(replaced: Mapping[int, str]) -> list[str]:
-    """A sentence for each rank that could not be freed: who takes its place, and what is lost with
-    it.
-    """
-    return [
-        f"Rank {r} could not be freed: a new process took its place, {what}."
-        for r, what in replaced.items()
-    ]
+    """A sentence for each rank that could not be freed: who takes its place, and what is lost."""
+    sentences = []
+    for rank, lost in replaced.items():
+        why = f"Rank {rank} could not be freed"
+        sentences.append(f"{why}: a new process took its place, {lost}.")
+    return sentences
 
 
 def loss(variables: Sequence[str]) -> str:
     """What is lost with a rank, in words, with the names of its variables if they are known."""
-    return "and its variables are lost" + (f": {', '.join(variables)}" if variables else "")
+    lost = "and its variables are lost"
+    return f"{lost}: {', '.join(variables)}" if variables else lost

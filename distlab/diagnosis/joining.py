@@ -14,11 +14,9 @@ from distlab.words import rank_list
 
 def waited_to_join(failed: Failure) -> bool:
     """Whether a rank that could not join a group only waited for the others."""
-    return (
-        failed.consequence
-        or failed.kind == "DistStoreError"
-        or "timed out" in failed.message.lower()
-    )
+    if failed.consequence or failed.kind == "DistStoreError":
+        return True
+    return "timed out" in failed.message.lower()
 
 
 def not_built(
@@ -37,29 +35,41 @@ def not_built(
         connecting: seconds that they then have to connect.
         is_first: whether the cluster starts; if not, its ranks are still there.
     """
-    own = [one for one in failed if not waited_to_join(one)]
-    first = (own or failed)[:1]
     again = "start the cluster again" if is_first else "call cluster.restart() for new ranks"
-    parts = []
-    for one in first:
-        if one.kind == DIED:
-            parts.append(f"rank {one.rank} {one.message} when it joined.")
-        else:
-            parts += raised_words([one])
-    limit = next(
-        filter(None, (on_limit_of_processes(f"{one.kind}: {one.message}") for one in failed)), ""
-    )
+    own = [one for one in failed if not waited_to_join(one)]
+    parts = _first_failure(own or failed)
+    limit = _limit_of_processes(failed)
     if limit:
         parts.append(f"{limit} Then {again}.")
-        return f"The process group could not be built: {chr(10).join(parts)}"
-    if missing and not own:
-        parts.append(f"{rank_list(missing).capitalize()} had not come.")
-    if own and own[0].kind != DIED:
-        parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
     elif not own:
-        here = "On several hosts, engines=Ssh(interface=...) names the network on which they reach each other"
-        limits = f"Ranks wait {patience:g} s for each other, and then {connecting:g} s for their connections"
-        parts.append(f"{limits}. {here}. Then {again}.")
-    else:
+        if missing:
+            parts.append(f"{rank_list(missing).capitalize()} had not come.")
+        waits = f"Ranks wait {patience:g} s for each other"
+        limits = f"{waits}, and then {connecting:g} s for their connections"
+        here = "On several hosts, engines=Ssh(interface=...) names the network"
+        parts.append(f"{limits}. {here} on which they reach each other. Then {again}.")
+    elif own[0].kind == DIED:
         parts.append(f"{again.capitalize()}; with fewer ranks, if memory is short.")
-    return f"The process group could not be built: {chr(10).join(parts)}"
+    else:
+        parts.append(f"Correct what rank {own[0].rank} raised, then {again}.")
+    reasons = "\n".join(parts)
+    return f"The process group could not be built: {reasons}"
+
+
+def _first_failure(failed: Sequence[Failure]) -> list[str]:
+    """The first failure in words, in a list; an empty list if there is none."""
+    if not failed:
+        return []
+    first = failed[0]
+    if first.kind == DIED:
+        return [f"rank {first.rank} {first.message} when it joined."]
+    return [*raised_words([first])]
+
+
+def _limit_of_processes(failed: Sequence[Failure]) -> str:
+    """What to do if the system has refused any rank a process or a thread; "" if it has not."""
+    for one in failed:
+        advice = on_limit_of_processes(f"{one.kind}: {one.message}")
+        if advice:
+            return advice
+    return ""

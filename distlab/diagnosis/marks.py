@@ -1,12 +1,11 @@
-"""The source lines where the ranks are, with what they do there beside them, as text and as HTML:
-pure functions.
+"""The source lines where the ranks are, with what they do there beside them, as text and as HTML.
 
-Runs on the notebook's kernel, called by display.py.
+Pure functions. Runs on the notebook's kernel, called by display.py.
 """
 
 import html
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
@@ -18,12 +17,23 @@ from distlab.words import grouped, rank_list
 CONTEXT_LINES = 2  # of source around a line where a rank is
 # the rest of a line of source stands right of the numbers
 HANG = "padding-left:6ch;text-indent:-6ch"
+STYLE = (
+    "margin:4px 0;background:transparent;white-space:pre-wrap;word-break:normal;"
+    "overflow-wrap:anywhere"
+)
+# of a line where ranks are, and of the others
+COLOURED = "#d55e00;background:rgba(213,94,0,0.12)"
+PLAIN_EDGE = "transparent"
 
 
 @dataclass(frozen=True)
 class MarkedLine:
-    """A line of source: its number (0 for a gap), its text, and what the ranks do there as (ranks,
-    words).
+    """A line of source with what ranks do there.
+
+    Attributes:
+        number: its number, from 1; 0 for a gap.
+        text: its text.
+        notes: what ranks do there, as (ranks, words).
     """
 
     number: int
@@ -32,48 +42,80 @@ class MarkedLine:
 
 
 def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:
-    """The source lines where the ranks are, with some around them; a gap is a line without a
-    number.
+    """The source lines where the ranks are, with some around them; a gap has no number.
 
     Args:
+        states: the statuses of ranks, by rank.
         cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
+    by_file = grouped(
+        (state.lines[-1].file, state) for state in states.values() if state.lines
+    )  # a line of the cell has no file
     marked: list[MarkedLine] = []
-    for file, there in sorted(
-        grouped((s.lines[-1].file, s) for s in states.values() if s.lines).items()
-    ):
+    for file in sorted(by_file):
         source = linecache.getlines(file) if file else cell.splitlines()
-        places = grouped((_line_in(source, s.lines[-1:] if file else s.lines), s) for s in there)
-        places.pop(0, None)
-        activities = {at: rows({s.rank: s for s in those}) for at, those in places.items()}
-        notes = {
-            at: [(row[0], f"{row[1]} {row[2]}".rstrip()) for row in found]
-            for at, found in activities.items()
-        }
-        near = {n for at in notes for n in range(at - CONTEXT_LINES, at + CONTEXT_LINES + 1)}
-        shown = {
-            n
-            for n in near
-            if 1 <= n <= len(source) and (source[n - 1].strip() or {n - 1, n + 1} <= near)
-        }
-        for number in sorted(shown):
+        notes = _notes(by_file[file], source, in_file=bool(file))
+        shown = _shown(notes, source)
+        for number in shown:
             if marked and number - 1 not in shown:
                 marked.append(MarkedLine(0, "...", []))
-            marked.append(MarkedLine(number, source[number - 1].rstrip(), notes.get(number, [])))
+            text = source[number - 1].rstrip()
+            marked.append(MarkedLine(number, text, notes.get(number, [])))
     return marked
 
 
-def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int:
-    """The number of the innermost line that is in this source; 0 for none: a function may be from
-    another cell.
+def _notes(
+    states: Iterable[RankStatus], source: Sequence[str], in_file: bool
+) -> dict[int, list[tuple[list[int], str]]]:
+    """What ranks do at each line of a source, by its number.
+
+    Args:
+        states: the statuses of ranks that are in this source.
+        source: its lines.
+        in_file: whether it is a file. In a cell, the innermost line may be of a function of another
+            cell, so that an outer one counts.
     """
-    shown = [*map(with_text, lines)]
-    found = [
-        s.number
-        for s in shown
-        if 1 <= s.number <= len(source) and source[s.number - 1].strip() == s.text
-    ]
-    return found[-1] if found else 0
+    by_line: dict[int, dict[int, RankStatus]] = {}
+    for state in states:
+        lines = state.lines[-1:] if in_file else state.lines
+        number = _line_in(source, lines)
+        if number is not None:
+            by_line.setdefault(number, {})[state.rank] = state
+    notes = {}
+    for number, there in by_line.items():
+        notes[number] = [(row.ranks, f"{row.what} {row.tensors}".rstrip()) for row in rows(there)]
+    return notes
+
+
+def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:
+    """The number of the innermost line that is in this source, or None if none is.
+
+    A function may be from another cell.
+    """
+    for line in reversed(lines):
+        shown = with_text(line)
+        is_there = 1 <= shown.number <= len(source)
+        if is_there and source[shown.number - 1].strip() == shown.text:
+            return shown.number
+    return None
+
+
+def _shown(numbers: Iterable[int], source: Sequence[str]) -> list[int]:
+    """The numbers of the lines to show: those where ranks are, and some around them, in order.
+
+    An empty line is left out at the edge of such a piece of source.
+    """
+    near: set[int] = set()
+    for number in numbers:
+        near.update(range(number - CONTEXT_LINES, number + CONTEXT_LINES + 1))
+    shown = []
+    for number in sorted(near):
+        if not 1 <= number <= len(source):
+            continue
+        is_inside = number - 1 in near and number + 1 in near
+        if is_inside or source[number - 1].strip():
+            shown.append(number)
+    return shown
 
 
 def source_text(marked: Sequence[MarkedLine]) -> str:
@@ -96,16 +138,17 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
     """
     body = []
     for line in marked:
-        notes = "; ".join(
-            _note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes
-        )
-        color = "#d55e00;background:rgba(213,94,0,0.12)" if notes else "transparent"
-        text = f"{line.number or '':>4}  {html.escape(line.text)}   {notes}".rstrip()
+        notes = [_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes]
+        color = COLOURED if notes else PLAIN_EDGE
+        text = f"{line.number or '':>4}  {html.escape(line.text)}   {'; '.join(notes)}".rstrip()
         body.append(f'<div style="border-left:3px solid {color};{HANG}">{text}</div>')
-    look = "margin:4px 0;background:transparent;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
-    return f'<pre style="{look}">{"".join(body)}</pre>'
+    return f'<pre style="{STYLE}">{"".join(body)}</pre>'
 
 
 def _note_html(chips: str, who: str, what: str) -> str:
-    """What ranks do at a line; where a narrow pane breaks it, their colours stay with their names."""
-    return f'<span style="white-space:nowrap">{chips}{html.escape(who)}:</span> {html.escape(what)}'
+    """What ranks do at a line.
+
+    Where a narrow pane breaks it, the colours stay with the names of the ranks.
+    """
+    label = f'<span style="white-space:nowrap">{chips}{html.escape(who)}:</span>'
+    return f"{label} {html.escape(what)}"

@@ -1,7 +1,7 @@
-"""What ranks did when another one failed or died, as far as it was seen or can be told from what
-they raised.
+"""What ranks did when another one failed or died, as far as anybody knows.
 
-Pure functions. Runs on the notebook's kernel, called by cell.py.
+It was seen, or can be told from what they raised. Pure functions. Runs on the notebook's kernel,
+called by cell.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,83 +9,97 @@ from collections.abc import Mapping, Sequence
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.report import activity
 from distlab.wire import messages
-from distlab.wire.messages import Failure, RankStatus
+from distlab.wire.messages import CallRecord, Failure, RankStatus
 from distlab.words import grouped, rank_list
 
 
 def at_that_time(
     ranks: Sequence[int], seen: Mapping[int, RankStatus], raised: Sequence[Failure]
 ) -> dict[int, RankStatus]:
-    """What ranks did when another one failed or died.
+    """What ranks did when another one failed or died, by rank; without those that nobody knows of.
 
     Args:
-        ranks: those that are asked for; all of them ran the cell.
+        ranks: the ranks in question; all of them ran the cell.
         seen: what they did, as they answered then; a rank that failed or finished at once was not
             asked.
         raised: what they have raised.
     """
     failures = {failed.rank: failed for failed in raised}
-    found = {rank: _then(rank, seen.get(rank), failures.get(rank)) for rank in ranks}
-    return {rank: state for rank, state in found.items() if state is not None}
+    found = {}
+    for rank in ranks:
+        state = _then(rank, seen.get(rank), failures.get(rank))
+        if state is not None:
+            found[rank] = state
+    return found
 
 
 def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankStatus | None:
-    """What a rank did at a time, from how it was seen and from what it has raised; None if that is
-    not known.
+    """What a rank did at that time; None if nobody knows.
+
+    Args:
+        rank: the rank.
+        seen: how it was seen, if it was.
+        failed: what it has raised, if it has.
     """
     if seen is not None and seen.doing == messages.COMMUNICATING:
         return seen
-    waited = failed is not None and failed.consequence
-    if (
-        seen is not None
-        and seen.doing == messages.COMPUTING
-        and not (waited and failed.lines == seen.lines)
-    ):
+    if failed is None or not failed.consequence:
+        if seen is not None and seen.doing == messages.COMPUTING:
+            return seen
+        return RankStatus(rank, messages.IDLE) if failed is None else None
+    # It raised because it waited for another rank. If it was seen to compute in the same lines, it
+    # was only on its way into or out of that wait.
+    computed_elsewhere = (
+        seen is not None and seen.doing == messages.COMPUTING and seen.lines != failed.lines
+    )
+    if computed_elsewhere:
         return seen
-    if waited:
-        return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
-    return RankStatus(rank, messages.IDLE) if failed is None else None
+    return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
 
 
 def were_late(seen: Mapping[int, RankStatus]) -> str:
-    """A sentence about ranks that computed while others waited for them; "" for none.
+    """A sentence about ranks that computed while others waited for them; "" if none did.
 
     Args:
-        seen: what ranks did when the first one failed.
+        seen: what ranks did when the first one failed, by rank.
     """
-    doing = [
+    computing = grouped(
         (activity(state), rank) for rank, state in seen.items() if state.doing == messages.COMPUTING
-    ]
-    was = [
-        f"{rank_list(ranks)} {'were' if len(ranks) > 1 else 'was'} {what}"
-        for what, ranks in grouped(doing).items()
-    ]
-    return f"At that time {', '.join(was)}." if was else ""
+    )
+    parts = []
+    for what, ranks in computing.items():
+        were = "were" if len(ranks) > 1 else "was"
+        parts.append(f"{rank_list(ranks)} {were} {what}")
+    return f"At that time {', '.join(parts)}." if parts else ""
 
 
 def clash_of(states: Mapping[int, RankStatus]) -> str:
-    """How the calls of these ranks to one collective differ, a sentence; "" where nothing is known
-    to differ.
-    """
-    calls = [(rank, state.call) for rank, state in states.items() if state.call is not None]
-    collectives = [
-        (rank, call) for rank, call in calls if call.kind == messages.COLLECTIVE and call.members
-    ]
-    alike = grouped(((call.group, call.sequence), (rank, call)) for rank, call in collectives)
-    return next(filter(None, (disagreement(dict(those)) for those in alike.values())), "")
+    """How the ranks' calls to one collective differ, in a sentence; "" if they may match."""
+    collectives: dict[tuple[str, int], dict[int, CallRecord]] = {}
+    for rank, state in states.items():
+        call = state.call
+        if call is not None and call.kind == messages.COLLECTIVE and call.members:
+            collectives.setdefault((call.group, call.sequence), {})[rank] = call
+    for calls in collectives.values():
+        clash = disagreement(calls)
+        if clash:
+            return clash
+    return ""
 
 
 def last_calls(op: str, states: Mapping[int, RankStatus]) -> dict[int, RankStatus]:
-    """As what they did last, the call of ranks that have finished, where their newest collective
-    was this function.
+    """The ranks whose newest collective was this function, as if they still waited in it.
 
     Whether a rank has finished such a call before another one dies of it is a matter of time: both
     read the same.
+
+    Args:
+        op: the function.
+        states: the statuses of ranks that have finished, by rank.
     """
     found = {}
     for rank, state in states.items():
-        # in each group they are in their order
-        newest = {call.group: call for call in state.history}
+        newest = {call.group: call for call in state.history}  # in each group they are in order
         alike = [call for call in newest.values() if call.op == op and call.tensors]
         if alike:
             found[rank] = RankStatus(rank, messages.COMMUNICATING, alike[0], alike[0].lines)

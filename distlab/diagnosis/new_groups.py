@@ -1,11 +1,12 @@
 """What ranks make with new_group: what a rank that makes a group needs, and groups that differ.
 
-Pure functions. Runs on the notebook's kernel, called by proof.py and cell.py; on ranks by groups.py.
+Pure functions. Runs on the notebook's kernel, called by proof.py and cell.py, and on ranks,
+called by groups.py.
 """
 
 from collections.abc import Mapping, Sequence
 
-from distlab.diagnosis.matching import by_value
+from distlab.diagnosis.matching import by_value, fewest_first
 from distlab.diagnosis.needs import Need, Waiting
 from distlab.wire.messages import NewGroup, RankStatus
 from distlab.words import grouped, rank_list
@@ -108,7 +109,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     number = next(iter(groups.values())).name
     ranks_by_group = grouped((_group_words(groups[rank]), rank) for rank in sorted(groups))
     makes = []
-    for group, ranks in sorted(ranks_by_group.items(), key=_fewest_first):
+    for group, ranks in sorted(ranks_by_group.items(), key=fewest_first):
         verb = "make" if len(ranks) > 1 else "makes"
         makes.append(f"{rank_list(ranks)} {verb} {group}")
     listed = ", ".join(makes[:MOST_GROUPS])
@@ -116,12 +117,6 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
         listed += f", and {len(makes) - MOST_GROUPS} more"
     start = f"{DIFFERENT_GROUPS} in their new_group call number {number}"
     return f"{start}: {listed}, but {RULE_OF_GROUPS}."
-
-
-def _fewest_first(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
-    """The order in a sentence: the ranks that differ from most others come first."""
-    _, ranks = item
-    return len(ranks), ranks
 
 
 def _group_words(group: NewGroup) -> str:

@@ -2,9 +2,9 @@
 
 Pure functions. Runs on the notebook's kernel, called by proof.py.
 
-The n-th send from one rank to another meets the n-th recv of the same group and tag, so it is enough
-to count how many each side has begun. A recv from any source takes a message that no recv from its
-sender takes.
+The n-th send from one rank to another meets the n-th recv of the same group and tag, so it is
+enough to count how many each side has begun. A recv from any source takes a message that no recv
+from its sender takes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -126,7 +126,7 @@ def rows(states: Mapping[int, RankStatus]) -> list[Row]:
 
 
 def _activities(state: RankStatus) -> list[Activity]:
-    """What one rank is doing: by itself, in other threads, and in each remote call that it serves."""
+    """What one rank is doing itself, in other threads, and in each remote call that it serves."""
     found = [_own_activity(state)]
     for thread in state.other_threads:
         what, tensors, line = _own_activity(thread)
