@@ -204,7 +204,7 @@ def _needs_the_posted(name: str) -> bool:
 for _name in filter(_needs_the_posted, {private.SENDER, *vars(dist.Work)}):
     setattr(Deferred, _name, _of_the_posted(_name))
 
-hooks.install(hooks.waits_of(Deferred))
+hooks.install(hooks.patches_of_work(Deferred))
 
 
 class Sent(Deferred):

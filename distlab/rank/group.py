@@ -111,7 +111,7 @@ def build(rank: int, meeting: Meeting) -> None:
     backend = _registered(meeting.backend)
     _wait_for_all(store, rank, meeting)
     dist.init_process_group(backend, timeout=limit, **where)
-    hooks.install(hooks.rows_of(type(dist.group.WORLD)))
+    hooks.install(hooks.patches_of(type(dist.group.WORLD)))
 
 
 def _keep_blocked_groups() -> None:

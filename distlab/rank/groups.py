@@ -1,7 +1,7 @@
 """The groups that this rank makes with new_group: noted, and compared with the other ranks' before
 one is built.
 
-Runs on every rank; hooks.py puts `making` in the place of the function of torch that new_group,
+Runs on every rank; hooks.py puts `on_make_group` in the place of the function of torch that new_group,
 new_subgroups and device meshes call.
 
 torch numbers the groups that every rank makes, and gloo's members find each other by that number.
@@ -35,7 +35,7 @@ KEYS = "distlab/new_group"  # in the store of the world
 FREED = "Freed while it waited for the other members of a new group."
 
 
-def making(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """torch's function that makes a group, with a note; MismatchError if another rank makes another
     group there.
     """

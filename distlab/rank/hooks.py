@@ -50,41 +50,41 @@ Row = tuple[Any, str, Callable[..., Any]]
 
 def table() -> Iterator[Row]:
     """Every function of torch that has a wrapper on a rank."""
-    yield from rows_of(dist.ProcessGroup, dist.Work)
-    yield torch.Future, "wait", waiting
-    yield torch.Future, "then", then
+    yield from patches_of(dist.ProcessGroup, dist.Work)
+    yield torch.Future, "wait", on_wait
+    yield torch.Future, "then", on_then
     for name, operator in private.functional_operators():
-        yield operator, "__call__", wait_tensor if name == "wait_tensor" else functional
+        yield operator, "__call__", on_wait_tensor if name == "wait_tensor" else on_functional
     for module in (dist, dist.distributed_c10d):
-        yield module, "init_process_group", initializing
-        yield module, "destroy_process_group", destroying
-    yield *private.MAKES_GROUP, groups.making
+        yield module, "init_process_group", on_init
+        yield module, "destroy_process_group", on_destroy
+    yield *private.MAKES_GROUP, groups.on_make_group
     for name in stores.WAITING_METHODS:
-        yield dist.Store, name, functools.partial(stores.in_store, name)
-    yield dist.TCPStore, "__init__", stores.opening
+        yield dist.Store, name, functools.partial(stores.on_store_wait, name)
+    yield dist.TCPStore, "__init__", stores.on_open_store
     if hasattr(dist, "ProcessGroupGloo"):
-        yield dist.ProcessGroupGloo, "__init__", stores.building
-    yield dist.Reducer, "__init__", building_reducer
-    yield *private.GIVES_TO_REDUCER, handing_over
+        yield dist.ProcessGroupGloo, "__init__", stores.on_build_gloo
+    yield dist.Reducer, "__init__", on_build_reducer
+    yield *private.GIVES_TO_REDUCER, on_give_to_reducer
     for owner, name in private.BEGINNING_IN_CPP:
-        yield owner, name, beginning_in_cpp
-    yield torch.nn.parallel.DistributedDataParallel, "forward", going_forward
-    yield torch.autograd, "backward", going_backward
+        yield owner, name, on_begin_in_cpp
+    yield torch.nn.parallel.DistributedDataParallel, "forward", on_forward
+    yield torch.autograd, "backward", on_backward
     if rpc.is_available():
         yield from remote.table()
 
 
-def rows_of(*owners: type) -> Iterator[Row]:
+def patches_of(*owners: type) -> Iterator[Row]:
     """The rows of classes of process groups and of Works, with names that not all of them have."""
     for owner in owners:
         for name in (*POINT_TO_POINT, *COLLECTIVES):
-            yield owner, name, functools.partial(noting, name)
-        yield from waits_of(owner)
+            yield owner, name, functools.partial(on_call, name)
+        yield from patches_of_work(owner)
 
 
-def waits_of(work: type) -> list[Row]:
+def patches_of_work(work: type) -> list[Row]:
     """The rows of a class of Works."""
-    return [(work, "wait", waiting), (work, "get_future", derived)]
+    return [(work, "wait", on_wait), (work, "get_future", on_get_future)]
 
 
 def install(rows: Iterable[Row] = ()) -> None:
@@ -130,7 +130,7 @@ def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(original)(call)
 
 
-def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """init_process_group. A cell that destroyed the group left the next one to the learner, as far
     as we know.
     """
@@ -143,7 +143,7 @@ def initializing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Non
     LOG.destroyed = None
 
 
-def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def on_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """DistributedDataParallel.forward, whose passes in training are counted; not while torch
     compiles it.
     """
@@ -152,16 +152,16 @@ def going_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs
     return original(model, *args, **kwargs)
 
 
-def going_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's
     hooks begin in C++.
     """
     if not torch.compiler.is_compiling():
         LOG.passes.count_backward(LOG.cells)
-    return beginning_in_cpp(original, *args, **kwargs)
+    return on_begin_in_cpp(original, *args, **kwargs)
 
 
-def destroying(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
+def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
     """destroy_process_group, which closes this rank's connections: other ranks that wait for it
     fail.
 
@@ -180,7 +180,7 @@ def destroying(original: Callable[..., Any], group: Any = None, *args: Any, **kw
 # --- calls of a process group ---
 
 
-def noting(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
+def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group, with a note of each call."""
     LOG.check_not_of_parent(group)
     make = functools.partial(original, group, *args, **kwargs)
@@ -275,7 +275,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     if work is not None:
         # a backend in Python has its own class
         if isinstance(work, dist.Work) and type(work) is not dist.Work:
-            install(waits_of(type(work)))
+            install(patches_of_work(type(work)))
         # gloo forgets a message that nobody waits for; a group of another kind may keep it
         LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
     return work
@@ -377,18 +377,18 @@ def _for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
     return PLUGINS.checker.in_turn(group_name, make)
 
 
-def building_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
+def on_build_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
     """The constructor of DDP's Reducer, which begins collectives in its group from C++."""
     original(reducer, *args, **kwargs)
     LOG.shared_with_cpp.update(_groups_among(args))
 
 
-def handing_over(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
+def on_give_to_reducer(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
     """Gives a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
     original(reducer, _posted(work), *args)
 
 
-def beginning_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def on_begin_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function that begins collectives in C++: in a group among its arguments, or else in those
     of any Reducer.
     """
@@ -405,7 +405,7 @@ def _groups_among(args: tuple) -> set[str]:
 # --- waits for their Works and Futures ---
 
 
-def waiting(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+def on_wait(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
     """Work.wait or Future.wait, in the log while it waits; a simulated cluster notes its end, too."""
     LOG.check_not_of_parent(work)
     make, note = functools.partial(original, work, *args, **kwargs), LOG.ties.get(work)
@@ -462,7 +462,7 @@ def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
     return make()
 
 
-def derived(original: Callable[..., Any], work: Any, *args: Any) -> Any:
+def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
     """Work.get_future or Future.then, whose result is tied to the note, too."""
     future = original(work, *args)
     note = LOG.ties.get(work)
@@ -471,11 +471,11 @@ def derived(original: Callable[..., Any], work: Any, *args: Any) -> Any:
     return future
 
 
-def then(
+def on_then(
     original: Callable[..., Any], future: torch.Future, callback: Callable[[Any], Any]
 ) -> torch.Future:
     """Future.then, whose callback a simulated cluster notes, too."""
-    derive = functools.partial(derived, original)
+    derive = functools.partial(on_get_future, original)
     return (
         derive(future, callback)
         if PLUGINS.simulator is None
@@ -486,7 +486,7 @@ def then(
 # --- functional collectives ---
 
 
-def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
+def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator that makes a collective, with a note of each call.
 
     No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods
@@ -515,7 +515,7 @@ def functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs
     return result
 
 
-def wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
+def on_wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
     """The operator that waits for the collective that made a tensor; the second time it returns at
     once.
     """

@@ -79,7 +79,7 @@ def _readable(note: Note, error: RuntimeError) -> RuntimeError:
     return raised
 
 
-def _invoke(
+def _on_invoke(
     original: Callable[..., Any],
     to: Any,
     func: Any,
@@ -109,7 +109,7 @@ def _invoke(
     return future
 
 
-def _request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
+def _on_request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
     """What is sent for a call of a Python function, instead of torch's PythonUDF."""
     number = 0
     if PLUGINS.tracer is not None:
@@ -149,7 +149,7 @@ def name_of(func: Any, args: Any) -> str:
     return args[1] if name.startswith("_local_invoke") and args and len(args) > 1 else name
 
 
-def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
+def _on_collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     """torch's _collect_all, whose Future waits for all that the collected ones wait for."""
     futures = list(futures)
     whole = original(futures)
@@ -160,7 +160,7 @@ def _collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     return whole
 
 
-def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
+def _on_to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
     """RRef.to_here, which waits for the owner."""
     if not AGENT.workers:
         raise RuntimeError(
@@ -170,7 +170,7 @@ def _to_here(original: Callable[..., Any], rref: Any, timeout: float = private.U
     return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
 
 
-def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
     ranks = [rank for rank in AGENT.workers.values() if rank != THIS_RANK.rank]
     return _wait(
@@ -194,7 +194,7 @@ def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
 # --- the callee's side ---
 
 
-def _serve(_: Any, request: Any) -> Any:
+def _on_serve(_: Any, request: Any) -> Any:
     """Run a function for another rank, as C++ asks for; what it returns, or what it raised.
 
     Runs on: a rank, on a thread of the agent's pool.
@@ -235,7 +235,7 @@ def _failed(error: BaseException) -> Any:
     return rpc.internal.RemoteException(to_json(failure), RuntimeError)
 
 
-def _raise_here(_: Any, result: Any) -> None:
+def _on_result(_: Any, result: Any) -> None:
     """Raise on the caller what a served function raised, as C++ asks for. Runs on: a rank, on any
     thread.
     """
@@ -331,7 +331,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 # --- what is wrapped ---
 
 
-def _reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
+def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
     """The reducer of RRefs for torch's pickler, so that a later agent of a process can pass them
     on, too.
     """
@@ -345,13 +345,13 @@ def table() -> list[tuple[Any, str, Callable[..., Any]]]:
         (rpc, "init_rpc", init_rpc),
         (rpc, "shutdown", shutdown),
         (rpc.api, "shutdown", shutdown),
-        (rpc.api, "_invoke_rpc", _invoke),
-        (rpc.api, "PythonUDF", _request),
+        (rpc.api, "_invoke_rpc", _on_invoke),
+        (rpc.api, "PythonUDF", _on_request),
         (rpc.internal, "_pickler", lambda _, stream: Pickler(stream)),
-        (rpc.internal, "_run_function", _serve),
-        (rpc.internal, "_handle_exception", _raise_here),
-        (private.RREF_PICKLER, "_py_rref_reducer", _reduce_rref),
-        (private.COLLECTOR, "_collect_all", _collect),
-        (rpc.PyRRef, "to_here", _to_here),
-        (autograd, "backward", _backward),
+        (rpc.internal, "_run_function", _on_serve),
+        (rpc.internal, "_handle_exception", _on_result),
+        (private.RREF_PICKLER, "_py_rref_reducer", _on_reduce_rref),
+        (private.COLLECTOR, "_collect_all", _on_collect),
+        (rpc.PyRRef, "to_here", _on_to_here),
+        (autograd, "backward", _on_backward),
     ]

@@ -59,7 +59,9 @@ def _note_of(name: str, words: str = "") -> Note | None:
 # --- connecting to a TCPStore, or serving one ---
 
 
-def opening(original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any) -> None:
+def on_open_store(
+    original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any
+) -> None:
     """TCPStore.__init__: a server waits for its workers, a client for its server."""
     try:
         options = _Opening(*args, **kwargs)
@@ -154,7 +156,7 @@ def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> Runt
 # --- waiting for the keys of a store ---
 
 
-def in_store(
+def on_store_wait(
     name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any
 ) -> Any:
     """A method of a store that waits for what other processes write, even programs that are no
@@ -238,7 +240,7 @@ def _too_late(
 # --- building a group ---
 
 
-def building(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> None:
+def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> None:
     """ProcessGroupGloo.__init__: it waits for the addresses of the other ranks, and for their
     connections.
 

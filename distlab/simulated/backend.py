@@ -47,7 +47,7 @@ def register() -> None:
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
         hooks.install()
-        hooks.install(hooks.rows_of(Group, Work))
+        hooks.install(hooks.patches_of(Group, Work))
         PLUGINS.simulator = FUTURES
 
 
