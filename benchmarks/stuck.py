@@ -60,14 +60,14 @@ def set_layer(rank: int, world_size: int, on: bool) -> None:
     """
     import ctypes
 
-    from distlab.rank import hooks
+    from distlab.rank import table
 
     as_method = ctypes.pythonapi.PyInstanceMethod_New  # a built-in function does not bind by itself
     as_method.restype, as_method.argtypes = ctypes.py_object, [ctypes.py_object]
     if on:
-        hooks.install()
+        table.install_all()
         return
-    for owner, name, _ in hooks.table():
+    for owner, name, _ in table.table():
         if isinstance(owner, type) and hasattr(getattr(owner, name, None), "is_distlabs"):
             setattr(owner, name, as_method(inspect.unwrap(getattr(owner, name))))
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.devices import device_for
 from distlab.errors import ClusterError
-from distlab.rank import around_cells, checks, hooks, rpc, waits, watchdog
+from distlab.rank import around_cells, checks, hooks, rpc, table, waits, watchdog
 from distlab.rank.log import LOG
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import faults
@@ -35,7 +35,7 @@ from distlab.wire.rendezvous import (
 # groups that were left, and until when their destructors may wait
 _BLOCKED: list[tuple[float, dist.ProcessGroup]] = []
 
-hooks.install()  # once for all ranks that are forked from this process
+table.install_all()  # once for all ranks that are forked from this process
 
 
 def join(rank: int, meeting: Meeting) -> Joined:

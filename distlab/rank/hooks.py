@@ -1,5 +1,4 @@
-"""All that distlab wraps in torch on a rank, in one table, and the wrappers of process groups,
-Works and Futures.
+"""What runs in the place of torch's methods of process groups, Works and Futures.
 
 Runs on every rank. Every call that Python makes goes through the methods of torch's ProcessGroup
 and Work, with its arguments complete: each call and each wait is noted there, in the log that the
@@ -19,25 +18,20 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from math import prod
 from operator import index
-from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import rpc
 
 from distlab.arguments import refuse
 from distlab.compat import torch as private
-from distlab.rank import groups, stores
-from distlab.rank import rpc_calls as remote
+from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
 from distlab.rank.log import LOG, Note, waits
-from distlab.rank.membership import is_short, members_of
-from distlab.rank.methods import COLLECTIVES, PLACES, POINT_TO_POINT, ROOTED, TOGETHER
+from distlab.rank.membership import is_short
+from distlab.rank.methods import COLLECTIVES, POINT_TO_POINT, ROOTED, TOGETHER
 from distlab.rank.plugins import PLUGINS
-from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_elsewhere, wait_until
-from distlab.wire.messages import COLLECTIVE, MESSAGE, OTHER
-from distlab.wire.source import is_learners
+from distlab.wire.messages import COLLECTIVE, MESSAGE
 
 # functions that keep the Work until then
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
@@ -46,32 +40,6 @@ DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped.
 # a class, a module or an operator, the name of one of its functions, and what is called in its
 # place, with the original before the arguments
 Row = tuple[Any, str, Callable[..., Any]]
-
-
-def table() -> Iterator[Row]:
-    """Every function of torch that has a wrapper on a rank."""
-    yield from patches_of(dist.ProcessGroup, dist.Work)
-    yield torch.Future, "wait", on_wait
-    yield torch.Future, "then", on_then
-    for name, operator in private.functional_operators():
-        yield operator, "__call__", on_wait_tensor if name == "wait_tensor" else on_functional
-    for module in (dist, dist.distributed_c10d):
-        yield module, "init_process_group", on_init
-        yield module, "destroy_process_group", on_destroy
-    yield *private.MAKES_GROUP, groups.on_make_group
-    for name in stores.WAITING_METHODS:
-        yield dist.Store, name, functools.partial(stores.on_store_wait, name)
-    yield dist.TCPStore, "__init__", stores.on_open_store
-    if hasattr(dist, "ProcessGroupGloo"):
-        yield dist.ProcessGroupGloo, "__init__", stores.on_build_gloo
-    yield dist.Reducer, "__init__", on_build_reducer
-    yield *private.GIVES_TO_REDUCER, on_give_to_reducer
-    for owner, name in private.BEGINNING_IN_CPP:
-        yield owner, name, on_begin_in_cpp
-    yield torch.nn.parallel.DistributedDataParallel, "forward", on_forward
-    yield torch.autograd, "backward", on_backward
-    if rpc.is_available():
-        yield from remote.table()
 
 
 def patches_of(*owners: type) -> Iterator[Row]:
@@ -87,13 +55,12 @@ def patches_of_work(work: type) -> list[Row]:
     return [(work, "wait", on_wait), (work, "get_future", on_get_future)]
 
 
-def install(rows: Iterable[Row] = ()) -> None:
-    """Put the wrappers of the rows in place, of the whole table by default; a second time does
-    nothing.
+def install(rows: Iterable[Row]) -> None:
+    """Put the wrappers of these rows in place; a second time does nothing.
 
     Runs on: every rank, on its main thread, before a group of these classes is built.
     """
-    for owner, name, instead in rows or table():
+    for owner, name, instead in rows:
         of_operator = name == "__call__"  # Python looks it up in the class of an object
         original = getattr(type(owner) if of_operator else owner, name, None)
         if original is None or hasattr(original, "is_distlabs"):
@@ -130,53 +97,6 @@ def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(original)(call)
 
 
-def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """init_process_group. A cell that destroyed the group left the next one to the learner, as far
-    as we know.
-    """
-    if THIS_RANK.gives_way and dist.is_initialized():
-        THIS_RANK.gives_way = False
-        private.leave_all_groups()
-        LOG.forget()
-    original(*args, **kwargs)
-    # there is one again, and every rank has come: the end of the one before explains nothing now
-    LOG.destroyed = None
-
-
-def on_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """DistributedDataParallel.forward, whose passes in training are counted; not while torch
-    compiles it.
-    """
-    if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
-        LOG.passes.count_forward(LOG.cells, model.require_backward_grad_sync)
-    return original(model, *args, **kwargs)
-
-
-def on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's
-    hooks begin in C++.
-    """
-    if not torch.compiler.is_compiling():
-        LOG.passes.count_backward(LOG.cells)
-    return on_begin_in_cpp(original, *args, **kwargs)
-
-
-def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
-    """destroy_process_group, which closes this rank's connections: other ranks that wait for it
-    fail.
-
-    Only the end of the world is remembered. A smaller group that is gone is no reason for what
-    happens in others.
-    """
-    note = Note("destroy_process_group", OTHER)
-    is_world = group is None or group is dist.group.WORLD
-    if is_world and note.lines:  # the learner calls it, and not distlab
-        LOG.destroyed = note
-    for name in private.GROUP_NAMES.values():
-        LOG.members[name] = members_of(name)[0]
-    original(group, *args, **kwargs)
-
-
 # --- calls of a process group ---
 
 
@@ -187,13 +107,13 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
     group_name = private.GROUP_NAMES.get(group, "")
     caller = sys._getframe(2)  # frames 0 and 1 are this function's and the wrapper's
     if type(group) is dist.ProcessGroup and caller.f_globals.get("__name__") == private.DDP_MODULE:
-        return _for_cpp(group_name, make)
+        return for_cpp(group_name, make)
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
     if PLUGINS.checker is not None:
-        _check_memory(note, args)
-        make = functools.partial(_checked, note, group, make, _is_compared(caller))
+        check_memory(note, args)
+        make = functools.partial(_checked, note, group, make, is_compared(caller))
     begin = functools.partial(_begin, note, group, make)
     return begin() if PLUGINS.tracer is None else PLUGINS.tracer.call(note, begin)
 
@@ -319,9 +239,6 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
 
 
-# --- calls in checked mode, and what C++ begins beside them ---
-
-
 def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool) -> Any:
     """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may
     be posted later.
@@ -333,73 +250,8 @@ def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool)
         return make()  # gloo refuses a message to oneself
     work = checker.call(note, private.limit_of(group, note.options).total_seconds(), make)
     if note.group in LOG.shared_with_cpp and private.in_backward():
-        return _posted(work)  # DDP's own collectives follow at once
+        return posted(work)  # DDP's own collectives follow at once
     return work
-
-
-def _posted(work: Any) -> Any:
-    """torch's own Work in the place of one that checked mode posts later, which this waits for."""
-    if not hasattr(work, "posted"):
-        return work
-    with waits(work.note):
-        return work.posted()
-
-
-def _is_compared(caller: FrameType) -> bool:
-    """Whether checked mode compares the calls that this frame makes of a group: torch.distributed's
-    and the learner's.
-
-    Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in
-    Python.
-    """
-    return caller.f_globals.get("__name__") == private.C10D_MODULE or is_learners(
-        caller.f_code.co_filename
-    )
-
-
-def _check_memory(note: Note, args: tuple) -> None:
-    """Refuse places for the tensors of several ranks that share memory."""
-    name = PLACES.get(note.method)
-    if name is None or not args:
-        return
-    given = args[0]
-    # a list of a list, but for all_to_all
-    places = given[0] if given and isinstance(given[0], list) else given
-    PLUGINS.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
-
-
-def _for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
-    """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as
-    it is not there.
-    """
-    if PLUGINS.checker is None:
-        return make()
-    return PLUGINS.checker.in_turn(group_name, make)
-
-
-def on_build_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
-    """The constructor of DDP's Reducer, which begins collectives in its group from C++."""
-    original(reducer, *args, **kwargs)
-    LOG.shared_with_cpp.update(_groups_among(args))
-
-
-def on_give_to_reducer(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
-    """Gives a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
-    original(reducer, _posted(work), *args)
-
-
-def on_begin_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function that begins collectives in C++: in a group among its arguments, or else in those
-    of any Reducer.
-    """
-    if PLUGINS.checker is not None:
-        PLUGINS.checker.post(_groups_among(args) or LOG.shared_with_cpp)
-    return original(*args, **kwargs)
-
-
-def _groups_among(args: tuple) -> set[str]:
-    """The names of the process groups among some arguments."""
-    return {private.GROUP_NAMES.get(one, "") for one in args if isinstance(one, dist.ProcessGroup)}
 
 
 # --- waits for their Works and Futures ---
@@ -481,75 +333,3 @@ def on_then(
         if PLUGINS.simulator is None
         else PLUGINS.simulator.then(future, callback, derive)
     )
-
-
-# --- functional collectives ---
-
-
-def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """An operator that makes a collective, with a note of each call.
-
-    No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods
-    make one.
-    """
-    group = args[-1] if args and not kwargs else None
-    group = private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
-    for one in LOG.of_parent:
-        if private.GROUP_NAMES.get(one) == group:
-            LOG.check_not_of_parent(one)
-    before = private.functional_count(group)
-    if before is None:
-        return original(operator, *args, **kwargs)
-    LOG.shared_with_cpp.add(group)
-    if private.is_tracing(args):  # the sizes may be symbols, which a note would make numbers of
-        return original(operator, *args, **kwargs)
-    note = _note_of_operator(operator.__name__, group, args)
-    if PLUGINS.checker is not None:
-        PLUGINS.checker.post([group])
-    result = _added(note, functools.partial(original, operator, *args))
-    if private.functional_count(group) == before:
-        LOG.take_back(note)
-    else:
-        for one in result if isinstance(result, list) else [result]:
-            LOG.remember_result(private.key_of(one.untyped_storage()), note)
-    return result
-
-
-def on_wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
-    """The operator that waits for the collective that made a tensor; the second time it returns at
-    once.
-    """
-    make = functools.partial(original, operator, tensor)
-    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
-    return make() if note is None else _wait(tensor, note, make)
-
-
-def _note_of_operator(name: str, group: str, args: tuple) -> Note:
-    """The note of an operator's call, with the arguments that the method of ProcessGroup would have
-    been given.
-    """
-    tensors, *more, _ = args
-    options = private.whole(more[0]) if name == "broadcast" else None  # the root
-    if "reduce" in name:
-        options = dist.AllreduceOptions()
-        options.reduceOp = getattr(dist.ReduceOp, more[0].upper())
-    given, opts = (
-        ((tensors, tensors, *more), {})
-        if name == "all_to_all_single"
-        else ((tensors,), {"opts": options})
-    )
-    note = note_of(private.FUNCTIONAL_METHODS[name], group, given, opts)
-    public = hasattr(dist, note.method) and not note.method.startswith("_")
-    note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
-    return note
-
-
-def _of_dtensor(frame: FrameType | None) -> str:
-    """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix
-    product, ...
-    """
-    inner = None
-    while frame is not None and not is_learners(frame.f_code.co_filename):
-        inner, frame = frame, frame.f_back
-    is_dtensors = inner is not None and inner.f_globals.get("__name__") == private.DTENSOR_MODULE
-    return inner.f_code.co_name if is_dtensors and not inner.f_code.co_name.startswith("_") else ""

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Future, Tensor
 
 from distlab.compat import torch as private
-from distlab.rank import hooks
+from distlab.rank import hooks, table
 from distlab.rank.plugins import PLUGINS
 from distlab.simulated.events import Collective, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
@@ -46,7 +46,7 @@ def register() -> None:
     """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
-        hooks.install()
+        table.install_all()
         hooks.install(hooks.patches_of(Group, Work))
         PLUGINS.simulator = FUTURES
 

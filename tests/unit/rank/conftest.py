@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers "fake", also for one file alone
 
-from distlab.rank import hooks
+from distlab.rank import hooks, table
 from distlab.rank.log import LOG
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.rendezvous import loopback_interface
@@ -18,13 +18,13 @@ LIMIT = timedelta(seconds=60)  # of the cluster
 @pytest.fixture
 def layer(monkeypatch):
     """The layer is in place for a test, and gone afterwards, with all that was noted."""
-    for owner, name, _ in hooks.table():
+    for owner, name, _ in table.table():
         if name == "__call__":
             monkeypatch.setattr(owner, "__class__", type(owner))  # is put back
         elif hasattr(owner, name):
             monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(dist.distributed_c10d, "default_pg_timeout", LIMIT)
-    hooks.install()
+    table.install_all()
     yield
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,0 +1,59 @@
+"""What C++ begins in a process group, for DDP above all, and what of it Python can see.
+
+Runs on every rank; table.py puts these functions in the place of torch's. In checked mode, what the
+rank has begun before is posted first: gloo matches the calls of a group by their order.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlab.compat import torch as private
+from distlab.rank.checked_calls import posted
+from distlab.rank.log import LOG
+from distlab.rank.plugins import PLUGINS
+
+
+def on_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """DistributedDataParallel.forward, whose passes in training are counted; not while torch
+    compiles it.
+    """
+    if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+        LOG.passes.count_forward(LOG.cells, model.require_backward_grad_sync)
+    return original(model, *args, **kwargs)
+
+
+def on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's
+    hooks begin in C++.
+    """
+    if not torch.compiler.is_compiling():
+        LOG.passes.count_backward(LOG.cells)
+    return on_begin_in_cpp(original, *args, **kwargs)
+
+
+def on_build_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
+    """The constructor of DDP's Reducer, which begins collectives in its group from C++."""
+    original(reducer, *args, **kwargs)
+    LOG.shared_with_cpp.update(_groups_among(args))
+
+
+def on_give_to_reducer(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
+    """Gives a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
+    original(reducer, posted(work), *args)
+
+
+def on_begin_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function that begins collectives in C++: in a group among its arguments, or else in those
+    of any Reducer.
+    """
+    if PLUGINS.checker is not None:
+        PLUGINS.checker.post(_groups_among(args) or LOG.shared_with_cpp)
+    return original(*args, **kwargs)
+
+
+def _groups_among(args: tuple) -> set[str]:
+    """The names of the process groups among some arguments."""
+    return {private.GROUP_NAMES.get(one, "") for one in args if isinstance(one, dist.ProcessGroup)}

@@ -1,0 +1,44 @@
+"""The begin and the end of the world, by the learner's own calls or by torch's.
+
+Runs on every rank; table.py puts these functions in the place of torch's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from distlab.compat import torch as private
+from distlab.rank.log import LOG, Note
+from distlab.rank.membership import members_of
+from distlab.rank.this_rank import THIS_RANK
+from distlab.wire.messages import OTHER
+
+
+def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """init_process_group. A cell that destroyed the group left the next one to the learner, as far
+    as we know.
+    """
+    if THIS_RANK.gives_way and dist.is_initialized():
+        THIS_RANK.gives_way = False
+        private.leave_all_groups()
+        LOG.forget()
+    original(*args, **kwargs)
+    # there is one again, and every rank has come: the end of the one before explains nothing now
+    LOG.destroyed = None
+
+
+def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
+    """destroy_process_group, which closes this rank's connections: other ranks that wait for it
+    fail.
+
+    Only the end of the world is remembered. A smaller group that is gone is no reason for what
+    happens in others.
+    """
+    note = Note("destroy_process_group", OTHER)
+    is_world = group is None or group is dist.group.WORLD
+    if is_world and note.lines:  # the learner calls it, and not distlab
+        LOG.destroyed = note
+    for name in private.GROUP_NAMES.values():
+        LOG.members[name] = members_of(name)[0]
+    original(group, *args, **kwargs)
