@@ -67,7 +67,7 @@ def set_layer(rank: int, world_size: int, on: bool) -> None:
     if on:
         table.install_all()
         return
-    for owner, name, _ in table.table():
+    for owner, name, _ in table.patches():
         if isinstance(owner, type) and hasattr(getattr(owner, name, None), "is_distlabs"):
             setattr(owner, name, as_method(inspect.unwrap(getattr(owner, name))))
 

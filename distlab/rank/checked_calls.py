@@ -11,7 +11,7 @@ from distlab.compat import torch as private
 from distlab.rank.log import Note, waits
 from distlab.rank.membership import members_of
 from distlab.rank.methods import PLACES
-from distlab.rank.plugins import PLUGINS
+from distlab.rank.plugins import PLUGINS, Checker
 from distlab.wire.source import is_learners
 
 
@@ -24,31 +24,31 @@ def posted(work: Any) -> Any:
 
 
 def is_compared(caller: FrameType) -> bool:
-    """Whether checked mode compares the calls that this frame makes of a group: torch.distributed's
-    and the learner's.
+    """Whether checked mode compares the calls that this frame makes of a group.
 
-    Others begin in Python what C++ begins on other ranks, or are C++ itself, which calls a group in
-    Python.
+    It compares those of torch.distributed and of the learner. Others begin in Python what C++
+    begins on other ranks, or are C++ itself, which calls a group in Python.
     """
-    return caller.f_globals.get("__name__") == private.C10D_MODULE or is_learners(
-        caller.f_code.co_filename
-    )
+    is_c10ds = caller.f_globals.get("__name__") == private.C10D_MODULE
+    return is_c10ds or is_learners(caller.f_code.co_filename)
 
 
-def check_memory(note: Note, args: tuple) -> None:
+def check_memory(checker: Checker, note: Note, args: tuple[Any, ...]) -> None:
     """Refuse places for the tensors of several ranks that share memory."""
     name = PLACES.get(note.method)
     if name is None or not args:
         return
-    given = args[0]
-    # a list of a list, but for all_to_all
-    places = given[0] if given and isinstance(given[0], list) else given
-    PLUGINS.checker.refuse_shared_memory(name, places, members_of(note.group)[0])
+    places = args[0]
+    if places and isinstance(places[0], list):  # a list of a list, but for all_to_all
+        places = places[0]
+    members, _ = members_of(note.group)
+    checker.refuse_shared_memory(name, places, members)
 
 
 def for_cpp(group_name: str, make: Callable[[], Any]) -> Any:
-    """Make what DDP calls in the place of a collective that C++ makes on other ranks: not noted, as
-    it is not there.
+    """Make what DDP calls in the place of a collective that C++ makes on other ranks.
+
+    It is not noted, because it is not noted there.
     """
     if PLUGINS.checker is None:
         return make()

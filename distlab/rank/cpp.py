@@ -17,17 +17,16 @@ from distlab.rank.plugins import PLUGINS
 
 
 def on_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """DistributedDataParallel.forward, whose passes in training are counted; not while torch
-    compiles it.
-    """
+    """DistributedDataParallel.forward: passes in training are counted, unless torch compiles it."""
     if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
         LOG.passes.count_forward(LOG.cells, model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
 
 
 def on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch.autograd.backward, which Tensor.backward calls, too: passes are counted, and DDP's
-    hooks begin in C++.
+    """torch.autograd.backward, which Tensor.backward also calls: passes are counted.
+
+    DDP's hooks, which run in it, begin collectives in C++.
     """
     if not torch.compiler.is_compiling():
         LOG.passes.count_backward(LOG.cells)
@@ -41,19 +40,20 @@ def on_build_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **k
 
 
 def on_give_to_reducer(original: Callable[..., Any], reducer: Any, work: Any, *args: Any) -> None:
-    """Gives a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
+    """Give a Work to DDP's Reducer, which waits for it in C++: in checked mode, torch's own."""
     original(reducer, posted(work), *args)
 
 
 def on_begin_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function that begins collectives in C++: in a group among its arguments, or else in those
-    of any Reducer.
+    """A function that begins collectives in C++.
+
+    It does so in a group among its arguments; without one, in those of any Reducer.
     """
     if PLUGINS.checker is not None:
         PLUGINS.checker.post(_groups_among(args) or LOG.shared_with_cpp)
     return original(*args, **kwargs)
 
 
-def _groups_among(args: tuple) -> set[str]:
+def _groups_among(args: tuple[Any, ...]) -> set[str]:
     """The names of the process groups among some arguments."""
     return {private.GROUP_NAMES.get(one, "") for one in args if isinstance(one, dist.ProcessGroup)}

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
-from distlab.rank.hooks import _added, _wait, note_of
+from distlab.rank.hooks import make_noted, note_of, wait_for
 from distlab.rank.log import LOG, Note
 from distlab.rank.plugins import PLUGINS
 from distlab.wire.source import is_learners
@@ -25,8 +25,7 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods
     make one.
     """
-    group = args[-1] if args and not kwargs else None
-    group = private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
+    group = _name_of_group(args[-1]) if args and not kwargs else ""
     for one in LOG.of_parent:
         if private.GROUP_NAMES.get(one) == group:
             LOG.check_not_of_parent(one)
@@ -39,50 +38,66 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     note = _note_of_operator(operator.__name__, group, args)
     if PLUGINS.checker is not None:
         PLUGINS.checker.post([group])
-    result = _added(note, functools.partial(original, operator, *args))
+    result = make_noted(note, functools.partial(original, operator, *args))
     if private.functional_count(group) == before:
         LOG.take_back(note)
-    else:
-        for one in result if isinstance(result, list) else [result]:
-            LOG.remember_result(private.key_of(one.untyped_storage()), note)
+        return result
+    for one in result if isinstance(result, list) else [result]:
+        LOG.remember_result(private.key_of(one.untyped_storage()), note)
     return result
 
 
 def on_wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> Any:
-    """The operator that waits for the collective that made a tensor; the second time it returns at
-    once.
+    """The operator that waits for the collective that made a tensor.
+
+    The second time it returns at once.
     """
     make = functools.partial(original, operator, tensor)
-    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None) if LOG.results else None
-    return make() if note is None else _wait(tensor, note, make)
+    if not LOG.results:
+        return make()
+    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None)
+    return make() if note is None else wait_for(tensor, note, make)
 
 
-def _note_of_operator(name: str, group: str, args: tuple) -> Note:
-    """The note of an operator's call, with the arguments that the method of ProcessGroup would have
-    been given.
-    """
+def _name_of_group(group: Any) -> Any:
+    """The name of the group that an operator is given, as a group or as its name."""
+    return private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
+
+
+def _note_of_operator(name: str, group: str, args: tuple[Any, ...]) -> Note:
+    """The note of an operator's call, as if the method of ProcessGroup had been called."""
     tensors, *more, _ = args
-    options = private.whole(more[0]) if name == "broadcast" else None  # the root
-    if "reduce" in name:
-        options = dist.AllreduceOptions()
-        options.reduceOp = getattr(dist.ReduceOp, more[0].upper())
-    given, opts = (
-        ((tensors, tensors, *more), {})
-        if name == "all_to_all_single"
-        else ((tensors,), {"opts": options})
-    )
-    note = note_of(private.FUNCTIONAL_METHODS[name], group, given, opts)
-    public = hasattr(dist, note.method) and not note.method.startswith("_")
-    note.op = _of_dtensor(sys._getframe(1)) or (note.method if public else name)
+    method = private.FUNCTIONAL_METHODS[name]
+    if name == "all_to_all_single":
+        note = note_of(method, group, (tensors, tensors, *more), {})
+    else:
+        note = note_of(method, group, (tensors,), {"opts": _options(name, more)})
+    is_public = hasattr(dist, note.method) and not note.method.startswith("_")
+    note.op = _function_of_dtensor(sys._getframe(1)) or (note.method if is_public else name)
     return note
 
 
-def _of_dtensor(frame: FrameType | None) -> str:
-    """The function of DTensor's that the learner's line calls; "" where it calls a model, a matrix
-    product, ...
+def _options(name: str, given: list[Any]) -> Any:
+    """What the options of the method would say: the root of a broadcast, or the operation."""
+    if name == "broadcast":
+        return private.whole(given[0])
+    if "reduce" not in name:
+        return None
+    options = dist.AllreduceOptions()
+    options.reduceOp = getattr(dist.ReduceOp, given[0].upper())
+    return options
+
+
+def _function_of_dtensor(frame: FrameType | None) -> str:
+    """The function of DTensor's that the learner's line calls.
+
+    "" where the line calls something else, such as a model or a matrix product.
     """
-    inner = None
+    called = None
     while frame is not None and not is_learners(frame.f_code.co_filename):
-        inner, frame = frame, frame.f_back
-    is_dtensors = inner is not None and inner.f_globals.get("__name__") == private.DTENSOR_MODULE
-    return inner.f_code.co_name if is_dtensors and not inner.f_code.co_name.startswith("_") else ""
+        called = frame
+        frame = frame.f_back
+    if called is None or called.f_globals.get("__name__") != private.DTENSOR_MODULE:
+        return ""
+    name = called.f_code.co_name
+    return "" if name.startswith("_") else name

@@ -1,8 +1,8 @@
 """The groups that this rank makes with new_group: noted, and compared with the other ranks' before
 one is built.
 
-Runs on every rank; hooks.py puts `on_make_group` in the place of the function of torch that new_group,
-new_subgroups and device meshes call.
+Runs on every rank; table.py puts `on_make_group` in the place of the function of torch that
+new_group, new_subgroups and device meshes call.
 
 torch numbers the groups that every rank makes, and gloo's members find each other by that number.
 Ranks that make other groups under one number would connect to the wrong ranks: a sum is wrong, or a

@@ -1,24 +1,22 @@
 """What runs in the place of torch's methods of process groups, Works and Futures.
 
-Runs on every rank. Every call that Python makes goes through the methods of torch's ProcessGroup
-and Work, with its arguments complete: each call and each wait is noted there, in the log that the
-watchdog reads while the main thread is blocked. What C++ sends by itself, such as DDP's buckets,
-does not come through here. Functional collectives, as DTensor makes them, are made and waited for
-in C++, too; Python reaches both by operators of torch.ops.
+Runs on every rank; table.py says which function of torch each of these replaces. Every call that
+Python makes goes through the methods of torch's ProcessGroup and Work, with its arguments complete:
+each call and each wait is noted there, in the log that the watchdog reads while the main thread is
+blocked. What C++ sends by itself, such as DDP's buckets, does not come through here (cpp.py), and
+functional collectives come through operators (functional.py).
 
-In checked mode calls go through checks.py, which posts them later. Where C++ is about to begin
-something at once, what the rank has begun before is posted first: gloo matches the calls of a group
-by their order.
+In checked mode calls go through checks.py, which posts them later.
 """
 
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from math import prod
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,64 +24,75 @@ import torch.distributed as dist
 from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, Note, Split, waits
 from distlab.rank.membership import is_short
 from distlab.rank.methods import COLLECTIVES, POINT_TO_POINT, ROOTED, TOGETHER
-from distlab.rank.plugins import PLUGINS
+from distlab.rank.plugins import PLUGINS, Checker
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import COLLECTIVE, MESSAGE
 
-# functions that keep the Work until then
+# functions that keep the Work of a message until its end
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
 DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
-
-# a class, a module or an operator, the name of one of its functions, and what is called in its
-# place, with the original before the arguments
-Row = tuple[Any, str, Callable[..., Any]]
+_IS_WRAPPER = "is_distlabs"  # the attribute of a wrapper by which it is known
 
 
-def patches_of(*owners: type) -> Iterator[Row]:
-    """The rows of classes of process groups and of Works, with names that not all of them have."""
+class Patch(NamedTuple):
+    """A function of torch, and what is called in its place.
+
+    Attributes:
+        owner: the class, module or operator that has the function.
+        name: of the function. A version of torch may lack it.
+        replacement: called as replacement(original, *args, **kwargs).
+    """
+
+    owner: Any
+    name: str
+    replacement: Callable[..., Any]
+
+
+def patches_of(*owners: type) -> Iterator[Patch]:
+    """The patches of classes of process groups and of Works."""
     for owner in owners:
         for name in (*POINT_TO_POINT, *COLLECTIVES):
-            yield owner, name, functools.partial(on_call, name)
+            yield Patch(owner, name, functools.partial(on_call, name))
         yield from patches_of_work(owner)
 
 
-def patches_of_work(work: type) -> list[Row]:
-    """The rows of a class of Works."""
-    return [(work, "wait", on_wait), (work, "get_future", on_get_future)]
+def patches_of_work(work: type) -> list[Patch]:
+    """The patches of a class of Works."""
+    return [Patch(work, "wait", on_wait), Patch(work, "get_future", on_get_future)]
 
 
-def install(rows: Iterable[Row]) -> None:
-    """Put the wrappers of these rows in place; a second time does nothing.
+def install(patches: Iterable[Patch]) -> None:
+    """Put the replacements in place; a second time does nothing.
 
     Runs on: every rank, on its main thread, before a group of these classes is built.
     """
-    for owner, name, instead in rows:
-        of_operator = name == "__call__"  # Python looks it up in the class of an object
-        original = getattr(type(owner) if of_operator else owner, name, None)
-        if original is None or hasattr(original, "is_distlabs"):
+    for owner, name, replacement in patches:
+        is_operator = name == "__call__"  # Python looks it up in the class of an object
+        original = getattr(type(owner) if is_operator else owner, name, None)
+        if original is None or hasattr(original, _IS_WRAPPER):
             continue
         if isinstance(owner, type) and issubclass(owner, (dist.ProcessGroup, dist.Store)):
-            original = called_as(name, original)
-        wrapper = _wrapper(instead, original)
-        if of_operator:
+            original = _called_as(name, original)
+        wrapper = _wrapper(replacement, original)
+        if is_operator:
             owner.__class__ = type(type(owner).__name__, (type(owner),), {name: wrapper})
         else:
             setattr(owner, name, wrapper)
 
 
-def _wrapper(instead: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapper(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return instead(original, *args, **kwargs)
+        return replacement(original, *args, **kwargs)
 
-    call.is_distlabs = True
+    setattr(call, _IS_WRAPPER, True)
     return call
 
 
-def called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called from a frame with its own name.
 
     From that name pybind11 knows that the method of a Python class calls it, and looks for one in
@@ -112,30 +121,128 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
     if PLUGINS.checker is not None:
-        check_memory(note, args)
-        make = functools.partial(_checked, note, group, make, is_compared(caller))
+        check_memory(PLUGINS.checker, note, args)
+        compares = is_compared(caller)
+        make = functools.partial(_checked, PLUGINS.checker, note, group, make, compares)
     begin = functools.partial(_begin, note, group, make)
-    return begin() if PLUGINS.tracer is None else PLUGINS.tracer.call(note, begin)
+    if PLUGINS.tracer is None:
+        return begin()
+    return PLUGINS.tracer.call(note, begin)
 
 
-def note_of(method: str, group: str, args: tuple, kwargs: dict[str, Any]) -> Note:
+def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
+    """Make the call of a note, which is in the log meanwhile, and tie the note to its Work."""
+    with waits(note):
+        work = make_noted(note, make)
+    over_gloo = _is_over_gloo(group)
+    if over_gloo and note.method == "recv_anysource":
+        # closing the connections does not make gloo end it
+        note.freed_with = "Connection closed: the wait for a message from any rank was ended."
+    if work is None:
+        return None
+    if isinstance(work, dist.Work) and type(work) is not dist.Work:
+        install(patches_of_work(type(work)))  # a backend in Python has its own class
+    # gloo forgets a message that nobody waits for; a group of another kind may keep it
+    is_lost = over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE
+    LOG.tie(work, note, is_lost_when_dropped=is_lost)
+    return work
+
+
+def _is_over_gloo(group: Any) -> bool:
+    """Whether gloo carries the messages of a group, for all that is known.
+
+    A class of groups in Python says so by an attribute.
+    """
+    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
+
+
+def make_noted(note: Note, make: Callable[[], Any]) -> Any:
+    """Make a call that is in the log from now on, unless it is refused."""
+    LOG.add(note)
+    try:
+        return make()
+    except Exception:
+        LOG.take_back(note)
+        raise
+
+
+def _checked(
+    checker: Checker, note: Note, group: Any, make: Callable[[], Any], compares: bool
+) -> Any:
+    """Make a call in checked mode; return a Work that may be posted later.
+
+    Args:
+        compares: whether the call is compared with the other ranks', or only made in its turn.
+    """
+    if not compares:
+        return checker.in_turn(note.group, make)
+    if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
+        return make()  # gloo refuses a message to oneself
+    limit = private.limit_of(group, note.options)
+    work = checker.call(note, limit.total_seconds(), make)
+    if note.group in LOG.shared_with_cpp and private.in_backward():
+        return posted(work)  # DDP's own collectives follow at once
+    return work
+
+
+def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
+    """Refuse a peer or a root outside of the group: gloo would wait for it, or end the process."""
+    size = group.size()
+    is_message = note.kind == MESSAGE
+    rank = note.peer if is_message else note.root
+    # torch itself refuses a call of a group that was destroyed
+    if not note.group or rank in range(size):
+        return
+    name = _name_of_argument(note)
+    advice = f"Use a rank below the number of ranks, which is {size} here."
+    # torch itself refuses a rank of the world that is not in this group
+    if group is not dist.group.WORLD:
+        refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
+    if is_message and rank == size:
+        advice = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
+    elif is_message and rank == -1:
+        advice = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
+    refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
+
+
+def _name_of_argument(note: Note) -> str:
+    """The name of the argument that says which rank a call is for."""
+    if note.op == "batch_isend_irecv":
+        return "peer"
+    if note.method == "send":
+        return "dst"
+    return ROOTED.get(note.method, "src")
+
+
+# --- the note of a call, from the arguments that torch gives a method ---
+
+
+def note_of(method: str, group: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Note:
     """The note of a call of a process group's method, with the arguments that torch gave it."""
     note = Note("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
-    note.method, note.group = method, group
+    note.method = method
+    note.group = group
     if note.op.startswith("_"):  # torch's private function that makes several calls one
         note.op = TOGETHER.get(method, method)
     given = (*args, *kwargs.values()) if kwargs else args
     if note.kind == MESSAGE:
         note.tensors = [_type_and_shape(given[0][0])]
-        rest = [private.whole(number) for number in given[1:]]
-        if method != "recv_anysource" and rest:
-            note.peer = rest.pop(0)
-        if rest:  # the tag may be left out
-            note.tag = rest[0]
+        _note_ends(note, given[1:])
     else:
-        note.tensors, note.splits = _tensors(method, given), _splits(method, given)
-        note.options = kwargs.get("opts", given[-1] if given else None)
+        note.tensors = _tensors(method, given)
+        note.splits = _splits(method, given)
+        last = given[-1] if given else None
+        note.options = kwargs.get("opts", last)
     return note
+
+
+def _note_ends(note: Note, given: Sequence[Any]) -> None:
+    """Note the peer and the tag of a message; recv_anysource has no peer, and a tag is optional."""
+    numbers = [private.whole(number) for number in given]
+    if note.method != "recv_anysource" and numbers:
+        note.peer = numbers.pop(0)
+    if numbers:
+        note.tag = numbers[0]
 
 
 def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
@@ -145,36 +252,34 @@ def _type_and_shape(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     return type(tensor).__name__, ()
 
 
-def _tensors(method: str, args: tuple) -> list[tuple[Any, tuple[int, ...]]]:
-    """Type and shape of the tensors that all ranks must agree on: the result's, if it is the same
-    everywhere.
+def _tensors(method: str, args: tuple[Any, ...]) -> list[tuple[Any, tuple[int, ...]]]:
+    """Type and shape of the tensors that all ranks must agree on.
+
+    The result's where it is the same everywhere, as that of a scatter.
     """
     if method in ("barrier", "monitored_barrier"):
         return []
-    # for a scatter, the result is compared
     tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]
-    return [
-        _type_and_shape(tensor)
-        for tensor in (tensors if isinstance(tensors, (list, tuple)) else [tensors])
-    ]
+    if not isinstance(tensors, (list, tuple)):
+        tensors = [tensors]
+    return [_type_and_shape(tensor) for tensor in tensors]
 
 
-def _splits(method: str, args: tuple) -> list[list[int] | int] | None:
-    """How many elements this rank sends to and receives from each rank, for all_to_all; None
-    otherwise.
-
-    Only the total if it is split evenly.
-    """
+def _splits(method: str, args: tuple[Any, ...]) -> tuple[Split, Split] | None:
+    """For all_to_all, the elements that this rank sends to and gets from each rank; else None."""
     if method == "alltoall":
-        return [[tensor.numel() for tensor in tensors] for tensors in (args[1], args[0])]
+        results, tensors = args[:2]
+        return [one.numel() for one in tensors], [one.numel() for one in results]
     if method in ("alltoall_base", "all_to_all_single"):
-        return [_elements(args[1], args[3]), _elements(args[0], args[2])]
+        result, tensor, result_sizes, sizes = args[:4]
+        return _elements(tensor, sizes), _elements(result, result_sizes)
     return None
 
 
-def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
-    """How many elements of a tensor belong to each rank; the total if the sizes, of its first
-    dimension, are even.
+def _elements(tensor: torch.Tensor, sizes: Any) -> Split:
+    """How many elements of a tensor belong to each rank, by the sizes of its first dimension.
+
+    The total if they are even.
     """
     if sizes is None or len(sizes) == 0:  # they may be an array, or a tensor
         return tensor.numel()
@@ -182,97 +287,27 @@ def _elements(tensor: torch.Tensor, sizes: Any) -> list[int] | int:
     return [index(private.whole(size)) * elements_of_row for size in sizes]
 
 
-def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
-    """Make the call of a note, which is in the log meanwhile, and tie the note to the Work that it
-    returns.
-    """
-    with waits(note):
-        work = _added(note, make)
-    over_gloo = _is_over_gloo(group)
-    # closing the connections does not make gloo end it
-    if over_gloo and note.method == "recv_anysource":
-        note.freed_with = "Connection closed: the wait for a message from any rank was ended."
-    if work is not None:
-        # a backend in Python has its own class
-        if isinstance(work, dist.Work) and type(work) is not dist.Work:
-            install(patches_of_work(type(work)))
-        # gloo forgets a message that nobody waits for; a group of another kind may keep it
-        LOG.tie(work, note, over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE)
-    return work
-
-
-def _is_over_gloo(group: Any) -> bool:
-    """Whether gloo carries the messages of a group, for all that is known: a class in Python may
-    say so.
-    """
-    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
-
-
-def _added(note: Note, make: Callable[[], Any]) -> Any:
-    """Make a call that is in the log, unless it is refused."""
-    LOG.add(note)
-    try:
-        return make()
-    except Exception:
-        LOG.take_back(note)
-        raise
-
-
-def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
-    """Refuse a peer or a root that is not in the group: gloo would wait for it, or end the
-    process.
-    """
-    size, is_message = group.size(), note.kind == MESSAGE
-    rank = note.peer if is_message else note.root
-    if not note.group or rank in range(size):  # torch refuses a call of a group that was destroyed
-        return
-    name = {"send": "dst", **ROOTED}.get(note.method, "src")
-    name = "peer" if note.op == "batch_isend_irecv" else name
-    advice = f"Use a rank below the number of ranks, which is {size} here."
-    # torch itself refuses a rank of the world that is not in this group
-    if group is not dist.group.WORLD:
-        refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
-    if is_message:
-        following = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
-        previous = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
-        advice = {size: following, -1: previous}.get(rank, advice)
-    refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
-
-
-def _checked(note: Note, group: Any, make: Callable[[], Any], is_compared: bool) -> Any:
-    """Make a call in checked mode, compared with the other ranks' or in its turn; a Work that may
-    be posted later.
-    """
-    checker = PLUGINS.checker
-    if not is_compared:
-        return checker.in_turn(note.group, make)
-    if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
-        return make()  # gloo refuses a message to oneself
-    work = checker.call(note, private.limit_of(group, note.options).total_seconds(), make)
-    if note.group in LOG.shared_with_cpp and private.in_backward():
-        return posted(work)  # DDP's own collectives follow at once
-    return work
-
-
-# --- waits for their Works and Futures ---
+# --- waits for Works and Futures ---
 
 
 def on_wait(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-    """Work.wait or Future.wait, in the log while it waits; a simulated cluster notes its end, too."""
+    """Work.wait or Future.wait: in the log while it waits. A simulated cluster notes its end."""
     LOG.check_not_of_parent(work)
-    make, note = functools.partial(original, work, *args, **kwargs), LOG.ties.get(work)
+    make = functools.partial(original, work, *args, **kwargs)
+    note = LOG.ties.get(work)
     if note is None:
         outcome = make()
     else:
-        limits = [given for given in (*args, *kwargs.values()) if isinstance(given, timedelta)]
-        note.has_limit |= any(map(is_short, limits))
-        outcome = _wait(work, note, make)
+        for given in (*args, *kwargs.values()):
+            if isinstance(given, timedelta) and is_short(given):
+                note.has_limit = True
+        outcome = wait_for(work, note, make)
     if PLUGINS.simulator is not None:
         PLUGINS.simulator.has_waited(work)
     return outcome
 
 
-def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
+def wait_for(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     """Make the wait for the call of a note, by its Work, Future or result."""
     freed_with = note.freed_with or _ends_without_connections(note)
     if freed_with:
@@ -290,17 +325,16 @@ def _wait(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 def _ends_without_connections(note: Note) -> str:
     """What to free a wait with that closing the connections does not make gloo end; "" if it does.
 
-    It sends, by itself or in a collective, behind a message to the same rank whose Work was
-    dropped.
+    It does not where the call sends, by itself or in a collective, behind a message to the same
+    rank whose Work was dropped.
     """
-    # a Work may go meanwhile
-    blocked = {
-        peer for is_send, group, peer, _ in list(LOG.dropped) if is_send and group == note.group
-    }
-    waits_behind = (
-        note.peer in blocked if note.method == "send" else note.kind == COLLECTIVE and blocked
-    )
-    return DROPPED_BEFORE if waits_behind else ""
+    dropped = list(LOG.dropped)  # a Work may go meanwhile
+    blocked = {kind.peer for kind in dropped if kind.is_send and kind.group == note.group}
+    if note.method == "send" and note.peer in blocked:
+        return DROPPED_BEFORE
+    if note.kind == COLLECTIVE and blocked:
+        return DROPPED_BEFORE
+    return ""
 
 
 def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
@@ -315,7 +349,7 @@ def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
 
 
 def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
-    """Work.get_future or Future.then, whose result is tied to the note, too."""
+    """Work.get_future or Future.then, whose result is tied to the same note."""
     future = original(work, *args)
     note = LOG.ties.get(work)
     if note is not None:
@@ -326,10 +360,8 @@ def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
 def on_then(
     original: Callable[..., Any], future: torch.Future, callback: Callable[[Any], Any]
 ) -> torch.Future:
-    """Future.then, whose callback a simulated cluster notes, too."""
+    """Future.then, whose callback a simulated cluster notes as well."""
     derive = functools.partial(on_get_future, original)
-    return (
-        derive(future, callback)
-        if PLUGINS.simulator is None
-        else PLUGINS.simulator.then(future, callback, derive)
-    )
+    if PLUGINS.simulator is None:
+        return derive(future, callback)
+    return PLUGINS.simulator.then(future, callback, derive)

@@ -1,7 +1,7 @@
 """Remote procedure calls: a note of each while it is waited for, what this rank runs for others,
 and how it travels.
 
-Runs on every rank. hooks.py puts the functions of `table` into torch.distributed.rpc.
+Runs on every rank. table.py puts the functions of `patches` into torch.distributed.rpc.
 A function that was written in a cell runs on the callee as the caller defined it, and finds the
 callee's variables.
 """
@@ -25,6 +25,7 @@ from torch.distributed import autograd, rpc
 from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
+from distlab.rank.hooks import Patch
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.raised import describe_failure
@@ -339,19 +340,19 @@ def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> An
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 
 
-def table() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """The rows of torch.distributed.rpc, for hooks.py."""
+def patches() -> list[Patch]:
+    """The patches of torch.distributed.rpc, for table.py."""
     return [
-        (rpc, "init_rpc", init_rpc),
-        (rpc, "shutdown", shutdown),
-        (rpc.api, "shutdown", shutdown),
-        (rpc.api, "_invoke_rpc", _on_invoke),
-        (rpc.api, "PythonUDF", _on_request),
-        (rpc.internal, "_pickler", lambda _, stream: Pickler(stream)),
-        (rpc.internal, "_run_function", _on_serve),
-        (rpc.internal, "_handle_exception", _on_result),
-        (private.RREF_PICKLER, "_py_rref_reducer", _on_reduce_rref),
-        (private.COLLECTOR, "_collect_all", _on_collect),
-        (rpc.PyRRef, "to_here", _on_to_here),
-        (autograd, "backward", _on_backward),
+        Patch(rpc, "init_rpc", init_rpc),
+        Patch(rpc, "shutdown", shutdown),
+        Patch(rpc.api, "shutdown", shutdown),
+        Patch(rpc.api, "_invoke_rpc", _on_invoke),
+        Patch(rpc.api, "PythonUDF", _on_request),
+        Patch(rpc.internal, "_pickler", lambda _, stream: Pickler(stream)),
+        Patch(rpc.internal, "_run_function", _on_serve),
+        Patch(rpc.internal, "_handle_exception", _on_result),
+        Patch(private.RREF_PICKLER, "_py_rref_reducer", _on_reduce_rref),
+        Patch(private.COLLECTOR, "_collect_all", _on_collect),
+        Patch(rpc.PyRRef, "to_here", _on_to_here),
+        Patch(autograd, "backward", _on_backward),
     ]

@@ -1,7 +1,7 @@
 """Waits of a learner's own stores, and of groups that are built from them: each can be ended, also
 without a socket.
 
-Runs on every rank; hooks.py puts the wrappers in place. torch waits for other processes in C++: for
+Runs on every rank; table.py puts the wrappers in place. torch waits for other processes in C++: for
 the server of a TCPStore, for its workers, for a key in a file, for the connections of a new group.
 Only a wait that has a connection ends when the watchdog shuts that down. The others are made here
 in steps, or on another thread, so that the rank can be freed; where a wait ends by itself, its

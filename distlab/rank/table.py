@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch.distributed import rpc
 
 from distlab.compat import torch as private
-from distlab.rank import groups, stores
-from distlab.rank import rpc_calls as remote
+from distlab.rank import groups, rpc_calls, stores
 from distlab.rank.cpp import (
     on_backward,
     on_begin_in_cpp,
@@ -21,7 +20,7 @@ from distlab.rank.cpp import (
     on_give_to_reducer,
 )
 from distlab.rank.functional import on_functional, on_wait_tensor
-from distlab.rank.hooks import Row, install, on_then, on_wait, patches_of
+from distlab.rank.hooks import Patch, install, on_then, on_wait, patches_of
 from distlab.rank.world import on_destroy, on_init
 
 
@@ -30,30 +29,31 @@ def install_all() -> None:
 
     Runs on: every rank, on its main thread, before a group is built.
     """
-    install(table())
+    install(patches())
 
 
-def table() -> Iterator[Row]:
+def patches() -> Iterator[Patch]:
     """Every function of torch that has a wrapper on a rank."""
     yield from patches_of(dist.ProcessGroup, dist.Work)
-    yield torch.Future, "wait", on_wait
-    yield torch.Future, "then", on_then
+    yield Patch(torch.Future, "wait", on_wait)
+    yield Patch(torch.Future, "then", on_then)
     for name, operator in private.functional_operators():
-        yield operator, "__call__", on_wait_tensor if name == "wait_tensor" else on_functional
+        replacement = on_wait_tensor if name == "wait_tensor" else on_functional
+        yield Patch(operator, "__call__", replacement)
     for module in (dist, dist.distributed_c10d):
-        yield module, "init_process_group", on_init
-        yield module, "destroy_process_group", on_destroy
-    yield *private.MAKES_GROUP, groups.on_make_group
+        yield Patch(module, "init_process_group", on_init)
+        yield Patch(module, "destroy_process_group", on_destroy)
+    yield Patch(*private.MAKES_GROUP, groups.on_make_group)
     for name in stores.WAITING_METHODS:
-        yield dist.Store, name, functools.partial(stores.on_store_wait, name)
-    yield dist.TCPStore, "__init__", stores.on_open_store
+        yield Patch(dist.Store, name, functools.partial(stores.on_store_wait, name))
+    yield Patch(dist.TCPStore, "__init__", stores.on_open_store)
     if hasattr(dist, "ProcessGroupGloo"):
-        yield dist.ProcessGroupGloo, "__init__", stores.on_build_gloo
-    yield dist.Reducer, "__init__", on_build_reducer
-    yield *private.GIVES_TO_REDUCER, on_give_to_reducer
+        yield Patch(dist.ProcessGroupGloo, "__init__", stores.on_build_gloo)
+    yield Patch(dist.Reducer, "__init__", on_build_reducer)
+    yield Patch(*private.GIVES_TO_REDUCER, on_give_to_reducer)
     for owner, name in private.BEGINNING_IN_CPP:
-        yield owner, name, on_begin_in_cpp
-    yield torch.nn.parallel.DistributedDataParallel, "forward", on_forward
-    yield torch.autograd, "backward", on_backward
+        yield Patch(owner, name, on_begin_in_cpp)
+    yield Patch(torch.nn.parallel.DistributedDataParallel, "forward", on_forward)
+    yield Patch(torch.autograd, "backward", on_backward)
     if rpc.is_available():
-        yield from remote.table()
+        yield from rpc_calls.patches()

@@ -16,8 +16,10 @@ from distlab.wire.messages import OTHER
 
 
 def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """init_process_group. A cell that destroyed the group left the next one to the learner, as far
-    as we know.
+    """init_process_group, before which a group that gives way is left.
+
+    The notebook built that group when a cell had destroyed the world: the learner might have meant
+    to make the next one, and does so here.
     """
     if THIS_RANK.gives_way and dist.is_initialized():
         THIS_RANK.gives_way = False
@@ -29,8 +31,7 @@ def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 
 def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
-    """destroy_process_group, which closes this rank's connections: other ranks that wait for it
-    fail.
+    """destroy_process_group, which closes this rank's connections: ranks that wait for it fail.
 
     Only the end of the world is remembered. A smaller group that is gone is no reason for what
     happens in others.
@@ -40,5 +41,6 @@ def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kw
     if is_world and note.lines:  # the learner calls it, and not distlab
         LOG.destroyed = note
     for name in private.GROUP_NAMES.values():
-        LOG.members[name] = members_of(name)[0]
+        members, _ = members_of(name)
+        LOG.members[name] = members
     original(group, *args, **kwargs)

@@ -18,7 +18,7 @@ LIMIT = timedelta(seconds=60)  # of the cluster
 @pytest.fixture
 def layer(monkeypatch):
     """The layer is in place for a test, and gone afterwards, with all that was noted."""
-    for owner, name, _ in table.table():
+    for owner, name, _ in table.patches():
         if name == "__call__":
             monkeypatch.setattr(owner, "__class__", type(owner))  # is put back
         elif hasattr(owner, name):
