@@ -42,10 +42,12 @@ from typing import Any
 
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells, status
+from distlab.rank.frames import executing, importing, in_cell, outwards
 from distlab.rank.log import LOG
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.status import Traffic
 from distlab.rank.this_rank import THIS_RANK
+from distlab.rank.threads import communication, system_threads, waiter
 from distlab.rank.waits import close_blocked_groups
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
@@ -103,7 +105,7 @@ class Watchdog(SupervisedThread):
         self._received = b""
         self.connections = Connections(meeting.port)
         # a forked process's main_thread().native_id is its parent's
-        self._ours = status.system_threads() - {threading.get_native_id()}
+        self._ours = system_threads() - {threading.get_native_id()}
         self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
         self._acting, self._sending = threading.Lock(), threading.Lock()
 
@@ -160,7 +162,7 @@ class Watchdog(SupervisedThread):
         """
         around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
-            raise KeyboardInterrupt if status.in_cell(frame) else asyncio.CancelledError
+            raise KeyboardInterrupt if in_cell(frame) else asyncio.CancelledError
         if (cell := around_cells.awaiting()) is not None:
             cell.get_loop().call_soon_threadsafe(cell.cancel)
 
@@ -225,8 +227,8 @@ class Watchdog(SupervisedThread):
             return {
                 "variables": tuple(name for name in namespace_of_cells() if isinstance(name, str))
             }
-        thread = status.waiter(self._main)
-        if status.communication(thread):
+        thread = waiter(self._main)
+        if communication(thread):
             free(thread, self.connections, gently=want == messages.FREE_WAITING)
         elif want == messages.COME_BACK:
             frame = sys._current_frames().get(self._main)
@@ -377,5 +379,5 @@ def interruptible(frame: Any) -> bool:
 
     Runs on: a rank, in any thread.
     """
-    settles = any(outer.f_code is Watchdog.settle.__code__ for outer in status.outwards(frame))
-    return status.executing(frame) and not status.importing(frame) and not settles
+    settles = any(outer.f_code is Watchdog.settle.__code__ for outer in outwards(frame))
+    return executing(frame) and not importing(frame) and not settles

@@ -24,7 +24,7 @@ from distlab.compat import ipyparallel as of_ipyparallel
 from distlab.compat import ipython as of_ipython
 from distlab.compat import torch as of_torch
 from distlab.compat import torch_rpc as of_rpc
-from distlab.rank import methods, raised, status, stores
+from distlab.rank import methods, quiescence, raised, stores, threads
 from tests.private_names import attributes_set_by, found, source_of, variables_of
 
 C10D = "torch.distributed.distributed_c10d"
@@ -229,11 +229,11 @@ MODULES = [
     of_torch.FUNCTIONAL_MODULE,
     of_torch.DTENSOR_MODULE,
     of_torch.DDP_MODULE,
-    status.DDP_HELPERS,
+    threads.DDP_HELPERS,
     "torch._subclasses.fake_tensor",
     "torch.distributed.tensor._collective_utils",
     of_ipython.HISTORY,
-    *(module for module in status.WAITING_FOR_WORK if module != of_ipython.HISTORY),
+    *(module for module in quiescence.WAITING_FOR_WORK if module != of_ipython.HISTORY),
     *of_ipython.OF_THE_ENGINE,
 ]
 
@@ -319,7 +319,7 @@ def test_gloos_thread_has_the_name_gloo_tcp_loop():
         limit = timedelta(seconds=20)
         groups = list(ranks.map(lambda rank: of_torch.gloo_group(store, rank, 2, limit), range(2)))
         names = {path.read_text().strip() for path in comms.glob("*/comm")}
-    assert status.GLOO_LOOP in names
+    assert quiescence.GLOO_LOOP in names
     del groups
 
 

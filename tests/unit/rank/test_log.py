@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import hooks, log, membership, status
+from distlab.rank import hooks, log, membership, status, threads
 from distlab.rank.log import LOG, Kind
 from distlab.rank.passes import Passes
 from distlab.rank.records import record_of
@@ -205,9 +205,9 @@ def test_an_interrupted_wait_does_not_outlive_its_group(four):
     dist.all_reduce(ones(2))
     (note,) = LOG.collectives["0"]
     log.waits(note).__enter__()
-    assert status.communication(threading.get_ident()) == "all_reduce"
+    assert threads.communication(threading.get_ident()) == "all_reduce"
     LOG.forget()
-    assert status.communication(threading.get_ident()) == ""
+    assert threads.communication(threading.get_ident()) == ""
 
 
 def test_a_rank_that_is_freed_begins_no_more_calls(four):

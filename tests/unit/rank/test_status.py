@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import status, watchdog
+from distlab.rank import quiescence, status, watchdog
+from distlab.rank import threads as rank_threads
 from distlab.wire.messages import OTHER, CallRecord
 
 # waits in C, as a call of a process group does: no frame of Python is deeper
@@ -143,17 +144,17 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
 def test_what_a_loop_will_call_is_a_plan():
     """A task and a timer of the learner's; not those of a library."""
     loop = asyncio.new_event_loop()
-    assert not status.plans(loop)
+    assert not quiescence.plans(loop)
     library = loop.call_later(60, loop.stop)
-    assert not status.plans(loop)
+    assert not quiescence.plans(loop)
     library.cancel()
     for plan in (functools.partial(loop.call_later, 60), loop.call_soon):
         mine = plan(functools.partial(in_a_loop, None))
-        assert status.plans(loop)
+        assert quiescence.plans(loop)
         mine.cancel()
-        assert not status.plans(loop)
+        assert not quiescence.plans(loop)
     task = loop.create_task(awaits(loop.create_future()))
-    assert status.plans(loop)
+    assert quiescence.plans(loop)
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
@@ -172,7 +173,7 @@ def test_a_look_keeps_no_variable_alive():
 
     def looked_at():
         held = torch.zeros(1)
-        status.waiting_threads()
+        rank_threads.waiting_threads()
         return weakref.ref(held)
 
     gc.disable()  # a collection would free a circle
