@@ -35,41 +35,40 @@ def place(frame: FrameType) -> tuple[str, str]:
 
 
 def executing(frame: FrameType | None) -> bool:
-    """Whether this frame, or one that it was called from, is code of a cell or of a call of the
-    notebook.
+    """Whether this frame, or one that it was called from, is code of a cell or of a call.
 
-    A coroutine or a callback of the learner's that the event loop runs counts, too. What the engine
-    does around that code, such as unpacking a message or reporting an exception, does not.
+    A coroutine or a callback of the learner's that the event loop runs counts as well. What the
+    engine does around that code, such as unpacking a message or reporting an exception, does not:
+    an interrupt there would lose a message or the report.
     """
-    inner, learners = None, False
+    inner = None
+    is_below_learners = False
     for outer in outwards(frame):
         where = place(outer)
         if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
             return False
         if where in CELLS:
-            # the code that exec runs
+            # these also do other things; what exec runs has a name in angle brackets
             return inner is not None and inner.f_code.co_name.startswith("<")
-        if where == ipython.LOOP_STEP:
-            return learners and not place(inner)[0].startswith(ipython.OF_THE_ENGINE)
-        learners = learners or is_learners(outer.f_code.co_filename)
+        if where == ipython.LOOP_STEP and inner is not None:
+            module, _ = place(inner)
+            return is_below_learners and not module.startswith(ipython.OF_THE_ENGINE)
+        is_below_learners = is_below_learners or is_learners(outer.f_code.co_filename)
         inner = outer
     return False
 
 
 def in_cell(frame: FrameType | None) -> bool:
-    """Whether this frame was called from a cell or a call, and not from the event loop for a task
-    beside it.
-    """
+    """Whether a cell or a call has called this frame, and not the event loop for another task."""
     return any(place(outer) in CELLS for outer in outwards(frame))
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a library is being imported, which must not be interrupted: half imported, it would
-    stay broken.
+    """Whether a library is being imported, which must not be interrupted: it would stay broken.
 
     A module of the learner's own may be: it may compute or communicate for as long as it likes.
     """
-    imported = ""
+    imported = ""  # the file of the frame that Python's import machinery has called
     for outer in outwards(frame):
         if not outer.f_code.co_filename.startswith("<frozen importlib."):
             imported = outer.f_code.co_filename
@@ -80,18 +79,26 @@ def importing(frame: FrameType | None) -> bool:
 
 def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
     """The learner's lines at which a task waits, outermost first; none without a task."""
-    lines, coroutine = [], task and task.get_coro()
+    lines = []
+    coroutine: Any = None if task is None else task.get_coro()
     while inspect.iscoroutine(coroutine):
         frame = coroutine.cr_frame
-        if frame is not None and is_learners(frame.f_code.co_filename):
-            lines.append(line_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        if frame is not None and _is_learners(frame):
+            lines.append(_line_at(frame))
         coroutine = coroutine.cr_await
     return tuple(lines)
 
 
 def lines_of(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
-    learners = [frame for frame in frames(thread) if is_learners(frame.f_code.co_filename)]
-    return tuple(
-        line_of(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in reversed(learners)
-    )
+    # all frames at once: to read a line takes time, in which the thread goes on
+    learners = [frame for frame in frames(thread) if _is_learners(frame)]
+    return tuple(_line_at(frame) for frame in reversed(learners))
+
+
+def _is_learners(frame: FrameType) -> bool:
+    return is_learners(frame.f_code.co_filename)
+
+
+def _line_at(frame: FrameType) -> Line:
+    return line_of(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)

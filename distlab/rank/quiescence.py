@@ -1,7 +1,7 @@
 """Whether anything on this rank may still act by itself while its main thread waits.
 
 Runs on every rank, on the watchdog's thread, called by status.py. A proof of a deadlock relies on
-it.
+it, and so each doubt counts as activity: a false alarm is worse than silence.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import inspect
 import signal
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
 from distlab.compat import ipython
@@ -20,63 +21,98 @@ from distlab.wire.source import is_learners
 
 # modules whose threads do nothing until they get work; zmq's is there when this rank has sent a
 # large value
-_POOLS, _QUEUES = "concurrent.futures.thread", "multiprocessing.queues"
+_POOLS = "concurrent.futures.thread"
+_QUEUES = "multiprocessing.queues"
 WAITING_FOR_WORK = (_POOLS, _QUEUES, "tqdm._monitor", ipython.HISTORY, "zmq.utils.garbage")
-BUSY_IN_A_POOL = (_POOLS, "run")
+BUSY_IN_A_POOL = (_POOLS, "run")  # in this function, a thread of a pool runs what it was given
 GLOO_LOOP = "gloo_tcp_loop"  # gloo's name for its thread that reads from sockets
-ROUND_NANOSECONDS = 5_000_000
+ROUND_NANOSECONDS = 5_000_000  # of computing that count as a wakeup
 
 
-def loop_rounds(ours: set[int]) -> tuple[int, ...] | None:
-    """How often each of gloo's threads that read from sockets has run; None while another thread
-    runs or wants to run.
-
-    One that finds nothing sleeps; one that finds a message that it must not take busy-waits, and
-    every few milliseconds of that count as a round.
+def nothing_may_act(
+    main: int,
+    infrastructure_tids: set[int],
+    loop: asyncio.AbstractEventLoop | None,
+    loop_stands: bool,
+) -> bool:
+    """Whether no thread, timer or task of this rank may begin anything before the main thread does.
 
     Args:
-        ours: system numbers of threads that are not the learner's and not gloo's.
+        main: identifier of the main thread.
+        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+            gloo's.
+        loop: the event loop on which cells run.
+        loop_stands: whether the main thread is where the loop continues nothing.
+    """
+    if others_may_act(main, infrastructure_tids) or timer_is_set():
+        return False
+    return loop_stands or not plans(loop)
+
+
+def gloo_wakeups(infrastructure_tids: set[int]) -> tuple[int, ...] | None:
+    """How often each of gloo's threads that read from sockets has run.
+
+    One that finds nothing sleeps, and its number stays the same. One that finds a message that it
+    must not take busy-waits, without a switch of threads: every few milliseconds of that count as a
+    wakeup, too.
+
+    Args:
+        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+            gloo's.
+
+    Returns:
+        None while another thread runs or wants to run.
     """
     found = []
-    for task in system_threads():
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as file:
+    for tid in system_threads():
+        # the thread may end while its files are read
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{tid}/status") as file:
             fields = dict(line.split(":", 1) for line in file)
             if fields["Name"].strip() == GLOO_LOOP:
-                with open(f"/proc/self/task/{task}/schedstat") as times:
+                with open(f"/proc/self/task/{tid}/schedstat") as times:
                     computed = int(times.read().split()[0]) // ROUND_NANOSECONDS
                 found.append(int(fields["voluntary_ctxt_switches"]) + computed)
-            elif task not in ours and fields["State"].split()[0] in ("R", "D"):
+            elif tid not in infrastructure_tids and fields["State"].split()[0] in ("R", "D"):
                 return None
     return tuple(found)
 
 
-def others_may_act(main: int, ours: set[int]) -> bool:
-    """Whether a thread other than the main one may still communicate, or help something that does.
+def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
+    """Whether a thread other than the main one may still communicate, or help one that does.
 
     One that is not running the learner's code may run some later, as a timer does; only one that
-    waits for work, or in a call of the log, is known not to. C++ starts threads, too, which
-    `threading` does not know, and which have frames when they run Python.
+    waits for work, or in a call of the log, is known not to. C++ starts threads as well, which
+    `threading` does not know, and which have frames when they run Python: all are looked at by
+    their frames.
 
     Args:
         main: identifier of the main thread.
-        ours: system numbers of threads that are not the learner's and not gloo's.
+        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+            gloo's.
     """
-    harmless = {
-        main,
-        *(thread.ident for thread in threading.enumerate() if thread.native_id in ours),
-    }
+    harmless = {main}
+    for thread in threading.enumerate():
+        if thread.native_id in infrastructure_tids and thread.ident is not None:
+            harmless.add(thread.ident)
     running = sys._current_frames()
     del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
-    for ident, innermost in running.items():
-        if ident in harmless or LOG.waiting_in.get(ident):
+    for thread_id, innermost in running.items():
+        if thread_id in harmless or LOG.waiting_in.get(thread_id):
             continue
-        stack = list(outwards(innermost))
-        waits_for_work = any(
-            place(f)[0] in WAITING_FOR_WORK for f in stack
-        ) and BUSY_IN_A_POOL not in map(place, stack)
-        if any(is_learners(frame.f_code.co_filename) for frame in stack) or not waits_for_work:
+        if not _only_waits_for_work(innermost):
             return True
     return False
+
+
+def _only_waits_for_work(innermost: FrameType) -> bool:
+    """Whether a thread waits until it gets work, and none of the learner's code has called it."""
+    stack = list(outwards(innermost))
+    if any(is_learners(frame.f_code.co_filename) for frame in stack):
+        return False
+    places = [place(frame) for frame in stack]
+    if BUSY_IN_A_POOL in places:
+        return False
+    return any(module in WAITING_FOR_WORK for module, _ in places)
 
 
 def timer_is_set() -> bool:
@@ -85,16 +121,17 @@ def timer_is_set() -> bool:
 
 
 def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether the event loop of cells will continue a task of the learner's, or call a function at
-    a time.
+    """Whether the event loop of cells will continue a task, or call a function, of the learner's.
+
+    Not what libraries have planned: the engine itself always waits for messages there.
     """
     if loop is None:
         return False
-    # private: what the loop will call
+    # private: what the loop will call. Before its tasks, because a call may begin a task meanwhile.
     handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]
     calls = [getattr(handle, "_callback", None) for handle in handles if not handle.cancelled()]
-    tasks = [task.get_coro() for task in asyncio.all_tasks(loop)]
-    return any(map(_awaits_learners, tasks)) or any(map(_is_learners_function, calls))
+    coroutines = [task.get_coro() for task in asyncio.all_tasks(loop)]
+    return any(map(_awaits_learners, coroutines)) or any(map(_is_learners_function, calls))
 
 
 def _is_learners_function(function: Any) -> bool:

@@ -1,16 +1,17 @@
-"""Reports what this rank's threads are doing, as the watchdog's thread sees it: idle, computing, or
-waiting in a call.
+"""Reports what this rank is doing, as the watchdog sees it: idle, computing, or waiting in a call.
 
-Runs on every rank, when the notebook asks. Everything is read from outside: the Python frames of
-the threads, the log, /proc. A proof of a deadlock relies on it: what looks idle need not be
-finished, because a thread that sleeps, a timer or a task of an event loop may still send.
+Runs on every rank, on the watchdog's thread, when the notebook asks. Everything is read from
+outside: the Python frames of the threads, the log, /proc. A proof of a deadlock relies on it: what
+looks idle need not be finished, because a thread that sleeps, a timer or a task of an event loop
+may still send.
 """
 
+import asyncio
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -22,11 +23,11 @@ from distlab.rank import around_cells
 from distlab.rank.frames import executing, frames, importing, lines_of, lines_of_coroutine
 from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
-from distlab.rank.quiescence import loop_rounds, others_may_act, plans, timer_is_set
+from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
 from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT
 from distlab.rank.this_rank import THIS_RANK
-from distlab.rank.threads import DDP_CONSTRUCTOR, communication, waiter, waiting_threads
+from distlab.rank.threads import DDP_CONSTRUCTOR, communication, own_tids, waiter, waiting_threads
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus
 from distlab.wire.source import Line
@@ -47,151 +48,176 @@ class Traffic(NamedTuple):
 
 
 def summary(
-    main: int, ours: set[int], traffic: Callable[[], Traffic], loop: Any = None
+    main: int, infrastructure_tids: set[int], traffic: Callable[[], Traffic], loop: Any = None
 ) -> RankStatus:
     """What this rank is doing.
 
+    Nothing stands still meanwhile, and so the order matters. The frames are read first, and are let
+    go at once. They decide whether the rank computes; only of a rank that does not, the bytes in
+    its sockets and the wakeups of gloo's threads are read. Then come the calls that it remembers,
+    and only after all these the count of what was noted, which is the fingerprint: if two statuses
+    have the same one, nothing that the second one says has changed since the first one. Whether
+    anything may still act by itself is asked last.
+
     Args:
         main: identifier of the main thread.
-        ours: system numbers of threads that were there before the group, and so are not the
-            learner's and not gloo's.
+        infrastructure_tids: the system's numbers of threads that were there before the group, and
+            so are not the learner's and not gloo's.
         traffic: what moves through gloo's sockets; called only if it matters.
         loop: the event loop on which cells run.
     """
-    ours = ours | {
-        thread.native_id for thread in threading.enumerate() if thread.name.startswith("distlab-")
-    }
-    thread = waiter(main)
-    note, op = LOG.waiting_in.get(thread), communication(thread)
-    first, of_main = next(frames(thread), None), next(frames(main), None)
-    at = (id(first), first.f_lasti) if first else ()
-    executes, imports = executing(of_main), importing(of_main)
-    # a frame keeps its variables alive, and what follows takes long on a busy machine
-    del first, of_main
-    # whose coroutine waits until the event loop continues it
-    cell = None if executes else around_cells.awaiting()
-    begun = executes or cell is not None
-    # which also looks at exceptions
-    running = thread != main or begun or PERSON.asked or PERSON.is_open
-    call = None
-    if running and op:
-        call = _what_is_known(thread, op) if note is None else record_of(note)
-    doing = messages.COMMUNICATING if call else messages.COMPUTING if running else messages.IDLE
-    # while the main thread is in a call, the event loop continues nothing; one task may wait by
-    # hand, and another run
-    loop_stands = executes and call is not None and call.kind != messages.WAITING
-    # one that computes moves; to ask more would take long: Python's lock is given back at every
-    # system call
-    bytes_now = Traffic() if doing == messages.COMPUTING else traffic()
-    rounds = None if doing == messages.COMPUTING else loop_rounds(ours)
+    infrastructure_tids = infrastructure_tids | own_tids()
+    look = _look(main)
+    doing, call = _doing(look)
+    transfer = Traffic()
+    wakeups = None
+    if doing != messages.COMPUTING:
+        # One that computes moves, whatever these say; and to ask would take long there: Python's
+        # lock is given back at every system call, and must be waited for again.
+        transfer = traffic()
+        wakeups = gloo_wakeups(infrastructure_tids)
     serving = _serving()
-    passes = LOG.passes.of_cell(LOG.cells if begun else LOG.cells - 1)
-    still = rounds is not None and torch_rpc.threads_at_work() == len(serving)
-    return RankStatus(
+    is_still = wakeups is not None and torch_rpc.threads_at_work() == len(serving)
+    status = RankStatus(
         rank=THIS_RANK.rank,
         doing=doing,
         call=call,
-        lines=(thread == main and lines_of_coroutine(cell)) or lines_of(thread) or lines_of(main),
-        idle=not begun,
-        awaiting=cell is not None,
-        sleeping=doing == messages.COMPUTING and thread == main and _sleeps(lines_of(main)),
+        lines=_lines(look),
+        idle=not look.has_begun,
+        awaiting=look.task is not None,
+        sleeping=doing == messages.COMPUTING and look.thread == main and _sleeps(lines_of(main)),
         paused=PERSON.asked,
-        importing=imports,
-        groups=dist.get_pg_count(),
-        made=tuple(LOG.new_groups),
-        passes=passes.forward,
-        averaging_passes=passes.averaging,
-        backward_passes=passes.backward,
-        history=() if doing == messages.COMPUTING else _history(),
-        traffic=tuple(_traffic()),
-        more_traffic=len(LOG.traffic) > MOST_KINDS,
-        # a call that is noted may wait in a loop of Python's, whose frames come and go; its end
-        # would be noted
-        fingerprint=(*(at if call and note is None else ()), LOG.activity, bytes_now.moved),
-        is_quiescent=still
-        and not others_may_act(main, ours)
-        and not timer_is_set()
-        and (loop_stands or not plans(loop)),
-        unread=bytes_now.unread,
-        unsent=bytes_now.unsent,
-        gloo_wakeups=rounds or (),
+        importing=look.imports,
+        unread=transfer.unread,
+        unsent=transfer.unsent,
+        gloo_wakeups=wakeups or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
+    )
+    status = _with_calls(status)
+    fingerprint = (*_position(look, call), LOG.activity, transfer.moved)
+    # While the main thread is in a call, the event loop continues nothing. A wait by hand, in
+    # distlab.waiting, is another thing: one task may be in it while another one runs.
+    loop_stands = look.executes and call is not None and call.kind != messages.WAITING
+    is_quiescent = is_still and nothing_may_act(main, infrastructure_tids, loop, loop_stands)
+    return replace(
+        status,
+        fingerprint=fingerprint,
+        is_quiescent=is_quiescent,
         abandoned=tuple(record_of(note) for note in LOG.abandoned()),
         pending=tuple(record_of(note) for note in LOG.pending()),
-        more_unwaited=LOG.more_unwaited,
-        destroyed=record_of(LOG.destroyed) if LOG.destroyed else None,
-        other_threads=tuple(
-            _thread(other, LOG.waiting_in[other])
-            for other in waiting_threads()
-            if other not in (main, thread)
-        ),
+        other_threads=_other_threads(look),
     )
 
 
-def _serving() -> tuple[RankStatus, ...]:
-    """What this rank is running for others, by remote calls."""
-    serving = list(AGENT.serving.items())
-    return tuple(
-        _thread(t, LOG.waiting_in.get(t), caller=one.caller, function=one.function)
-        for t, one in serving
+# --- the look at the frames ---
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the frames of the rank's threads showed at one moment; it holds no frame itself.
+
+    Attributes:
+        main: the main thread.
+        thread: the one that the rank waits with: the main thread, or another one for it.
+        note: of the call that this thread waits in.
+        op: the name of what it waits in; "" if it does not communicate.
+        position: its innermost frame, and the instruction there.
+        executes: whether the main thread runs code of a cell or of a call of the notebook.
+        imports: whether the main thread is importing a library.
+        task: of the cell whose coroutine waits until the event loop continues it.
+    """
+
+    main: int
+    thread: int
+    note: Note | None
+    op: str
+    position: tuple[int, ...]
+    executes: bool
+    imports: bool
+    task: asyncio.Task[Any] | None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a cell or a call of the notebook has begun here and has not ended."""
+        return self.executes or self.task is not None
+
+
+def _look(main: int) -> _Look:
+    """Look at the frames.
+
+    A frame keeps its variables alive. What comes after this function takes long on a busy machine,
+    and by its end both frames are gone: tensors of a learner's that a cell has left would otherwise
+    live on for as long.
+    """
+    thread = waiter(main)
+    note = LOG.waiting_in.get(thread)
+    op = communication(thread)
+    innermost = next(frames(thread), None)
+    of_main = next(frames(main), None)
+    executes = executing(of_main)
+    return _Look(
+        main=main,
+        thread=thread,
+        note=note,
+        op=op,
+        position=() if innermost is None else (id(innermost), innermost.f_lasti),
+        executes=executes,
+        imports=importing(of_main),
+        task=None if executes else around_cells.awaiting(),
     )
 
 
-def _thread(thread: int, note: Note | None, **served: Any) -> RankStatus:
-    """What a thread other than the main one is doing; for whom, if it has a caller."""
-    doing = messages.COMPUTING if note is None else messages.COMMUNICATING
-    return RankStatus(
-        THIS_RANK.rank, doing, record_of(note) if note else None, lines_of(thread), **served
-    )
+def _doing(look: _Look) -> tuple[str, CallRecord | None]:
+    """Whether the rank is idle, computes or communicates; in the last case, the call that it is in.
+
+    A person who looks at an exception, after its cell has ended, also keeps the rank busy.
+    """
+    is_in_debugger = PERSON.asked or PERSON.is_open
+    if look.thread == look.main and not look.has_begun and not is_in_debugger:
+        return messages.IDLE, None
+    if not look.op:
+        return messages.COMPUTING, None
+    if look.note is None:
+        return messages.COMMUNICATING, _what_is_known(look.op)
+    return messages.COMMUNICATING, record_of(look.note)
 
 
-def _what_is_known(thread: int, op: str) -> CallRecord:
+def _what_is_known(op: str) -> CallRecord:
     """Who takes part in a wait that no call of a group explains, and whether it may end by itself.
 
-    All may, except what C++ sends for a model in training.
+    All may end by themselves, except what C++ sends for a model in training: DDP's all-reduces wait
+    for every rank. That is said only where /proc shows what gloo's threads do.
     """
     everyone = tuple(range(THIS_RANK.world_size))
-    may_end = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
-    in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD) and os.path.isdir(
-        "/proc/self/task"
-    )
-    return CallRecord(op, messages.OTHER, everyone, may_end or not in_training)
+    in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD)
+    can_be_judged = in_training and os.path.isdir("/proc/self/task")
+    ends_soon = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
+    return CallRecord(op, messages.OTHER, everyone, own_limit=ends_soon or not can_be_judged)
 
 
-def _history() -> tuple[CallRecord, ...]:
-    """The newest collectives of every group; asynchronous ones let a rank be many ahead of the
-    others.
+def _position(look: _Look, call: CallRecord | None) -> tuple[int, ...]:
+    """Where a rank waits, as far as that is part of its fingerprint.
 
-    Only the last one of each group has its lines, which a report may need of a rank that has
-    finished.
+    Only for a call without a note: one with a note may wait in a loop of Python's, whose frames
+    come and go, and its end would be noted.
     """
-    return tuple(
-        record_of(note, with_lines=is_last)
-        for notes in list(LOG.collectives.values())
-        for is_last, note in _with_last(list(notes))
-    )
+    return look.position if call is not None and look.note is None else ()
 
 
-def _with_last(notes: list[Note]) -> Iterator[tuple[bool, Note]]:
-    """Each note, and whether it is the last."""
-    for place, note in enumerate(notes, 1):
-        yield place == len(notes), note
-
-
-def _traffic() -> Iterator[MessageCount]:
-    """How many messages of each kind were begun; of the newest kinds."""
-    for key, count in list(LOG.traffic.items())[-MOST_KINDS:]:
-        is_send, group, place, tag = key
-        members = members_of(group)[0] or LOG.members.get(group, ())
-        peer = dict(enumerate(members)).get(place)
-        dropped = LOG.dropped.get(key, [])
-        yield MessageCount(is_send, group, peer, tag, count, len(dropped), min(dropped, default=0))
+def _lines(look: _Look) -> tuple[Line, ...]:
+    """The learner's lines that the rank is at: of its coroutine, of its thread, of its main one."""
+    if look.thread == look.main:
+        lines = lines_of_coroutine(look.task)
+        if lines:
+            return lines
+    return lines_of(look.thread) or lines_of(look.main)
 
 
 def _sleeps(lines: tuple[Line, ...]) -> bool:
-    """Whether the main thread waits for a timer alone, as Linux sees it; where it does not say, by
-    the line's text.
+    """Whether the main thread waits for a timer alone, as Linux sees it.
+
+    Where Linux does not say what a thread waits for, the text of its line decides.
     """
     text = lines[-1].text if lines else ""
     # a coroutine's sleep is awaited, or just being continued
@@ -203,3 +229,81 @@ def _sleeps(lines: tuple[Line, ...]) -> bool:
         if seen not in ("", "0"):
             return "nanosleep" in seen
     return says_sleep
+
+
+# --- what the log remembers ---
+
+
+def _with_calls(status: RankStatus) -> RankStatus:
+    """The status with what this rank has begun, as its log has it."""
+    # on a rank that is idle, the cell that counts is the one that ended last
+    passes = LOG.passes.of_cell(LOG.cells - 1 if status.idle else LOG.cells)
+    return replace(
+        status,
+        groups=dist.get_pg_count(),
+        made=tuple(LOG.new_groups),
+        passes=passes.forward,
+        averaging_passes=passes.averaging,
+        backward_passes=passes.backward,
+        # left out of a rank that computes, to answer at once
+        history=() if status.doing == messages.COMPUTING else _history(),
+        traffic=tuple(_traffic()),
+        more_traffic=len(LOG.traffic) > MOST_KINDS,
+        more_unwaited=LOG.more_unwaited,
+        destroyed=record_of(LOG.destroyed) if LOG.destroyed else None,
+    )
+
+
+def _history() -> tuple[CallRecord, ...]:
+    """The newest collectives of every group: a rank may be many asynchronous ones ahead of others.
+
+    Only the last one of each group has its lines, which a report may need of a rank that has
+    finished.
+    """
+    found = []
+    for notes in list(LOG.collectives.values()):
+        remembered = list(notes)  # a thread of the learner's may add to it meanwhile
+        for note in remembered:
+            found.append(record_of(note, with_lines=note is remembered[-1]))
+    return tuple(found)
+
+
+def _traffic() -> Iterator[MessageCount]:
+    """How many messages of each kind were begun; of the newest kinds."""
+    for kind, count in list(LOG.traffic.items())[-MOST_KINDS:]:
+        members = members_of(kind.group)[0] or LOG.members.get(kind.group, ())
+        dropped = LOG.dropped.get(kind, [])
+        yield MessageCount(
+            is_send=kind.is_send,
+            group=kind.group,
+            peer=dict(enumerate(members)).get(kind.peer),
+            tag=kind.tag,
+            sequence=count,
+            dropped=len(dropped),
+            first_dropped=min(dropped, default=0),
+        )
+
+
+# --- other threads ---
+
+
+def _serving() -> tuple[RankStatus, ...]:
+    """What this rank is running for others, by remote calls."""
+    found = []
+    for thread, served in list(AGENT.serving.items()):
+        status = _thread(thread, LOG.waiting_in.get(thread))
+        found.append(replace(status, caller=served.caller, function=served.function))
+    return tuple(found)
+
+
+def _other_threads(look: _Look) -> tuple[RankStatus, ...]:
+    """What further threads that wait in a call are doing."""
+    threads = [thread for thread in waiting_threads() if thread not in (look.main, look.thread)]
+    return tuple(_thread(thread, LOG.waiting_in[thread]) for thread in threads)
+
+
+def _thread(thread: int, note: Note | None) -> RankStatus:
+    """What a thread other than the main one is doing."""
+    doing = messages.COMPUTING if note is None else messages.COMMUNICATING
+    call = None if note is None else record_of(note)
+    return RankStatus(THIS_RANK.rank, doing, call, lines_of(thread))

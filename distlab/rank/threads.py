@@ -5,6 +5,7 @@ Runs on every rank, on any thread: status.py and watchdog.py look from the watch
 
 import os
 import sys
+import threading
 from types import FrameType
 
 from distlab.compat import torch as private
@@ -13,24 +14,38 @@ from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
 
-DDP, DDP_HELPERS = private.DDP_MODULE, "torch.distributed.utils"
+DDP = private.DDP_MODULE
+DDP_HELPERS = "torch.distributed.utils"
 DDP_CONSTRUCTOR = "DistributedDataParallel"
+OWN = "distlab-"  # the names of distlab's own threads begin so
+
+
+# --- one thread ---
 
 
 def communication(thread: int) -> str:
-    """The name of what the thread waits in if it is inside torch.distributed or a backward pass;
-    else "".
+    """The name of what a thread waits in; "" if it does not communicate.
+
+    Everything that Python begins has a note. What C++ begins has none, as in a backward pass or in
+    a checkpoint, and is known by the frames of the functions that led to it.
     """
     note = LOG.waiting_in.get(thread)
     if note is not None:
         return note.op or note.method
-    # such as torch._dynamo, whose modules have names like those below
+    # an import calls nothing that communicates, but has frames of modules such as torch._dynamo,
+    # whose names are like those that are looked for
     if importing(next(frames(thread), None)):
         return ""
-    found, innermost = "", ""
+    return _communication_by_frames(thread)
+
+
+def _communication_by_frames(thread: int) -> str:
+    """The name of what a thread waits in, by the outermost function of torch that says it."""
+    found = ""
+    innermost = ""  # the module of the innermost frame that is not a wrapper of distlab's
     for frame in frames(thread):
         module, function = place(frame)
-        if not module.startswith("distlab."):  # a wrapper of distlab's is not what the thread is in
+        if not module.startswith("distlab."):
             innermost = innermost or module
         if module == private.C10D_MODULE:
             found = function
@@ -41,15 +56,37 @@ def communication(thread: int) -> str:
         elif module.startswith(private.DTENSOR_MODULE):
             found = function
         elif module.startswith("torch.distributed") and not found:
-            found = function if module == private.FUNCTIONAL_MODULE else module.rsplit(".", 1)[1]
+            # "checkpoint" for torch.distributed.checkpoint; the functions of this one have names
+            # that learners know
+            is_functional = module == private.FUNCTIONAL_MODULE
+            found = function if is_functional else module.rsplit(".", 1)[1]
         elif not module.startswith(("torch.", "distlab.")):
-            break
+            break  # the learner's line, or a library that uses torch
     return found
 
 
+# --- all threads ---
+
+
+def waiter(main: int) -> int:
+    """The thread that this rank waits with: the main one, or another one in its place.
+
+    Another one counts while the main thread is idle, or waits for a thread: the rank then waits for
+    what that thread waits for.
+    """
+    if communication(main):
+        return main
+    running = sys._current_frames().get(main)
+    waiting = waiting_threads()
+    if waiting and (not executing(running) or _waits_for_a_thread(running)):
+        return waiting[0]
+    return main
+
+
 def waiting_threads() -> list[int]:
-    """The threads that wait in a call of the log, except those that serve remote calls, which are
-    reported apart.
+    """The threads that wait in a call of the log.
+
+    Not those that serve remote calls, which are reported apart.
     """
     # without the frames: this one would keep all the others alive
     running = {*sys._current_frames()}
@@ -59,21 +96,10 @@ def waiting_threads() -> list[int]:
     return [thread for thread in waiting if thread not in AGENT.serving]
 
 
-def waiter(main: int) -> int:
-    """The thread that this rank waits with: the main one, or another one while that is idle or
-    waits for a thread.
-    """
-    if communication(main):
-        return main
-    running, waiting = sys._current_frames().get(main), waiting_threads()
-    return (
-        waiting[0] if waiting and (not executing(running) or _waits_for_a_thread(running)) else main
-    )
-
-
 def _waits_for_a_thread(frame: FrameType | None) -> bool:
-    """Whether the main thread waits without a limit in join, result or get, which only another
-    thread can end.
+    """Whether the main thread waits without a limit in join, result or get.
+
+    Only another thread can end that. With a limit, it may go on by itself.
     """
     if frame is None or frame.f_globals.get("__name__") != "threading":
         return False
@@ -82,8 +108,12 @@ def _waits_for_a_thread(frame: FrameType | None) -> bool:
 
 def system_threads() -> set[int]:
     """The system's numbers of the threads of this process; none if /proc is missing."""
-    return (
-        {int(name) for name in os.listdir("/proc/self/task")}
-        if os.path.isdir("/proc/self/task")
-        else set()
-    )
+    if not os.path.isdir("/proc/self/task"):
+        return set()
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def own_tids() -> set[int]:
+    """The system's numbers of distlab's own threads."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN)]
+    return {thread.native_id for thread in threads if thread.native_id is not None}
