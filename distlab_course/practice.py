@@ -34,6 +34,7 @@ from distlab.arguments import (
     whole_number,
 )
 from distlab.errors import ClusterError
+from distlab_course.piped import pipes_of
 
 # where ip and tc are
 PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -48,15 +49,18 @@ EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
 
 
 def loopback_interface() -> str:
-    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS. Runs on:
-    anywhere.
+    """Name of the network interface that carries 127.0.0.1: "lo" on Linux, "lo0" on macOS.
+
+    Runs on: anywhere.
     """
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
 def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
-    """Make hosts on this machine: network namespaces where it may, which takes root on Linux, else
-    loopback addresses.
+    """Make hosts on this machine.
+
+    They are network namespaces where it may make them, which takes root on Linux, and loopback
+    addresses elsewhere.
 
         with distlab_course.practice_hosts({"nodeA": 2, "nodeB": 2}) as hosts:
             subprocess.run([*hosts.command("nodeA"), "hostname"])
@@ -89,8 +93,8 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
 
     def __init__(self, hosts: Mapping[str, int]):
         super().__init__(hosts)
-        self._slow: dict[str, subprocess.Popen] = {}
-        self._folder: Path | None = None
+        self._slow_links: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder: Path | None = None  # of the network, while there is one
         self.kind = "network namespaces"
         try:
             self._make_network()
@@ -98,17 +102,36 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
                 self._make_namespace(name)
         except (ClusterError, OSError) as error:
             self.close()
-            self.kind, self.here, self.why = (
-                "loopback addresses",
-                "127.0.0.1",
-                str(error).rstrip("."),
-            )
-            several = sys.platform == "linux"  # elsewhere loopback has one address
-            self._addresses = {
-                name: f"127.0.0.{i if several else 1}" for i, name in enumerate(self, 2)
-            }
+            self.why = str(error).rstrip(".")
+            self._use_loopback()
+
+    def _use_loopback(self) -> None:
+        """Let each host be a loopback address; but on Linux, there is only one."""
+        self.kind = "loopback addresses"
+        self.here = "127.0.0.1"
+        if sys.platform == "linux":
+            self._addresses = {name: f"127.0.0.{number}" for number, name in enumerate(self, 2)}
+        else:
+            self._addresses = dict.fromkeys(self, "127.0.0.1")
 
     def _make_network(self) -> None:
+        """Take a number that no other network has, and make the bridge in which cables meet."""
+        number = self._take_number()
+        self._bridge = f"distlab{number}"
+        self.here = f"10.77.{number}.254"
+        self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
+        names = {"127.0.0.1": "localhost", self.here: socket.gethostname()}
+        names |= {address: name for name, address in self._addresses.items()}
+        lines = [f"{address} {name}\n" for address, name in names.items()]
+        (NETWORKS / str(number) / "hosts").write_text("".join(lines))
+        # else it is that of a port, and another one when ports change
+        hardware = f"02:00:10:77:{number:02x}:fe"
+        _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
+        _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
+        _call("ip", "link", "set", self._bridge, "up")
+
+    def _take_number(self) -> int:
+        """Clear up networks whose processes are gone, and make a folder for a new one."""
         NETWORKS.mkdir(exist_ok=True)
         # one process at a time clears up and takes a number
         with open(NETWORKS / "lock", "w") as lock:
@@ -116,34 +139,19 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             for folder in NETWORKS.glob("[0-9]*"):
                 if not _is_used(folder):
                     _remove(folder)
-            used = [f"10.77.{folder.name}." for folder in NETWORKS.glob("[0-9]*")]
-            used += [
-                one.address for addresses in psutil.net_if_addrs().values() for one in addresses
-            ]
-            number = next(
-                x for x in range(256) if not any(one.startswith(f"10.77.{x}.") for one in used)
-            )
+            number = _free_number()
             self._folder = NETWORKS / str(number)
             self._folder.mkdir()
             self._mark = os.open(self._folder / "owner", os.O_CREAT | os.O_WRONLY)
             fcntl.flock(self._mark, fcntl.LOCK_EX)  # for as long as this process lives
             os.write(self._mark, str(os.getpid()).encode())
             atexit.register(self.close)
-        self._bridge, self.here = f"distlab{number}", f"10.77.{number}.254"
-        self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
-        names = {"127.0.0.1": "localhost", self.here: socket.gethostname()}
-        names |= {address: name for name, address in self._addresses.items()}
-        (self._folder / "hosts").write_text(
-            "".join(f"{address} {name}\n" for address, name in names.items())
-        )
-        # else it is that of a port, and another one when ports change
-        hardware = f"02:00:10:77:{number:02x}:fe"
-        _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
-        _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
-        _call("ip", "link", "set", self._bridge, "up")
+        return number
 
     def _make_namespace(self, name: str) -> None:
-        namespace, link = self.namespace(name).name, self._link(name)
+        """Make the namespace of a host, and a cable from it to the bridge."""
+        namespace = self.namespace(name).name
+        link = self._link(name)
         _call("ip", "netns", "add", namespace)
         _call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         _call("ip", "link", "set", link, "master", self._bridge, "up")
@@ -153,15 +161,13 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call(*self.command(name), "true")
 
     def __exit__(self, *error: object) -> None:
-        """End what runs on the hosts, and take the hosts away; once they are, nothing more is
-        done.
-        """
+        """End what runs on the hosts, and take the hosts away, unless that was done already."""
         atexit.unregister(self.close)
         if self._folder:
             _remove(self._folder)
             os.close(self._mark)
         self._folder = None
-        for process in self._slow.values():
+        for process in self._slow_links.values():
             process.communicate()
 
     close = __exit__
@@ -175,39 +181,33 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         return NAMESPACES / f"{self._bridge}-{name}"
 
     def _link(self, name: str) -> str:
-        """The end of a host's cable that is in the bridge; of at most 15 characters, as each
-        interface's name.
+        """The end of a host's cable that is in the bridge.
+
+        It has 15 characters at most, as the name of every interface.
         """
         return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
 
     def command(self, name: str) -> list[str]:
-        """What to put before the words of a command, so that it runs on a host; empty for loopback
-        addresses.
+        """What to put before the words of a command, so that it runs on a host.
+
+        It is empty for loopback addresses.
         """
         self.address(name)
         if self.kind == "loopback addresses":
             return []
         enter = ["nsenter", f"--net={self.namespace(name)}", "unshare", "--uts", "--mount"]
-        # slave: a namespace that is deleted outside disappears here, too
-        return [
-            *enter,
-            "--propagation",
-            "slave",
-            "sh",
-            "-c",
-            AS_HOST,
-            name,
-            f"{self._folder}/hosts",
-        ]
+        enter += ["--propagation", "slave"]  # a namespace that is deleted outside disappears here
+        return [*enter, "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
 
     def reach(self, name: str) -> list[str]:
-        """As `command`, with stdin and stdout over the cable of the host: when it is cut, both are
-        silent.
+        """As `command`, with stdin and stdout over the host's cable; a cut cable is silent.
 
         `Cluster(hosts=...)` calls it, as of any mapping that has `reach` and `address`.
         """
         enter = self.command(name)
-        return [*PROGRAMS, "cable", self.here, str(self.namespace(name)), *enter] if enter else []
+        if not enter:
+            return []
+        return [*PROGRAMS, "cable", self.here, str(self.namespace(name)), *enter]
 
     def shape(
         self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None
@@ -225,59 +225,47 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             ArgumentError: no such host, or not such numbers or texts.
             ClusterError: the hosts are loopback addresses.
         """
-        rate = (
-            None
-            if bandwidth is None
-            else quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
-        )
-        seconds = (
-            None if latency is None else quantity("latency", latency, SECONDS, "5 ms", zero=True)
-        )
+        rate = None
+        if bandwidth is not None:
+            rate = quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "100 Mbit/s")
+        seconds = None
+        if latency is not None:
+            seconds = quantity("latency", latency, SECONDS, "5 ms", zero=True)
         self.repair(name)
-        ends = (self._link(name), "eth0") if seconds is None else self._carry_slowly(name, seconds)
+        ends = (self._link(name), "eth0")
+        if seconds is not None:
+            ends = self._carry_slowly(name, seconds)
         if rate is not None:
-            burst = max(4000, round(rate * BURST_SECONDS))
-            self._queue(
-                name,
-                ends,
-                "tbf",
-                "rate",
-                f"{round(8 * rate)}bit",
-                "burst",
-                str(burst),
-                "latency",
-                "400ms",
-            )
+            bits = f"{round(8 * rate)}bit"
+            burst = str(max(4000, round(rate * BURST_SECONDS)))
+            bucket = ["tbf", "rate", bits, "burst", burst, "latency", "400ms"]
+            self._queue(name, ends, *bucket)
 
     def _queue(self, name: str, ends: tuple[str, str], *discipline: str) -> None:
-        """How packets wait at the two ends of a cable."""
-        _call("tc", "qdisc", "replace", "dev", ends[0], "root", *discipline)
-        _call(
-            "tc",
-            "-n",
-            self.namespace(name).name,
-            "qdisc",
-            "replace",
-            "dev",
-            ends[1],
-            "root",
-            *discipline,
-        )
+        """Say how packets wait at the two ends of a cable: in the bridge, and in the host."""
+        in_bridge, in_host = ends
+        _call("tc", "qdisc", "replace", "dev", in_bridge, "root", *discipline)
+        inside = ("tc", "-n", self.namespace(name).name)
+        _call(*inside, "qdisc", "replace", "dev", in_host, "root", *discipline)
 
     def _carry_slowly(self, name: str, seconds: float) -> tuple[str, str]:
-        """Put a slow link between bridge and host; names of its ends. The host's own link keeps the
-        address.
+        """Put a slow link between bridge and host, and return the names of its ends.
+
+        The host's own link keeps the address.
         """
-        namespace, link, ends = (
-            self.namespace(name),
-            self._link(name),
-            (f"{self._link(name)}s", "slow0"),
+        namespace = self.namespace(name)
+        link = self._link(name)
+        slow_link = f"{link}s"
+        ends = (slow_link, "slow0")
+        process = subprocess.Popen(
+            [*PROGRAMS, "slow_link", str(namespace), *ends, str(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # no Ctrl-C reaches it
         )
-        command = [*PROGRAMS, "slow_link", str(namespace), *ends, str(seconds)]
-        # no Ctrl-C reaches it
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        self._slow[name] = subprocess.Popen(command, **pipes)
-        if not self._slow[name].stdout.readline():
+        self._slow_links[name] = process
+        _, stdout = pipes_of(process)
+        if not stdout.readline():
             advice = f"Without it, call hosts.shape({name!r}, bandwidth=...) alone."
             raise ClusterError(
                 f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}"
@@ -288,12 +276,13 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         network = f"{self.here.rpartition('.')[0]}.0/24"
         _call(*inside, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
         _call("ip", "link", "set", link, "nomaster")
-        _call("ip", "link", "set", ends[0], "master", self._bridge, "up")
+        _call("ip", "link", "set", slow_link, "master", self._bridge, "up")
         return ends
 
     def cut(self, name: str) -> None:
-        """Pull the cable of a host: what is sent over it is lost. `repair` puts it back. Raises as
-        `shape` does.
+        """Pull the cable of a host: what is sent over it is lost, until `repair` puts it back.
+
+        Raises as `shape` does.
         """
         self.repair(name)
         _call("ip", "link", "set", self._link(name), "down")
@@ -307,8 +296,8 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             raise ClusterError(
                 f"Loopback addresses have no links to shape or cut, and {why}; {instead}."
             )
-        if name in self._slow:
-            self._slow.pop(name).communicate()
+        if name in self._slow_links:
+            self._slow_links.pop(name).communicate()
         _call("ip", "link", "set", self._link(name), "master", self._bridge, "up")
         self._queue(name, (self._link(name), "eth0"), "noqueue")
 
@@ -321,6 +310,17 @@ def processes_in(namespace: Path) -> list[psutil.Process]:
             if os.path.samefile(f"/proc/{process.pid}/ns/net", namespace):
                 found.append(process)
     return found
+
+
+def _free_number() -> int:
+    """A number whose addresses no network, and no interface of this machine, has."""
+    used = [f"10.77.{folder.name}." for folder in NETWORKS.glob("[0-9]*")]
+    for addresses in psutil.net_if_addrs().values():
+        used += [one.address for one in addresses]
+    for number in range(256):
+        if not any(address.startswith(f"10.77.{number}.") for address in used):
+            return number
+    raise OSError("every network 10.77.x.0/24 is in use")
 
 
 def _is_used(folder: Path) -> bool:
@@ -347,8 +347,9 @@ def _remove(folder: Path) -> None:
 
 
 def _end_processes(namespace: Path) -> None:
-    """End what runs in a network namespace; a process that was being started meanwhile is found in
-    the next round.
+    """End what runs in a network namespace.
+
+    A process that is started meanwhile is found in the next round.
     """
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         for process in processes_in(namespace):
@@ -360,7 +361,9 @@ def _end_processes(namespace: Path) -> None:
 
 
 def _call(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": PLACES})
+    """What a command writes; ClusterError where it fails."""
+    environment = {**os.environ, "PATH": PLACES}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout

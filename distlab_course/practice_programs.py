@@ -1,5 +1,6 @@
 """The programs that practice hosts run: the cable of a command, and the slow link of a host.
-Processes of their own.
+
+They are processes of their own, started by practice.py.
 
 `python practice_programs.py cable HERE NAMESPACE COMMAND...` is on the notebook's machine, for a
 cluster: a command that enters a practice host, whose stdin and stdout go over the host's cable, as
@@ -27,7 +28,11 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 CONNECT_SECONDS = 10.0  # as distlab's for ssh
-TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0001, 0x0002, 0x1000  # <linux/if_tun.h>
+# <linux/if_tun.h>
+TUNSETIFF = 0x400454CA
+IFF_TUN = 0x0001
+IFF_TAP = 0x0002
+IFF_NO_PI = 0x1000
 CLONE_NEWNET = 0x40000000  # <sched.h>
 LARGEST_PACKET = 65536
 AT_ONCE = 64  # packets of one end, before the other end has its turn
@@ -37,14 +42,14 @@ AT_ONCE = 64  # packets of one end, before the other end has its turn
 
 
 def cable(here: str, namespace: str, *command: str) -> int:
-    """Run a command that enters the host; its exit status."""
+    """Run a command that enters the host, and return its exit status."""
     with socket.create_server((here, 0)) as listener:
         # a thread may be in another namespace than its process
         with ThreadPoolExecutor(1) as inside:
             inside.submit(enter, namespace).result()
             far = inside.submit(connect, listener.getsockname()).result()
         near, _ = listener.accept()
-    process = subprocess.Popen(command, stdin=far, stdout=far)
+    process = subprocess.Popen(command, stdin=far.fileno(), stdout=far.fileno())
     far.close()
     with near:
         threading.Thread(target=send, args=(near,), daemon=True).start()
@@ -61,9 +66,8 @@ def connect(address: tuple[str, int]) -> socket.socket:
             far = socket.create_connection(address, timeout=CONNECT_SECONDS)
             far.settimeout(None)
             return far
-        except (
-            OSError
-        ):  # right after a cable was plugged in again, the system may refuse for a second or two
+        except OSError:
+            # right after a cable was plugged in again, the system may refuse for a second or two
             if time.monotonic() > deadline:
                 sys.exit("Connection timed out: the host does not answer")
             time.sleep(0.1)
@@ -97,8 +101,9 @@ def enter(namespace: str | os.PathLike[str]) -> None:
 
 
 def interface(name: str, kind: int = IFF_TAP) -> int:
-    """The descriptor of an interface, a new one if it is not there: what is read was sent into it,
-    what is written comes out of it.
+    """The descriptor of an interface, which is made if it is not there.
+
+    What is read from it was sent into the interface, and what is written comes out of it.
     """
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI))
@@ -117,16 +122,30 @@ def carry(ends: list[int], seconds: float) -> None:
         if 0 in ready:
             return
         for source, target in (ends, ends[::-1]):
+            if source not in ready:
+                continue
             with contextlib.suppress(BlockingIOError):
-                for _ in range(AT_ONCE if source in ready else 0):
+                for _ in range(AT_ONCE):
                     packet = os.read(source, LARGEST_PACKET)
                     waiting[target].append((time.monotonic() + seconds, packet))
         for end, packets in waiting.items():
             while packets and packets[0][0] <= time.monotonic():
+                _, packet = packets.popleft()
                 # an interface that is down, or full, loses packets, as a cable does
                 with contextlib.suppress(OSError):
-                    os.write(end, packets.popleft()[1])
+                    os.write(end, packet)
+
+
+def main() -> int | None:
+    """Run the program that the first argument names, with the others; its exit status."""
+    program, *arguments = sys.argv[1:]
+    if program == "cable":
+        return cable(*arguments)
+    if program == "slow_link":
+        slow_link(*arguments)
+        return None
+    raise ValueError(f"no program {program!r}")
 
 
 if __name__ == "__main__":
-    sys.exit({"cable": cable, "slow_link": slow_link}[sys.argv[1]](*sys.argv[2:]))
+    sys.exit(main())

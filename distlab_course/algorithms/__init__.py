@@ -29,7 +29,7 @@ SMALL_BYTES = 1 << 18
 
 @all_reduce
 def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
-    """Shared memory on one machine; else few messages for small tensors, few bytes for large ones."""
+    """Shared memory on one machine; elsewhere the ring, or for small tensors fewer messages."""
     segment = segment_of(group)
     if isinstance(segment, Segment):
         reduce_in(segment, flat, combine)

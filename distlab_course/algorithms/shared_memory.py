@@ -240,7 +240,7 @@ class Segment:
 
 
 def slot_bytes(size: int) -> tuple[int, int]:
-    """Bytes of a rank's large slot and of each of its two small ones, in a group of `size` ranks."""
+    """Bytes of a rank's large slot, and of each small one, in a group of `size` ranks."""
     share = math.ceil(size / MANY)
     cell = _in_lines(LARGE_BYTES // share // size)
     return cell * size, _in_lines(SMALL_BYTES // share)

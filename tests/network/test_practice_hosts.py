@@ -130,7 +130,7 @@ from distlab_course import practice_hosts
 hosts = practice_hosts({"nodeA": 1, "nodeB": 1})
 hosts.shape("nodeB", latency=0.01)
 sleeper = subprocess.Popen([*hosts.command("nodeA"), "sleep", "100"])
-print(os.getpid(), sleeper.pid, hosts._slow["nodeB"].pid, flush=True)
+print(os.getpid(), sleeper.pid, hosts._slow_links["nodeB"].pid, flush=True)
 sys.stdin.read()
 """
 
