@@ -1,5 +1,6 @@
-"""What learners read and build: algorithms, data, data parallelism, checkpoints; exercises,
-figures, practice hosts.
+"""The course: what learners read and build, and exercises, figures, practice hosts.
+
+The notebooks import it, in their kernel and on the ranks.
 """
 
 from importlib import import_module

@@ -71,7 +71,8 @@ def save(
         CheckpointError: on every rank, if rank 0 could not write the file, or `load` could not read
             what is in it.
     """
-    random_states, (rank, _) = _gather(_random_state()), _place()
+    random_states = _gather(_random_state())
+    rank, _ = _place()
     with _together():  # no rank continues before the file is there
         if rank == 0:
             state = {
@@ -105,24 +106,32 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         CheckpointError: on every rank, if one cannot read the file, or it does not fit; nothing was
             changed then.
     """
-    path, inside = Path(path), _inside(model)
+    inside = _inside(model)
     with _together():
-        state = _read(path)
-        _check(path, state, inside, optimizer)
+        state = _read(Path(path))
+        _check(Path(path), state, inside, optimizer)
     inside.load_state_dict(state["model"])
     if optimizer is not None:
         optimizer.load_state_dict(state["optimizer"])
-    saved, (rank, here) = len(state["random"]), _place()
+    rank, here = _place()
+    saved = len(state["random"])
     if saved == here:
         _set_random_state(state["random"][rank])
         return Resumed(state["values"], saved)
-    changes = (
-        f"It was saved by {_ranks(saved)} and goes on with {here}, so it will not be equal to the last bit.",
-        f"Global batch: {here} / {saved} of what it was, unless each rank's batch is changed to keep it.",
-        f"Data: the samples of an epoch are dealt to {here} instead of {saved}, so each rank has others.",
+    return Resumed(state["values"], saved, _changes(saved, here))
+
+
+def _changes(saved: int, here: int) -> tuple[str, ...]:
+    """What is not as it was on another number of ranks, in sentences."""
+    return (
+        f"It was saved by {_ranks(saved)} and goes on with {here}, "
+        "so it will not be equal to the last bit.",
+        f"Global batch: {here} / {saved} of what it was, "
+        "unless each rank's batch is changed to keep it.",
+        f"Data: the samples of an epoch are dealt to {here} instead of {saved}, "
+        "so each rank has others.",
         "Random numbers: each rank goes on with its own, which were not saved by these ranks.",
     )
-    return Resumed(state["values"], saved, changes)
 
 
 def rehearse(model: nn.Module, *inputs: Any) -> None:
@@ -148,9 +157,8 @@ def _together() -> Iterator[None]:
     problem = None
     try:
         yield
-    except (
-        Exception
-    ) as error:  # also another's, such as that of a sharded optimizer which has no whole state
+    except Exception as error:
+        # also another's, such as that of a sharded optimizer which has no whole state
         problem = str(error) if isinstance(error, DistlabError) else _reason(error)
     for first in filter(None, _gather(problem)):
         raise CheckpointError(first)
@@ -158,7 +166,8 @@ def _together() -> Iterator[None]:
 
 def _gather(value: Any) -> list[Any]:
     """The values of all ranks, on all ranks; each waits for all."""
-    values = [value] * _place()[1]
+    _, world_size = _place()
+    values = [value] * world_size
     if dist.is_initialized():
         dist.all_gather_object(values, value)
     return values
@@ -166,7 +175,9 @@ def _gather(value: Any) -> list[Any]:
 
 def _place() -> tuple[int, int]:
     """This rank's number, and how many ranks there are."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
 
 
 def _ranks(n: int) -> str:
@@ -174,9 +185,7 @@ def _ranks(n: int) -> str:
 
 
 def _write(path: Path, state: Mapping[str, Any]) -> None:
-    """Write beside the file, make sure that it is on the disk, then put it in the file's place at
-    once.
-    """
+    """Write beside the file, see that it is on the disk, and put it in the file's place at once."""
     # the same name next time: what a kill leaves does not pile up
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -214,32 +223,27 @@ def _read(path: Path) -> dict[str, Any]:
         found = f", whose {path.stat().st_size} bytes cannot be read ({_reason(error)})"
         _refuse(path, "a whole checkpoint", found, "Load an older one, or begin anew.")
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        _refuse(
-            path,
-            "a file that checkpoints.save has written",
-            ", which is another",
-            "Load it with torch.load.",
-        )
+        rule = "a file that checkpoints.save has written"
+        _refuse(path, rule, ", which is another", "Load it with torch.load.")
     return state
 
 
 def _check(
     path: Path, state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer | None
 ) -> None:
-    """Compare what was saved with the model and the optimizer, which torch would change before it
-    complains.
+    """Compare what was saved with the model and the optimizer.
+
+    torch would change them before it complains.
     """
-    own, saved = model.state_dict(), state["model"]
+    own = model.state_dict()
+    saved = state["model"]
     for key in {**own, **saved}:
-        have, want = _shape(saved.get(key)), _shape(own.get(key))
+        have = _shape(saved.get(key))
+        want = _shape(own.get(key))
         if have != want:
             found = f" with {key!r}, which is {have} there and {want} in the model"
-            _refuse(
-                path,
-                "a checkpoint of this model",
-                found,
-                "Build the model as it was when it was saved.",
-            )
+            advice = "Build the model as it was when it was saved."
+            _refuse(path, "a checkpoint of this model", found, advice)
     if optimizer is not None and state["kind"] != _kind_of(optimizer):
         found = f" with {state['kind']}, and the optimizer is {_kind_of(optimizer)}"
         advice = "Make the optimizer as it was, or load(path, model) for the weights alone."
@@ -251,6 +255,7 @@ def _refuse(path: Path, rule: str, found: str, advice: str) -> NoReturn:
 
 
 def _reason(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first[:120]}".rstrip(": ")
 
@@ -261,12 +266,14 @@ def _inside(model: nn.Module) -> nn.Module:
 
 
 def _shape(value: Any) -> str:
+    """The dtype and shape of a tensor, or what it is instead of one."""
     if not isinstance(value, torch.Tensor):
         return "missing" if value is None else type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 def _kind_of(optimizer: Optimizer | None) -> str:
+    """What two optimizers must have in common: their class, and parameters in each group."""
     if optimizer is None:
         return "no optimizer"
     counts = " + ".join(str(len(group["params"])) for group in optimizer.param_groups)

@@ -48,8 +48,9 @@ PATIENCE_SECONDS = 20  # for a server that does not answer
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageSet:
-    """Images and their labels in memory; sample i is a normalised image and its label, as a
-    DataLoader takes them.
+    """Images and their labels in memory.
+
+    Sample i is a normalised image and its label, as a DataLoader takes them.
 
     Args:
         images: uint8 [samples, channels, height, width], from 0 to `highest`.
@@ -75,7 +76,8 @@ class ImageSet:
             [samples].
         """
         fractions = self.images[indices].to(torch.float32) / self.highest
-        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        mean = torch.tensor(self.mean).reshape(-1, 1, 1)
+        std = torch.tensor(self.std).reshape(-1, 1, 1)
         return (fractions - mean) / std, self.labels[indices]
 
     def __len__(self) -> int:
@@ -112,10 +114,10 @@ class Images:
 
 
 def load(name: str = "digits", root: str | Path | None = None) -> Images:
-    """A set of images by its name; the digits need no files, the others are downloaded when they
-    are not there.
+    """A set of images by its name.
 
-    On ranks, one rank of each machine downloads and checks the files while the others wait for it.
+    The digits need no files; the others are downloaded when they are not there. On ranks, one rank
+    of each machine downloads and checks the files while the others wait for it.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest); without a process group,
     anywhere.
@@ -133,14 +135,17 @@ def load(name: str = "digits", root: str | Path | None = None) -> Images:
     one_of("name", name, ("digits", *FILES), 'Call load() for the digits, or load("mnist").')
     if name == "digits":
         return digits()
-    # source of the default: XDG Base Directory Specification
-    folder = Path(
-        root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlab"
-    )
+    folder = Path(root) if root else _cache()
     if name == "mnist":
         folder = folder / "MNIST" / "raw"
     one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
-    return {"mnist": _mnist, "cifar10": _cifar10}[name](folder)
+    return _mnist(folder) if name == "mnist" else _cifar10(folder)
+
+
+def _cache() -> Path:
+    """distlab/ in the user's cache. Source: XDG Base Directory Specification."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "distlab"
 
 
 def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
@@ -173,11 +178,10 @@ def fetch(address: str, files: Mapping[str, str], folder: Path) -> None:
 
 
 def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call fn(*args, **kwargs) on one rank of each machine, and then on the others, which find the
-    work done.
+    """Call fn(*args, **kwargs) on one rank of each machine, and only then on the others.
 
-    However long the first takes, the others do not run into the group's timeout. For example
-    one_rank_first(torchvision.datasets.MNIST, "data", download=True).
+    The others find the work done. However long the first takes, the others do not run into the
+    group's timeout. For example one_rank_first(torchvision.datasets.MNIST, "data", download=True).
 
     Runs on: every rank (one that skips it hangs the rest). LOCAL_RANK, which the cluster and
     torchrun set, is 0 on the first rank of a machine. Without a process group it is the plain call.
@@ -191,7 +195,8 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not dist.is_initialized():
         return fn(*args, **kwargs)
     first = int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
-    value, failure = None, None
+    value = None
+    failure = None
     # its ranks wait as long as the first one takes
     patient = dist.new_group(timeout=timedelta(days=1), backend="gloo")
     if first:
@@ -199,24 +204,23 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             value = fn(*args, **kwargs)
         except Exception as error:
             failure = error
+    report = None if failure is None else f"{type(failure).__name__}: {failure}"
     reports: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(
-        reports, failure and f"{type(failure).__name__}: {failure}", group=patient
-    )
+    dist.all_gather_object(reports, report, group=patient)
     dist.destroy_process_group(patient)
     if failure is not None:
         raise failure
-    for report in filter(None, reports):
-        raise DataError(f"The rank that came first failed. {report}")
+    for other in filter(None, reports):
+        raise DataError(f"The rank that came first failed. {other}")
     return value if first else fn(*args, **kwargs)
 
 
 def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
-    """Shuffled parts of a data set for the ranks, of which each takes its own: `partition(samples,
-    world_size)[rank]`.
+    """Shuffled parts of a data set for the ranks.
 
-    Every sample is in exactly one part, and the sizes differ by one at most. The same seed gives
-    the same parts on every rank, so that no rank has to send any. Lab 06 builds it.
+    Each rank takes its own: `partition(samples, world_size)[rank]`. Every sample is in exactly one
+    part, and the sizes differ by one at most. The same seed gives the same parts on every rank, so
+    that no rank has to send any. Lab 06 builds it.
 
     Runs on: anywhere; no rank waits for another.
 
@@ -253,12 +257,10 @@ def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
     samples, _, height, width = images.shape
     wide = torch.nn.functional.pad(images, [padding] * 4)
     corners = torch.randint(2 * padding + 1, (samples, 2)).tolist()
-    cut = torch.stack(
-        [
-            image[:, y : y + height, x : x + width]
-            for image, (y, x) in zip(wide, corners, strict=True)
-        ]
-    )
+    parts = []
+    for image, (y, x) in zip(wide, corners, strict=True):
+        parts.append(image[:, y : y + height, x : x + width])
+    cut = torch.stack(parts)
     mirrored = torch.rand(samples, 1, 1, 1) < 0.5
     return torch.where(mirrored, cut.flip(3), cut)
 
@@ -270,19 +272,23 @@ def digits() -> Images:
     UCI (1998).
     """
     found = importlib.util.find_spec("sklearn")  # to import it takes each rank two seconds
-    if found is None:
+    if found is None or found.origin is None:
         raise DataError(
-            "The digits ship inside scikit-learn, which is not installed here: pip install scikit-learn."
+            "The digits ship inside scikit-learn, which is not installed here: "
+            "pip install scikit-learn."
         )
     path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
     # 64 pixels and a label each
     rows = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))]
-    images, labels = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].to(torch.int64)
-    parts = (slice(DIGITS_FOR_TEST, None), slice(DIGITS_FOR_TEST))
-    train, test = (
-        ImageSet(images[part], labels[part], (0.3053,), (0.3761,), highest=16) for part in parts
-    )
+    images = rows[:, :-1].reshape(-1, 1, 8, 8)
+    labels = rows[:, -1].to(torch.int64)
+
+    def part(which: slice) -> ImageSet:
+        return ImageSet(images[which], labels[which], (0.3053,), (0.3761,), highest=16)
+
+    train = part(slice(DIGITS_FOR_TEST, None))
+    test = part(slice(DIGITS_FOR_TEST))
     return Images("digits", train, test, (1, 8, 8))
 
 
@@ -298,33 +304,48 @@ def _mnist(folder: Path) -> Images:
 
 
 def _read_idx(path: Path) -> torch.Tensor:
-    """The unsigned bytes in an idx file: two zeros, a type, the number of sizes, each as a
-    big-endian int32, the bytes.
+    """The unsigned bytes in an idx file.
+
+    It has two zeros, a type, the number of sizes, each size as a big-endian int32, and the bytes.
 
     Source: Y. LeCun, The MNIST database of handwritten digits, section "File formats".
     """
     content = bytearray(gzip.decompress(path.read_bytes()))
-    shape = np.frombuffer(content, ">i4", count=content[3], offset=4).tolist()
-    return torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    dimensions = content[3]
+    shape = np.frombuffer(content, ">i4", count=dimensions, offset=4).tolist()
+    flat = torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * dimensions)
+    return flat.reshape(shape)
 
 
 def _cifar10(folder: Path) -> Images:
-    """CIFAR-10 from the archive of its Python version, whose checksum is right: a pickle may call
-    anything.
+    """CIFAR-10 from the archive of its Python version.
+
+    The archive's checksum must have been compared: a pickle may call anything.
 
     Source: A. Krizhevsky, The CIFAR-10 dataset, section "Dataset layout": red, green and blue
     planes, row by row.
     """
     with tarfile.open(folder / "cifar-10-python.tar.gz", "r:gz") as archive:
+        train = [_cifar10_batch(archive, f"data_batch_{number}") for number in range(1, 6)]
+        test = [_cifar10_batch(archive, "test_batch")]
+    return Images("cifar10", _cifar10_part(train), _cifar10_part(test), (3, 32, 32))
 
-        def part(*names: str) -> ImageSet:
-            files = [archive.extractfile(f"cifar-10-batches-py/{name}") for name in names]
-            batches = [pickle.load(file, encoding="bytes") for file in files]
-            images = torch.from_numpy(
-                np.concatenate([batch[b"data"] for batch in batches])
-            ).reshape(-1, 3, 32, 32)
-            labels = torch.tensor([label for batch in batches for label in batch[b"labels"]])
-            return ImageSet(images, labels, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
-        train = part(*(f"data_batch_{number}" for number in range(1, 6)))
-        return Images("cifar10", train, part("test_batch"), (3, 32, 32))
+def _cifar10_batch(archive: tarfile.TarFile, name: str) -> dict[bytes, Any]:
+    """One pickled batch: b"data", uint8 [samples, 3072], and b"labels", a list."""
+    file = archive.extractfile(f"cifar-10-batches-py/{name}")
+    if file is None:
+        raise DataError(f"The archive of CIFAR-10 has no file {name}.")
+    return pickle.load(file, encoding="bytes")
+
+
+def _cifar10_part(batches: Sequence[dict[bytes, Any]]) -> ImageSet:
+    """The images and labels of some batches, one after the other."""
+    pixels = np.concatenate([batch[b"data"] for batch in batches])
+    images = torch.from_numpy(pixels).reshape(-1, 3, 32, 32)
+    labels: list[int] = []
+    for batch in batches:
+        labels += batch[b"labels"]
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2023, 0.1994, 0.2010)
+    return ImageSet(images, torch.tensor(labels), mean, std)

@@ -3,10 +3,11 @@
 `try_init` runs in the notebook's kernel, `attempt` on every rank.
 """
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -38,10 +39,8 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
     """
     cluster = distlab.Cluster.current
     try:
-        given = [
-            None if call is None else {"timeout": timedelta(seconds=seconds), **call}
-            for call in calls
-        ]
+        limit = {"timeout": timedelta(seconds=seconds)}
+        given = [None if call is None else {**limit, **call} for call in calls]
         outcomes = cluster.run(attempt, given)
     finally:
         cluster.heal()
@@ -49,43 +48,59 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
         if outcome is None:
             print(f"rank {rank} does not come")
             continue
-        text = re.sub(r"(127\.0\.0\.1, |port: )\d+", r"\1PORT", outcome[1])
-        text = re.sub(r"\[[^]]*gloo[^]]*\] ", "", text).replace("useIpv6: false, code: -98, ", "")
-        print(f"rank {rank} after {outcome[0]:.1f} s: {text}")
+        waited, text = outcome
+        text = re.sub(r"(127\.0\.0\.1, |port: )\d+", r"\1PORT", text)
+        text = re.sub(r"\[[^]]*gloo[^]]*\] ", "", text)
+        text = text.replace("useIpv6: false, code: -98, ", "")
+        print(f"rank {rank} after {waited:.1f} s: {text}")
         assert text.startswith(expected)
 
 
 def attempt(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] | None:
-    """Leave the group and call init_process_group as calls[rank] says: how long it took, and the
-    outcome.
+    """Leave the group and call init_process_group as calls[rank] says.
 
     gloo writes each attempt to connect to stderr, which leads nowhere meanwhile.
+
+    Returns:
+        the seconds that it took, and the outcome; None for a rank that does not come.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-    if calls[rank] is None:
+    given = calls[rank]
+    if given is None:
         return None
-    call = {"backend": "gloo", "rank": rank, "world_size": 2, **calls[rank]}
+    call = {"backend": "gloo", "rank": rank, "world_size": 2, **given}
     time.sleep(call.pop("late", 0))
-    usual, stderr, nowhere = (
-        os.environ["GLOO_SOCKET_IFNAME"],
-        os.dup(2),
-        os.open(os.devnull, os.O_WRONLY),
-    )
-    os.environ["GLOO_SOCKET_IFNAME"] = call.pop("interface", usual)
-    os.dup2(nowhere, 2)
+    usual_interface = os.environ["GLOO_SOCKET_IFNAME"]
+    os.environ["GLOO_SOCKET_IFNAME"] = call.pop("interface", usual_interface)
     began = time.monotonic()
     try:
-        dist.init_process_group(**call)
-        dist.all_reduce(total := torch.tensor(10**rank))
-        return (
-            time.monotonic() - began,
-            f"a group of {dist.get_world_size()}, the sum is {total.item()}",
-        )
+        with _without_stderr():
+            outcome = _init_and_add(rank, call)
     except Exception as error:
-        return time.monotonic() - began, f"{type(error).__name__}: {error}"
+        outcome = f"{type(error).__name__}: {error}"
     finally:
-        os.environ["GLOO_SOCKET_IFNAME"] = usual
+        os.environ["GLOO_SOCKET_IFNAME"] = usual_interface
+    return time.monotonic() - began, outcome
+
+
+def _init_and_add(rank: int, call: dict[str, Any]) -> str:
+    """Join a group, and add up 10 to the power of each rank's number in it."""
+    dist.init_process_group(**call)
+    total = torch.tensor(10**rank)
+    dist.all_reduce(total)
+    return f"a group of {dist.get_world_size()}, the sum is {total.item()}"
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Let stderr of this process lead nowhere, also for code in C++."""
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nowhere)

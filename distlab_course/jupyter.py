@@ -11,7 +11,8 @@ from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import LabApp
 
 # what Jupyter asks of an extension, under its present name and the one before
-POINTS, BEFORE = "_jupyter_server_extension_points", "_jupyter_server_extension_paths"
+POINTS = "_jupyter_server_extension_points"
+BEFORE = "_jupyter_server_extension_paths"
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         server.io_loop.add_callback(say_where, server)  # once it listens
         start(server)
 
-    ServerApp.start = start_and_say_where
+    setattr(ServerApp, "start", start_and_say_where)  # noqa: B010 - a type checker refuses `=`
     LabApp.launch_instance()
 
 

@@ -1,8 +1,7 @@
-"""The lessons in a learner's folder, and JupyterLab there: `python -m distlab course` and `python
--m distlab lab`.
+"""The lessons in a learner's folder, and JupyterLab there.
 
-Runs in a person's own process. A wheel carries the lessons in this package; in a clone they are the
-clone's.
+They are `python -m distlab course` and `python -m distlab lab`, a person's own process. A wheel
+carries the lessons in this package; in a clone they are the clone's.
 """
 
 import argparse
@@ -43,7 +42,7 @@ class Written:
 
 
 def course(arguments: Sequence[str]) -> int:
-    """`python -m distlab course [DIR]`: write the lessons into a folder. Returns the exit status."""
+    """`python -m distlab course [DIR]`: write the lessons into a folder, return the exit status."""
     parser = argparse.ArgumentParser(
         "python -m distlab course", description="Write the lessons into a folder."
     )
@@ -55,9 +54,8 @@ def course(arguments: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(arguments)
     try:
-        done = write(
-            chosen.folder, chosen.update, _agreed if sys.stdin.isatty() else lambda _: False
-        )
+        agreed = _agreed if sys.stdin.isatty() else None
+        done = write(chosen.folder, chosen.update, agreed)
     except OSError as error:
         return _refuse(chosen.folder, error)
     print(_words(done, chosen.folder))
@@ -66,8 +64,7 @@ def course(arguments: Sequence[str]) -> int:
 
 
 def lab(arguments: Sequence[str]) -> int:
-    """`python -m distlab lab [DIR] [OPTIONS]`: write the lessons that are missing, and open
-    JupyterLab on them.
+    """`python -m distlab lab [DIR] [OPTIONS]`: write missing lessons, and open JupyterLab on them.
 
     Becomes JupyterLab, which gets the options; returns an exit status only if that cannot be.
     """
@@ -75,18 +72,17 @@ def lab(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "python -m distlab lab",
         usage="%(prog)s [-h] [folder] [options of JupyterLab]",
-        description="Write the lessons that are missing into a folder, and open JupyterLab there. All options but -h "
-        "are JupyterLab's, such as --no-browser or --port=9000; `jupyter lab --help` lists them.",
+        description="Write the lessons that are missing into a folder, and open JupyterLab there. "
+        "All options but -h are JupyterLab's, such as --no-browser or --port=9000; "
+        "`jupyter lab --help` lists them.",
     )
     parser.add_argument(
         "folder", nargs="?", type=Path, default=FOLDER, help="where; by default %(default)s"
     )
     folder = parser.parse_args(folders).folder
     if find_spec("jupyterlab") is None:
-        print(
-            'distlab: JupyterLab is not installed here: pip install "distlab[lab,course]"',
-            file=sys.stderr,
-        )
+        message = 'JupyterLab is not installed here: pip install "distlab[lab,course]"'
+        print(f"distlab: {message}", file=sys.stderr)
         return 1
     try:
         done = write(folder)
@@ -94,30 +90,32 @@ def lab(arguments: Sequence[str]) -> int:
         return _refuse(folder, error)
     if done.new:
         print(_words(done, folder), flush=True)
-    ours = [
-        f"--ServerApp.root_dir={folder.resolve()}",
-        f"--LabApp.default_url=/lab/tree/{FIRST}",
-        "--log-level=WARN",
-    ]
-    # or JupyterLab asks at its first start whether it may look for news
-    ours += ["--LabApp.news_url=None"]
-    if getattr(os, "geteuid", lambda: 1)() == 0:  # root may run Jupyter only when told so
-        ours.append("--allow-root")
-    if sys.platform == "linux" and not (
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    ):
-        ours.append("--no-browser")
-        print(
-            "No display here: open the address that is printed below. Ctrl-C stops it.", flush=True
-        )
-    command = [sys.executable, "-m", "distlab_course.jupyter", *ours, *options]
+    command = [sys.executable, "-m", "distlab_course.jupyter", *_own_options(folder), *options]
     os.execv(command[0], command)
 
 
+def _own_options(folder: Path) -> list[str]:
+    """The options that JupyterLab gets before the person's."""
+    options = [
+        f"--ServerApp.root_dir={folder.resolve()}",
+        f"--LabApp.default_url=/lab/tree/{FIRST}",
+        "--log-level=WARN",
+        # or JupyterLab asks at its first start whether it may look for news
+        "--LabApp.news_url=None",
+    ]
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if is_root:  # root may run Jupyter only when told so
+        options.append("--allow-root")
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not has_display:
+        options.append("--no-browser")
+        advice = "open the address that is printed below. Ctrl-C stops it."
+        print(f"No display here: {advice}", flush=True)
+    return options
+
+
 def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that name a folder or ask for help, and the options of JupyterLab with their
-    values, in any order.
-    """
+    """The words that name a folder or ask for help, and JupyterLab's options with their values."""
     folders: list[str] = []
     options: list[str] = []
     takes_value = False  # whether the word before is an option that the next word may belong to
@@ -147,28 +145,26 @@ def _flags() -> frozenset[str]:
 
 
 def write(
-    folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] = lambda _: False
+    folder: Path, update: bool = False, agreed: Callable[[list[str]], bool] | None = None
 ) -> Written:
-    """Write the lessons into a folder; what is there and was changed stays, unless the person
-    agrees.
+    """Write the lessons into a folder; what was changed there stays, unless the person agrees.
 
     Args:
         update: whether to bring newer lessons: in place of unchanged ones, and beside changed ones
             as NAME.newer.ipynb.
-        agreed: asked whether to overwrite the files that were changed; not with `update`.
+        agreed: asked whether to overwrite the files that were changed; not with `update`. None for
+            a person who does not agree.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    done, note = Written(), _note(folder)
+    done = Written()
     if folder.resolve() == SOURCE:
         return done
-    shipped = {
-        path.relative_to(SOURCE).as_posix(): path.read_bytes()
-        for one in FILES
-        for path in SOURCE.glob(one)
-    }
-    put, before = {}, dict(note)
+    note = _note(folder)
+    before = dict(note)
+    shipped = _shipped()
+    put: dict[str, bytes] = {}  # what is to be written
     for name, content in sorted(shipped.items()):
         there = folder / name
         held = _digest(there.read_bytes()) if there.exists() else None
@@ -185,13 +181,15 @@ def write(
                 done.beside.append(beside)
                 put[beside] = content
                 note[name] = newest  # so that it comes once
+        elif update:
+            done.replaced.append(name)
+            put[name] = content
         else:
-            (done.replaced if update else done.older).append(name)
-            if update:
-                put[name] = content
-    if done.kept and not update and agreed(done.kept):
+            done.older.append(name)
+    if done.kept and not update and agreed is not None and agreed(done.kept):
         put |= {name: shipped[name] for name in done.kept}
-        done.replaced, done.kept = done.kept, []
+        done.replaced = done.kept
+        done.kept = []
     for name, content in put.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -199,6 +197,15 @@ def write(
     if note != before:
         (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n")
     return done
+
+
+def _shipped() -> dict[str, bytes]:
+    """The files of the lessons, by their paths."""
+    files = {}
+    for pattern in FILES:
+        for path in SOURCE.glob(pattern):
+            files[path.relative_to(SOURCE).as_posix()] = path.read_bytes()
+    return files
 
 
 def _note(folder: Path) -> dict[str, str]:
@@ -217,37 +224,30 @@ def _digest(content: bytes) -> str:
 def _agreed(changed: list[str]) -> bool:
     """Ask at the terminal."""
     print("These were changed since they were written here:", *changed, sep="\n  ")
-    return input("Overwrite them? What you wrote there is lost. [y/N] ").strip().lower() in (
-        "y",
-        "yes",
-    )
+    answer = input("Overwrite them? What you wrote there is lost. [y/N] ")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _words(done: Written, folder: Path) -> str:
     """What was done, for a person."""
-    lines = (
-        [f"{folder}: files written: {len(done.new)}"]
-        if done.new
-        else [f"{folder}: no lesson was missing"]
-    )
+    lines = [f"{folder}: no lesson was missing"]
+    if done.new:
+        lines = [f"{folder}: files written: {len(done.new)}"]
     if done.replaced:
         lines.append(f"replaced by this distlab's: {len(done.replaced)}")
     if done.kept:
-        lines.append(
-            f"kept, because you changed them: {len(done.kept)}; to begin one again, delete it and repeat this"
-        )
+        advice = "to begin one again, delete it and repeat this"
+        lines.append(f"kept, because you changed them: {len(done.kept)}; {advice}")
     if done.beside:
         lines += ["newer than yours, and put beside them:", *(f"  {name}" for name in done.beside)]
     if done.older:
-        lines.append(
-            f"older than this distlab's: {len(done.older)}; to bring the newer ones, add --update"
-        )
+        advice = "to bring the newer ones, add --update"
+        lines.append(f"older than this distlab's: {len(done.older)}; {advice}")
     return "\n".join(lines)
 
 
 def _refuse(folder: Path, error: OSError) -> int:
-    print(
-        f"distlab: the lessons cannot be written into {folder}: {error.strerror} ({error.filename})",
-        file=sys.stderr,
-    )
+    """Say why the lessons cannot be written, and return the exit status."""
+    why = f"{error.strerror} ({error.filename})"
+    print(f"distlab: the lessons cannot be written into {folder}: {why}", file=sys.stderr)
     return 1

@@ -1,8 +1,7 @@
-"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported: what lab
-31 leads to.
+"""A backend for torch.distributed in Python, over mpi4py, registered when it is imported.
 
-Runs on every rank: `Cluster(4, engines="mpi", backend="distlab_course.mpi_backend")`, and in a
-script:
+Lab 31 leads to it. Runs on every rank: `Cluster(4, engines="mpi",
+backend="distlab_course.mpi_backend")`, and in a script:
 
     from distlab_course import mpi_backend          # mpiexec -n 4 python script.py
     dist.init_process_group(mpi_backend.NAME)
@@ -33,10 +32,12 @@ NAME = "mpi4py"
 OPS = {name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
 OPS |= {"PRODUCT": MPI.PROD, "AVG": MPI.SUM}
 OF_BOOLS = {"SUM": MPI.MAX, "PRODUCT": MPI.MIN}  # of bytes that are 0 or 1
-# a pause is so much shorter than the wait so far
-SPIN_SECONDS, LONGEST_PAUSE, PATIENCE = 0.05, 0.02, 250
+SPIN_SECONDS = 0.05  # without a pause
+LONGEST_PAUSE = 0.02  # seconds
+PATIENCE = 250  # a pause is so much shorter than the wait so far
 # newest Works of small tensors, which are kept: DDP holds only their part in C++
-SMALL_BYTES, KEPT = 64, 32
+SMALL_BYTES = 64
+KEPT = 32
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _open: dict[Work, None] = {}  # Works whose memory MPI may still use
 
@@ -54,12 +55,20 @@ class Work(dist.Work):
 
     def __init__(self, group, what, limit, request, outputs, buffer, divisor, size):
         super().__init__()
-        self.group, self.what, self.error, self.source = group, what, "", -1
-        self._limit, self._request, self._size = limit, request, size
-        self._outputs, self._buffer, self._divisor = outputs, buffer, divisor
+        self.group = group
+        self.what = what
+        self.error = ""
+        self.source = -1  # the rank that a message came from
+        self._limit = limit
+        self._request = request
+        self._size = size
+        self._outputs = outputs
+        self._buffer = buffer
+        self._divisor = divisor
         _open[self] = None
 
     def is_completed(self):
+        """Look whether MPI has ended the operation; if so, put its result into the outputs."""
         if self not in _open:
             return True
         status = MPI.Status()
@@ -70,34 +79,44 @@ class Work(dist.Work):
             self.error = f"{self.what} failed in MPI: {str(error).partition(', error stack')[0]}"
         _open.pop(self, None)
         self.source = status.Get_source()
-        if (
-            self._size is not None
-            and not self.error
-            and (count := status.Get_count(MPI.BYTE)) != self._size
-        ):
-            self.error = f"recv got {count} bytes for a tensor of {self._size}; send and recv tensors of one size."
+        if self._size is not None and not self.error:
+            count = status.Get_count(MPI.BYTE)
+            if count != self._size:
+                self.error = (
+                    f"recv got {count} bytes for a tensor of {self._size}; "
+                    "send and recv tensors of one size."
+                )
         if self._outputs and not self.error:
-            if self._divisor != 1:
-                self._buffer.div_(self._divisor)
-            parts = self._buffer.view(-1).split([output.numel() for output in self._outputs])
-            for output, part in zip(self._outputs, parts, strict=True):
-                if part.data_ptr() != output.data_ptr():
-                    output.detach().copy_(part.view(output.shape))
+            self._fill_outputs()
         return True
 
+    def _fill_outputs(self):
+        """Copy the buffer, which may be the outputs' own memory, into the outputs."""
+        if self._divisor != 1:
+            self._buffer.div_(self._divisor)
+        parts = self._buffer.view(-1).split([output.numel() for output in self._outputs])
+        for output, part in zip(self._outputs, parts, strict=True):
+            if part.data_ptr() != output.data_ptr():
+                output.detach().copy_(part.view(output.shape))
+
     def wait(self, timeout=timedelta(0)):
-        began, limit = time.monotonic(), timeout.total_seconds() or self._limit
+        """Look again and again, at first without a pause; RuntimeError if it fails or is late."""
+        limit = timeout.total_seconds() or self._limit
+        began = time.monotonic()
         while not self.is_completed() and time.monotonic() - began < min(limit, SPIN_SECONDS):
             os.sched_yield()
         if not self.is_completed():
             with distlab.waiting("through MPI", self.group.others) as waits:
                 while not self.is_completed():
-                    if time.monotonic() - began > limit:
-                        words = f"Timed out waiting {limit * 1e3:.0f}ms for {self.what} operation to complete"
-                        self.group.broken = words
-                        raise RuntimeError(words)
+                    waited = time.monotonic() - began
+                    if waited > limit:
+                        self.group.broken = (
+                            f"Timed out waiting {limit * 1e3:.0f}ms for {self.what} operation "
+                            "to complete"
+                        )
+                        raise RuntimeError(self.group.broken)
                     waits.check()
-                    time.sleep(min(LONGEST_PAUSE, (time.monotonic() - began) / PATIENCE))
+                    time.sleep(min(LONGEST_PAUSE, waited / PATIENCE))
         if self.error:
             raise RuntimeError(self.error)
         return True
@@ -117,20 +136,30 @@ class Work(dist.Work):
 
 
 class Group(dist.ProcessGroup):
-    """A process group whose ranks talk through an MPI communicator of its own; torch makes it and
-    calls its methods.
+    """A process group whose ranks talk through an MPI communicator of its own.
 
-    After a wait that ran out of time the group is broken, as gloo's is.
+    torch makes it and calls its methods. After a wait that ran out of time the group is broken, as
+    gloo's is.
     """
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
-        self._timeout, self._rank, self._size, self._name, self.broken = timeout, rank, size, "", ""
+        self._timeout = timeout
+        self._rank = rank
+        self._size = size
+        self._name = ""
+        self.broken = ""  # why the group cannot be used any more
         self._comm, self.others = communicator(store, rank, size, timeout)
         self._kept = deque(maxlen=KEPT)
 
-    getBackendName = lambda self: NAME  # noqa: E731 - what torch asks every group for, and keeps for those in C++
-    getGroupName = lambda self: self._name  # noqa: E731
+    # what torch asks every group for, and keeps for those in C++
+
+    def getBackendName(self):
+        return NAME
+
+    def getGroupName(self):
+        return self._name
+
     group_name = property(getGroupName)
 
     def _set_group_name(self, name):
@@ -165,29 +194,34 @@ class Group(dist.ProcessGroup):
         return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
 
     def reduce_scatter_single(self, output, input, opts=None):
-        return self._compute(
-            "reduce_scatter", self._comm.Ireduce_scatter_block, input, output.shape, opts, [output]
-        )
+        begin = self._comm.Ireduce_scatter_block
+        return self._compute("reduce_scatter", begin, input, output.shape, opts, [output])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        return last_of(
-            [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
-        )
+        pairs = zip(outputs, inputs, strict=True)
+        return last_of([self.reduce_scatter_single(*pair, opts) for pair in pairs])
 
     def _compute(self, what, begin, given, shape, opts, outputs):
-        """Begin an operation on a tensor; its result has a shape of its own, or, with None, the
-        tensor's memory.
+        """Begin an operation on a tensor.
 
-        An average is a sum, which is divided by the size in the end.
+        Its result has a shape of its own, or, with None, the tensor's memory. An average is a sum,
+        which is divided by the size in the end.
         """
         name = (dist.ReduceOp.SUM if opts is None else opts.reduceOp.op).name
         if name not in OPS:
             raise RuntimeError(f"{NAME} cannot use ReduceOp.{name}. Use one of {', '.join(OPS)}.")
-        op = OF_BOOLS.get(name, OPS[name]) if given.dtype == torch.bool else OPS[name]
+        op = OPS[name]
+        if given.dtype == torch.bool:
+            op = OF_BOOLS.get(name, op)
         sent = computable(given)
-        got = sent if shape is None else torch.empty(shape, dtype=sent.dtype)
-        begin = partial(begin, MPI.IN_PLACE if got is sent else sent.numpy(), got.numpy(), op)
-        return self._begin(what, begin, opts, outputs, got, self._size if name == "AVG" else 1)
+        if shape is None:
+            got = sent
+            begin = partial(begin, MPI.IN_PLACE, got.numpy(), op)
+        else:
+            got = torch.empty(shape, dtype=sent.dtype)
+            begin = partial(begin, sent.numpy(), got.numpy(), op)
+        divisor = self._size if name == "AVG" else 1
+        return self._begin(what, begin, opts, outputs, got, divisor)
 
     # --- collectives that move ---
 
@@ -205,39 +239,50 @@ class Group(dist.ProcessGroup):
             raise RuntimeError(
                 f"all_gather needs a tensor of {times} elements, got {output.numel()}."
             )
-        return self._exchange(
-            "all_gather", output.view(-1).chunk(self._size), [input] * self._size, opts
-        )
+        outputs = output.view(-1).chunk(self._size)
+        return self._exchange("all_gather", outputs, [input] * self._size, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        return last_of(
-            [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
-        )
+        pairs = zip(outputs, inputs, strict=True)
+        return last_of([self.all_gather_single(*pair, opts) for pair in pairs])
 
     def gather(self, output_lists, inputs, opts):
-        nothing, at_root = [inputs[0].new_empty(0)] * self._size, self._rank == opts.rootRank
-        given = [*nothing[: opts.rootRank], inputs[0], *nothing[opts.rootRank + 1 :]]
-        return self._exchange("gather", output_lists[0] if at_root else nothing, given, opts)
+        given = self._nothing_like(inputs[0])
+        given[opts.rootRank] = inputs[0]
+        is_root = self._rank == opts.rootRank
+        wanted = output_lists[0] if is_root else self._nothing_like(inputs[0])
+        return self._exchange("gather", wanted, given, opts)
 
     def scatter(self, outputs, input_lists, opts):
-        nothing, at_root = [outputs[0].new_empty(0)] * self._size, self._rank == opts.rootRank
-        wanted = [*nothing[: opts.rootRank], outputs[0], *nothing[opts.rootRank + 1 :]]
-        return self._exchange("scatter", wanted, input_lists[0] if at_root else nothing, opts)
+        wanted = self._nothing_like(outputs[0])
+        wanted[opts.rootRank] = outputs[0]
+        is_root = self._rank == opts.rootRank
+        given = input_lists[0] if is_root else self._nothing_like(outputs[0])
+        return self._exchange("scatter", wanted, given, opts)
+
+    def _nothing_like(self, tensor):
+        """An empty tensor of this dtype for each rank."""
+        return [tensor.new_empty(0)] * self._size
 
     def alltoall(self, outputs, inputs, opts=None):
         return self._exchange("all_to_all", outputs, inputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
-        even = [[len(tensor) // self._size] * self._size for tensor in (output, input)]
-        parts = output.split(output_splits or even[0]), input.split(input_splits or even[1])
-        return self._exchange("all_to_all_single", *parts, opts)
+        outputs = output.split(output_splits or self._even_splits(output))
+        inputs = input.split(input_splits or self._even_splits(input))
+        return self._exchange("all_to_all_single", outputs, inputs, opts)
+
+    def _even_splits(self, tensor):
+        """The lengths of as many equal parts as there are ranks."""
+        return [len(tensor) // self._size] * self._size
 
     def _exchange(self, what, outputs, inputs, opts):
         """Send the inputs to the ranks, one to each, and receive the outputs from them."""
-        sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
         whole = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
-        ends = [raw(joined(inputs)), sent, MPI.BYTE], [raw(whole), received, MPI.BYTE]
-        return self._begin(what, partial(self._comm.Ialltoallv, *ends), opts, outputs, whole)
+        sent = [raw(joined(inputs)), [tensor.nbytes for tensor in inputs], MPI.BYTE]
+        received = [raw(whole), [tensor.nbytes for tensor in outputs], MPI.BYTE]
+        begin = partial(self._comm.Ialltoallv, sent, received)
+        return self._begin(what, begin, opts, outputs, whole)
 
     def barrier(self, opts=None):
         return self._begin("barrier", self._comm.Ibarrier, opts)
@@ -266,7 +311,8 @@ class Group(dist.ProcessGroup):
         for work in list(_open):
             work.is_completed()
         limit = getattr(opts, "timeout", timedelta(0)).total_seconds()
-        limit = limit if limit > 0 else self._timeout.total_seconds()
+        if limit <= 0:
+            limit = self._timeout.total_seconds()
         work = Work(self, what, limit, begin(), outputs, buffer, divisor, size)
         if sum(output.nbytes for output in outputs) <= SMALL_BYTES:
             self._kept.append(work)
@@ -275,11 +321,9 @@ class Group(dist.ProcessGroup):
     # the names of torch before 2.13
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    _allgather_base, _reduce_scatter_base, alltoall_base = (
-        all_gather_single,
-        reduce_scatter_single,
-        all_to_all_single,
-    )
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
 
 
 def raw(tensor):
@@ -288,12 +332,16 @@ def raw(tensor):
 
 
 def computable(tensor):
-    """The tensor's memory where MPI can compute with it, else a copy: halves as float32, which is
-    also more exact.
+    """The tensor's memory where MPI can compute with it, else a copy.
+
+    Halves are copied as float32, which is also more exact.
     """
     tensor = tensor.detach()
-    tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).contiguous()
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    elif tensor.dtype == torch.bool:
+        tensor = tensor.view(torch.uint8)
+    return tensor.contiguous()
 
 
 def joined(tensors):
@@ -309,20 +357,22 @@ def last_of(works):
 
 
 def communicator(store, rank, size, timeout):
-    """A communicator of the group's processes, in the group's order, and the other members' numbers
-    in MPI's world.
+    """A communicator of the group's processes, and the other members' numbers in MPI's world.
 
-    Each member writes its number into the store and waits for the others', because MPI's own call
-    has no limit.
+    The processes are in the group's order. Each member writes its number into the store and waits
+    for the others', because MPI's own call has no limit.
     """
-    world, keys = MPI.COMM_WORLD, [f"{NAME}/{other}" for other in range(size)]
+    world = MPI.COMM_WORLD
+    keys = [f"{NAME}/{other}" for other in range(size)]
     store.set(keys[rank], str(world.rank))
     store.wait(keys, timeout)
     members = [int(store.get(key)) for key in keys]
-    if len({*members}) < size:
-        advice = f'mpiexec -n {size} python script.py, or Cluster({size}, engines="mpi", backend="{__name__}")'
-        what = f"{size} processes that one mpiexec started, and MPI knows {world.size} here. Start them with {advice}."
-        raise RuntimeError(f"{NAME} needs {what}")
+    if len(set(members)) < size:
+        raise RuntimeError(
+            f"{NAME} needs {size} processes that one mpiexec started, and MPI knows {world.size} "
+            f"here. Start them with mpiexec -n {size} python script.py, or "
+            f'Cluster({size}, engines="mpi", backend="{__name__}").'
+        )
     # apart from others made now
     comm = world.Create_group(world.group.Incl(members), hash(tuple(members)) & 0x7FFF)
     return comm, [member for member in members if member != world.rank]
@@ -330,8 +380,9 @@ def communicator(store, rank, size, timeout):
 
 @atexit.register
 def _end():
-    """End MPI while the memory of messages that are under way is there; end all processes if one
-    will never arrive.
+    """End MPI while the memory of messages that are under way is there.
+
+    Where one of them will never arrive, all processes are ended.
     """
     for work in list(_open):
         work.is_completed()
@@ -342,13 +393,11 @@ def _end():
 
 
 def _set_environment(world):
-    """Under mpiexec alone, set what init_process_group looks for in the environment: numbers and an
-    address.
-    """
+    """Under mpiexec alone, set the numbers and the address that init_process_group looks for."""
     hosts = world.allgather(socket.gethostname())
     with socket.create_server(("", 0)) as free:
         port = world.bcast(free.getsockname()[1])
-    address = hosts[0] if len({*hosts}) > 1 else "127.0.0.1"
+    address = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
     for name, value in zip(VARIABLES, (world.rank, world.size, address, port), strict=True):
         os.environ.setdefault(name, str(value))
 

@@ -1,5 +1,6 @@
-"""What the labs about launching need before `%%bash` can be their terminal. Runs in the notebook's
-kernel.
+"""What the labs about launching need before `%%bash` can be their terminal.
+
+Runs in the notebook's kernel.
 """
 
 import os
@@ -8,31 +9,23 @@ import sys
 
 from distlab_course.practice import loopback_interface
 
+# how names begin that a launcher sets
 SET_BY_LAUNCHERS = (
-    "RANK",
-    "WORLD_",
-    "LOCAL_",
-    "GROUP_",
-    "ROLE_",
-    "MASTER_",
-    "TORCH",
-    "OMP_",
-    "CUDA_VISIBLE",
+    *("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_"),
+    *("TORCH", "OMP_", "CUDA_VISIBLE"),
 )
 
 
 def clean_environment() -> None:
-    """Prepare `os.environ`, and so the commands that this notebook starts, as a fresh terminal
-    would be.
+    """Make `os.environ`, which the commands of this notebook get, that of a fresh terminal.
 
     Commands such as torchrun are found beside this notebook's Python, nothing that an outer
     launcher has set is left, gloo uses the loopback interface, whatever this machine's name
     resolves to, and tracebacks have no colours.
     """
-    for name in [
-        name for name in os.environ if name.startswith((*SET_BY_LAUNCHERS, "PYTHONUNBUFFERED"))
-    ]:
-        del os.environ[name]
+    for name in list(os.environ):
+        if name.startswith((*SET_BY_LAUNCHERS, "PYTHONUNBUFFERED")):
+            del os.environ[name]
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     os.environ.update(GLOO_SOCKET_IFNAME=loopback_interface(), PYTHON_COLORS="0")
 

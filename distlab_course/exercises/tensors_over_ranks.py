@@ -197,9 +197,11 @@ def groups_of(rank, shape):
     """
     ranks = torch.arange(torch.Size(shape).numel()).reshape(shape)
     place = (ranks == rank).nonzero()[0].tolist()
-    return [
-        ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist() for dim in range(len(shape))
-    ]
+    groups = []
+    for dim in range(len(shape)):
+        along = (*place[:dim], slice(None), *place[dim + 1 :])
+        groups.append(ranks[along].tolist())
+    return groups
 
 
 def _a_number_each(n, length, item):
