@@ -1,6 +1,6 @@
 """Why ranks could not join a process group.
 
-Pure functions. Runs on the notebook's kernel, called by ranks.py.
+Pure functions. Runs on the notebook's kernel, called by generation.py.
 """
 
 from collections.abc import Sequence

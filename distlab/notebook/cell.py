@@ -20,7 +20,7 @@ from distlab.debugger import turns
 from distlab.diagnosis import deaths, failures, meanwhile, new_groups, proof, report, stuck
 from distlab.diagnosis.needs import Need
 from distlab.errors import DeadlockError, Interrupted, RankTimeout
-from distlab.notebook import display, interrupts
+from distlab.notebook import display, freeing, interrupts, questions
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.simulated import begin_cell
@@ -98,7 +98,7 @@ class Cell:
         with self._prepared(view):
             self._sent = Replies(send(view), targets)
         self._place, self._live = display.Place(), display.Live()
-        self._memory = MemoryWatch(lambda: ranks.memory(seconds.ANSWER))
+        self._memory = MemoryWatch(lambda: questions.memory(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
@@ -169,8 +169,8 @@ class Cell:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
             # a rank that had just died never replies to what it was sent
-            self._ranks.wait_for_deaths(self._targets)
-            replaced = self._ranks.bring_back(self._sent, self._watch.states)
+            self._ranks.dead.wait_for_deaths(self._targets)
+            replaced = freeing.bring_back(self._ranks, self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
         if not done:
@@ -193,7 +193,7 @@ class Cell:
                 self._turns.take()
                 self._began += time.monotonic() - began
             duration = time.monotonic() - self._began
-            if (died := self._ranks.newly_dead()) or any(
+            if (died := self._ranks.dead.newly_dead()) or any(
                 map(_has_failed, self._sent.so_far().values())
             ):
                 self._then = self._then or self._watch.ask(False)
@@ -239,7 +239,7 @@ class Cell:
         """What the ranks that have replied raised; for one that has died, which is noted,
         ipyparallel has replied.
         """
-        self._ranks.wait_for_deaths(self._targets)
+        self._ranks.dead.wait_for_deaths(self._targets)
         lost, replies = self._ranks.lost, self._sent.so_far()
         failed = [
             rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost
@@ -254,7 +254,7 @@ class Cell:
         raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
         if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
             # of one that served a call, without a cell
-            self._ranks.wait_for_deaths(range(self._ranks.plan.n), seconds.DEATH)
+            self._ranks.dead.wait_for_deaths(range(self._ranks.plan.n), seconds.DEATH)
         return raised
 
     def _raise_if_dead(
@@ -270,7 +270,7 @@ class Cell:
         if not died:
             return
         survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
-        how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.last_lines
+        how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.dead.last_lines
         seen = self._watch.states or self._ranks.states(survivors)
         ended = failures.gone_with_group(
             False, any(seen[rank].threads for rank in survivors if rank in seen)
@@ -283,7 +283,7 @@ class Cell:
 
     def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
         """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
-        fault, pid = self._ranks.faults.get(rank), self._ranks.joined[rank].pid
+        fault, pid = self._ranks.dead.faults.get(rank), self._ranks.joined[rank].pid
         return deaths.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
 
     def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
@@ -299,7 +299,9 @@ class Cell:
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
             asked = self._ranks.states(finished, patient=True) if finished else {}
-            ops = {fault.op for rank, fault in self._ranks.faults.items() if rank in died} - {""}
+            ops = {fault.op for rank, fault in self._ranks.dead.faults.items() if rank in died} - {
+                ""
+            }
             for op in ops:
                 states |= meanwhile.last_calls(op, asked)
         if any(state.doing != IDLE for state in states.values()):

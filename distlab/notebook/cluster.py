@@ -18,7 +18,7 @@ from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
-from distlab.notebook import ahead, display, interrupts
+from distlab.notebook import ahead, display, freeing, interrupts, questions
 from distlab.notebook.attached import Attached, connect
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
@@ -151,7 +151,7 @@ class Cluster:
             # processes that it can use keep running: it starts sooner
             warm = before._end(why, keep=same)
         self._why_stopped = "did not start"
-        self._ranks = Ranks(plan, warm)
+        self._ranks = Ranks.start(plan, warm)
         if Cluster.current is not None:  # hosts may be refused; then the old cluster keeps running
             Cluster.current._end(why)
         self.threads = self._ranks.plan.threads
@@ -193,7 +193,7 @@ class Cluster:
         """Free every rank now and rebuild the process group; variables stay, but not on ranks that
         must be ended.
         """
-        replaced = self.ranks.free_all()
+        replaced = freeing.free_all(self.ranks)
         for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
             display.say(sentence, sys.stdout)
 
@@ -392,7 +392,7 @@ class Cluster:
 
         Memory counts shared pages in proportion (PSS) where the system reports that.
         """
-        return [] if self._ranks is None else self._ranks.describe()
+        return [] if self._ranks is None else questions.describe(self._ranks)
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

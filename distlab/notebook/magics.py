@@ -19,7 +19,7 @@ from IPython.display import display as ipython_display
 
 from distlab import arguments
 from distlab.errors import DistlabError
-from distlab.notebook import display, interrupts, one_process
+from distlab.notebook import display, interrupts, one_process, questions
 from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
 from distlab.notebook.export import Step
@@ -261,7 +261,7 @@ def _names() -> Sequence[str]:
     """The names that cells can use on rank 0, also while it is busy; none if there is no cluster."""
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
-            return Cluster.current.ranks.names(0)
+            return questions.names(Cluster.current.ranks, 0)
     return ()
 
 
@@ -272,5 +272,5 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
             packed = pickling.pack((function, arguments, {}), PACKED)
-            return Cluster.current.ranks.peek(0, packed, SECONDS)
+            return questions.peek(Cluster.current.ranks, 0, packed, SECONDS)
     return None

@@ -1,186 +1,158 @@
 """The ranks of one cluster as processes and as a group: started, joined, asked, freed, replaced,
 ended.
 
-Runs on the notebook's kernel, called by cluster.py; cell.py asks it to free ranks and to rebuild
-the group.
+Runs on the notebook's kernel, called by cluster.py; cell.py has ranks freed and the group rebuilt.
 """
 
-import contextlib
+from __future__ import annotations
+
 import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent import futures
 from dataclasses import replace
 from typing import Any
 
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
-from distlab.diagnosis import deaths, failures, joining, report
+from distlab.diagnosis import deaths, failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import display, interrupts
 from distlab.notebook.ahead import started, take
+from distlab.notebook.dead_ranks import DeadRanks
+from distlab.notebook.generation import join_all
 from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
-from distlab.notebook.start_methods import Mpi
 from distlab.rank import entry
-from distlab.wire import messages, pickling, seconds
-from distlab.wire.faults import Fault
-from distlab.wire.messages import Failure, RankStatus
+from distlab.wire import messages, seconds
+from distlab.wire.messages import RankStatus
 from distlab.wire.rendezvous import Joined, this_machine
 from distlab.words import rank_list
 
 
 class Ranks:
-    """Processes that are ranks 0 to n - 1 of a group; they run when the constructor returns; an
-    error leaves none.
+    """Processes that are ranks 0 to n - 1 of a group, once they have joined it; see `start`.
+
+    Args:
+        plan: how they were started.
+        processes: with engines 0 to n - 1, or able to fork them.
 
     Attributes:
-        plan: how they were started, with the network that they are on now.
+        plan: with the network that the ranks are on now.
         client: ipyparallel's Client.
         channel: to the watchdogs of the ranks.
-        lost: how ranks have died, in words, by rank.
-        last_lines: the end of what they wrote, by rank.
-        faults: where they were when a fault in compiled code ended them, by rank.
+        dead: which ranks of this generation have died.
         broken: whether the group must be rebuilt before use.
         joined: what each reported when it joined the group, its process number among it.
+        stopped: whether the processes have been ended, or given away.
     """
 
-    def __init__(self, plan: Plan, warm: Processes | None = None):
+    def __init__(self, plan: Plan, processes: Processes):
         self.plan = plan
-        self.lost: dict[int, str] = {}
-        self.last_lines: dict[int, str] = {}
-        self.faults: dict[int, Fault] = {}
-        self.broken = False
+        self.client = processes.client
+        self.channel = processes.channel
         self.joined: list[Joined] = []
+        self.dead = DeadRanks(plan, processes, self.joined)
+        self.broken = False
+        self.stopped = False
+        self._processes = processes
         # whether connections between ranks were shut down since the group was built
         self._cut = False
         self._simulates = False  # whether the ranks are on simulated machines now
         self._trouble_shown = False  # whether it was said that a watchdog has failed
         self._owner = os.getpid()
+
+    @classmethod
+    def start(cls, plan: Plan, warm: Processes | None = None) -> Ranks:
+        """Start ranks that are a group when this returns; an error leaves none.
+
+        Args:
+            plan: how to start them.
+            warm: processes of a cluster before, which are used if they can fork.
+        """
+        everyone = list(range(plan.n))
         with display.starting(plan.n, plan.backend):
-            self._processes: Processes | None = warm or take(plan)
+            found = warm or take(plan)
+            ranks = cls(plan, started(plan) if found is None else found)
             try:
-                self._build(list(range(plan.n)))
+                if found is not None:
+                    ranks._renew(everyone)
+                ranks._build(everyone)
             except BaseException:
-                self.end()
+                ranks.end()
                 raise
+        return ranks
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """How ranks have died, in words, by rank, as far as it is marked."""
+        return self.dead.lost
+
+    # --- the group ---
+
+    def _renew(self, new: list[int]) -> None:
+        """Start new processes for the ranks `new`.
+
+        They are all ranks if the process that forks them has ended: all ended with it.
+        """
+        old = self._processes
+        if old.can_fork:
+            old.replace(new, self.plan.threads, list(range(self.plan.n)))
+            return
+        self._processes = started(self.plan)
+        self.dead.processes = self._processes
+        self.client = self._processes.client
+        self.channel = self._processes.channel
+        old.stop()
 
     def _build(self, new: list[int], gives_way: bool = False) -> str:
-        """Build the group, with new processes for the ranks `new`; what ended with an old group, in
-        sentences.
+        """Have all ranks join a new generation of the group.
+
+        Args:
+            new: those whose processes are new.
+            gives_way: see `rebuild`.
+
+        Returns:
+            what ended with the old group, in sentences.
         """
-        plan, old, everyone = self.plan, self._processes, list(range(self.plan.n))
-        if new and old is not None and old.can_fork:
-            old.replace(new, plan.threads or old.threads, everyone)
-        elif new:  # all of them: the first time, or because they all ended with the process that forks them
-            self._processes = started(plan)
-            if old is not None:
-                old.stop()
-        self.client, self.channel = self._processes.client, self._processes.channel
-        meeting = self._processes.next_meeting(plan)
-        if plan.network is not None or self._simulates:
-            self.client.direct_view("all").apply_async(simulated.use, plan.network)
-            self._simulates = plan.network is not None
+        everyone = list(range(self.plan.n))
+        meeting = self._processes.next_meeting(self.plan)
+        if self.plan.network is not None or self._simulates:
+            self.client.direct_view("all").apply_async(simulated.use, self.plan.network)
+            self._simulates = self.plan.network is not None
         whole = not self._cut and not new
         self.broken = True
-        is_first = new == everyone
-        joining: dict[int, futures.Future] = {}
-        for rank in everyone:
-            join = functools.partial(entry.join, rank, meeting, rank in new, whole, gives_way)
-            try:
-                joining |= self.send([rank], join).futures
-            except IndexError as error:  # ipyparallel's: the rank has just ended
-                raise self._not_built([self._join_failure(rank, error)], [], is_first) from error
-        self.joined = self._all_joined(joining, is_first)
-        # which also hears what the ranks have said of the old group
+        joins = {
+            rank: functools.partial(entry.join, rank, meeting, rank in new, whole, gives_way)
+            for rank in everyone
+        }
+        try:
+            self.joined = join_all(self.plan, self._processes, joins, is_first=new == everyone)
+        except ClusterError:
+            self._cut = True  # those that wait for the others were freed
+            raise
+        # which also reads what the ranks have reported of the old group
         self.channel.meet(everyone, seconds.BUILD)
-        self.plan = replace(plan, threads=plan.threads or self._processes.threads)
-        self.lost, self.broken, self._cut = {}, False, False
+        threads = self.plan.threads or self._processes.threads
+        self.plan = replace(self.plan, threads=threads)
+        self.dead = DeadRanks(self.plan, self._processes, self.joined)
+        self.broken = False
+        self._cut = False
         self.channel.without_group = False
         return failures.gone_with_group(
             any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined)
         )
 
-    def _all_joined(self, joining: Mapping[int, futures.Future], is_first: bool) -> list[Joined]:
-        """What the ranks report that join a group, by rank.
-
-        Args:
-            joining: what they will reply, by rank.
-            is_first: whether the cluster starts.
-
-        Raises:
-            ClusterError: a rank failed, which is the first to do so; or none joins for a while.
-        """
-        joined: dict[int, Joined] = {}
-        failed: list[Failure] = []  # in the order of time
-        # ranks wait for each other, then connect, and say themselves that this took too long
-        patience = seconds.BUILD + self._connecting() + seconds.AFTER_DEATH
-        pending = set(joining)
-        while pending:
-            # one that only waited for others may lose its connections before the reply of the
-            # culprit is here
-            limit = seconds.AFTER_DEATH if failed else patience
-            some, _ = futures.wait(
-                [joining[rank] for rank in pending], limit, futures.FIRST_COMPLETED
-            )
-            arrived = [rank for rank in sorted(pending) if joining[rank] in some]
-            pending -= set(arrived)
-            replies = {
-                rank: joining[rank].exception() or joining[rank].result() for rank in arrived
-            }
-            joined |= {rank: reply for rank, reply in replies.items() if isinstance(reply, Joined)}
-            failed += [
-                self._join_failure(rank, reply)
-                for rank, reply in replies.items()
-                if rank not in joined
-            ]
-            if not arrived or any(not joining.waited_to_join(one) for one in failed):
-                break
-        if len(joined) == len(joining):
-            return [joined[rank] for rank in sorted(joined)]
-        self.free(pending, messages.FREE)
-        raise self._not_built(failed, sorted(pending), is_first)
-
-    def _not_built(self, failed: list[Failure], missing: list[int], is_first: bool) -> ClusterError:
-        return ClusterError(
-            joining.not_built(failed, missing, seconds.BUILD, self._connecting(), is_first)
-        )
-
-    def _connecting(self) -> float:
-        """Seconds that ranks have to connect when all of them are there: those of a call, at most
-        BUILD.
-        """
-        return min(self.plan.timeout, seconds.BUILD)
-
-    def _join_failure(self, rank: int, reply: Any) -> Failure:
-        """Why a rank could not join: as it has described it, or how it has ended, or what
-        ipyparallel knows.
-        """
-        if isinstance(reply, Failure):
-            return failures.failure(reply)
-        pid = self._processes.servers.pids.get(rank)
-        how = "" if pid is None else self._processes.exit_reason(rank, pid)
-        if not how and rank not in self.client.ids:
-            how = deaths.exit_words(None)
-        if how:
-            return Failure(rank, deaths.DIED, how)
-        return Failure(
-            rank,
-            getattr(reply, "ename", type(reply).__name__),
-            getattr(reply, "evalue", str(reply)),
-        )
-
     @interrupts.held()
     def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
-        """Rebuild the group, with a new process for every rank that has died; the others keep their
-        variables.
+        """Rebuild the group, with a new process for every rank that has died.
 
-        An interrupt ends only the wait for what ranks are still doing: if only some ranks were sent
-        to the new meeting, they would wait for the others.
+        The other ranks keep their variables. An interrupt ends only the wait for what ranks are
+        still doing: if only some ranks were sent to the new meeting, they would wait for the
+        others.
 
         Args:
             anew: whether to rebuild whole connections, too, so that RPC ends with them.
@@ -191,59 +163,96 @@ class Ranks:
         """
         self.mark_dead_ranks()
         self._cut |= anew
-        deadline = time.monotonic() + seconds.BUILD
-        # with what they were sent before
-        while busy := engines_with_work(self.client) - set(self.lost):
-            if time.monotonic() > deadline:
-                words = f"an earlier cell is still running on {rank_list([*busy])} after {seconds.BUILD:g} s"
-                raise ClusterError(
-                    f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first."
-                )
-            with interrupts.allowed():
-                time.sleep(0.002)
+        self._wait_for_earlier_cells()
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
             raise ClusterError(
                 f"The cluster is incomplete: {deaths.died_words(self.lost)}. {advice}."
             )
-        return self._build(sorted(self.lost), gives_way)
+        new = sorted(self.lost)
+        if new:
+            self._renew(new)
+        return self._build(new, gives_way)
+
+    def _wait_for_earlier_cells(self) -> None:
+        """Wait until the living ranks have finished what they were sent before."""
+        deadline = time.monotonic() + seconds.BUILD
+        while busy := engines_with_work(self.client) - set(self.lost):
+            if time.monotonic() > deadline:
+                busy_ranks = rank_list([*busy])
+                words = (
+                    f"an earlier cell is still running on {busy_ranks} after {seconds.BUILD:g} s"
+                )
+                raise ClusterError(
+                    f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first."
+                )
+            with interrupts.allowed():
+                time.sleep(0.002)
 
     def ready(self, targets: Sequence[int]) -> None:
-        """Before a cell: make sure that all ranks are there and the group is whole; no group while
-        a host is lost.
+        """Before a cell: make sure that all ranks are there and that the group is whole.
+
+        While a host is lost there is no group, but cells on the other ranks run.
         """
-        if (
-            self._processes.launcher.changed
-            or min(len(self.client.ids), len(self.channel.ends)) < self.plan.n
-        ):
+        there = min(len(self.client.ids), len(self.channel.ends))
+        if self._processes.launcher.changed or there < self.plan.n:
             self.mark_dead_ranks()
-        if self.broken and (set(targets) & set(self.lost) or not self.host_is_lost):
+        is_damaged = self.broken or bool(self.lost)
+        if is_damaged and self._can_rebuild_for(targets):
             self.rebuild()
         elif self.channel.without_group:  # the cell before has destroyed it
             self.rebuild(gives_way=True)
 
-    def checks(self) -> tuple[str, str, int, float]:
-        """Arguments for entry.begin_checks, new for every cell that is checked."""
-        return (f"checked/{time.time_ns()}", *self._processes.store, self.plan.timeout)
+    def _can_rebuild_for(self, targets: Sequence[int]) -> bool:
+        """Whether the group is rebuilt before a cell: not for the ranks left while a host is lost."""
+        return bool(set(targets) & set(self.lost)) or not self.host_is_lost
+
+    def rebuild_after_unmatched(self, print_report: bool) -> None:
+        """After a cell: build a new group without the operations that nothing can match any more.
+
+        Args:
+            print_report: whether to show a person which operations these are.
+        """
+        if self.stopped or not self.channel.unwaited:
+            return
+        self.channel.unwaited = False
+        states = self.states(range(self.plan.n), patient=True)
+        left = report.left(states)
+        if not left:
+            return
+        # virtual time goes on, and an operation that a rank may still wait for has to end
+        may_wait = any(state.pending or state.more_unwaited for state in states.values())
+        stays = self.plan.network is not None or may_wait
+        gone = "" if stays else self.rebuild()
+        if print_report:
+            display.say(report.words_of_left(left, stays, gone), sys.stderr)
+
+    # --- questions ---
 
     def send(self, ranks: Iterable[int], function: Callable[[], Any]) -> Replies:
         """Have some ranks call a function, once they have finished what they are doing."""
         targets = list(ranks)
         return Replies(self.client.direct_view(targets).apply_async(function), targets)
 
+    def checks(self) -> tuple[str, str, int, float]:
+        """Arguments for entry.begin_checks, new for every cell that is checked."""
+        host, port = self._processes.store
+        return f"checked/{time.time_ns()}", host, port, self.plan.timeout
+
     def states(self, ranks: Sequence[int], patient: bool = False) -> dict[int, RankStatus]:
-        """What these ranks are doing; with `patient`, one that only waits for a CPU gets more time
-        to answer.
+        """What these ranks are doing, by rank.
+
+        Args:
+            ranks: those that are asked.
+            patient: whether a rank that only waits for a CPU gets more time to answer.
         """
         with_work = engines_with_work(self.client)
-        received = (
-            self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT)
-            if patient
-            else self.channel.ask(ranks)
-        )
-        self._show_troubles(
-            {rank: answer.error for rank, answer in received.items() if answer.error}
-        )
+        if patient:
+            received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT)
+        else:
+            received = self.channel.ask(ranks)
+        unseen = {rank: answer.error for rank, answer in received.items() if answer.error}
+        self._show_troubles(unseen)
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
 
     def _show_troubles(self, unseen: Mapping[int, str]) -> None:
@@ -264,8 +273,11 @@ class Ranks:
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""
-        joined, here = self.joined, this_machine()
-        pids = {rank: joined[rank].pid if joined[rank].machine == here else None for rank in ranks}
+        here = this_machine()
+        pids: dict[int, int | None] = {}
+        for rank in ranks:
+            one = self.joined[rank]
+            pids[rank] = one.pid if one.machine == here else None
         return Patience(self.channel, pids)
 
     def printed(self) -> dict[int, str]:
@@ -277,151 +289,39 @@ class Ranks:
         arrived = self.channel.arrivals.select(0)
         return self.channel.printed() if arrived or self.channel.texts else {}
 
-    def rebuild_after_unmatched(self, print_report: bool) -> None:
-        """After a cell: report operations that nothing can match any more, and build a new group
-        without them.
-        """
-        if self.stopped or not self.channel.unwaited:
-            return
-        self.channel.unwaited = False
-        states = self.states(range(self.plan.n), patient=True)
-        if left := report.left(states):
-            # virtual time goes on, and an operation that a rank may still wait for has to end
-            may_wait = any(state.pending or state.more_unwaited for state in states.values())
-            stays = self.plan.network is not None or may_wait
-            gone = "" if stays else self.rebuild()
-            if print_report:
-                display.say(report.words_of_left(left, stays, gone), sys.stderr)
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Number, process id, state in words and memory in megabytes of each rank, as
-        `Cluster.describe` has them.
-        """
-        lost = self.lost | {rank: self._exit_reason(rank) for rank in self.newly_dead()}
-        there = [rank for rank in range(self.plan.n) if rank not in lost]
-        does = {
-            rank: report.activity(status)
-            for rank, status in self.states(there, patient=True).items()
-        } | lost
-        memory = self.memory(seconds.ANSWER_FOR_REPORT)
-        rows = []
-        for rank, one in enumerate(self.joined):
-            host = {"host": self.hosts[rank]} if self.hosts else {}
-            rows.append(
-                {
-                    "rank": rank,
-                    "pid": one.pid,
-                    "state": does[rank],
-                    "megabytes": memory.get(rank),
-                    **host,
-                }
-            )
-        return rows
-
-    def names(self, rank: int) -> tuple[str, ...]:
-        """The names that cells can use on a rank, also while it is busy: its watchdog answers. None
-        if it does not.
-        """
-        answer = self.channel.ask([rank], seconds.ANSWER, messages.NAMES).get(rank)
-        return () if answer is None or answer.variables is None else answer.variables
-
-    def peek(self, rank: int, packed: Sequence[Any], limit: float) -> Any:
-        """What a function returns on a rank that has nothing else to do; None if it has, or does
-        not answer in time.
-
-        A question for a person's convenience: nothing is waited for, interrupted, freed or rebuilt
-        for it.
-
-        Args:
-            packed: the arguments of entry.call.
-            limit: seconds.
-        """
-        gone = rank in self.lost or rank in self.newly_dead()
-        if gone or self.states([rank])[rank].doing != messages.IDLE:
-            return None
-        view = self.client.direct_view([rank])
-        reply = Replies(view.apply_async(entry.call, *packed), [rank]).within(limit).get(rank)
-        if not isinstance(reply, list) or reply[0].failure is not None or reply[0].unsendable:
-            return None
-        return pickling.unpack([reply])[0]
-
-    def memory(self, limit: float) -> dict[int, float]:
-        """Megabytes of each rank that answers within `limit` seconds."""
-        there = [rank for rank in range(self.plan.n) if rank not in self.lost]
-        return {
-            rank: one.megabytes
-            for rank, one in self.channel.ask(there, limit, messages.MEMORY).items()
-        }
-
     @property
     def hosts(self) -> list[str]:
         """Name of each rank's host, by rank; none where all are on this machine."""
-        return (
-            []
-            if self.stopped
-            else [self._processes.names[host] for host in self._processes.host_of_rank]
-        )
+        if self.stopped:
+            return []
+        names = self._processes.names
+        return [names[host] for host in self._processes.host_of_rank]
 
-    def free_all(self) -> dict[int, str]:
-        """Interrupt whatever the ranks are doing, and return when all of them are idle.
-
-        Returns:
-            the same as `bring_back`.
-        """
-        self.mark_dead_ranks()
-        living = [rank for rank in range(self.plan.n) if rank not in self.lost]
-        if not living:
-            return {}
-        sent = self.send(living, entry.settle)
-        replaced = self.bring_back(sent, self.states(living))
-        if busy := sent.unfinished():
-            raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")
-        return replaced
-
-    def bring_back(self, sent: Replies, states: Mapping[int, RankStatus]) -> dict[int, str]:
-        """Free and interrupt busy ranks.
-
-        A rank that is not free in time, or that a person interrupts a second time, is ended; a new
-        process takes its place when the group is rebuilt. Ranks that `states` shows waiting in
-        communication are only freed at first: an interrupt could hit an exception that is being
-        raised.
-
-        Returns:
-            for every rank that had to be ended, what is lost with it, in words.
-        """
-        self.broken = self._cut = True
-        with contextlib.suppress(KeyboardInterrupt), interrupts.allowed():
-            patience, given_up = self.patience(sent.unfinished()), set()
-            communicating = {
-                rank for rank, state in states.items() if state.doing == messages.COMMUNICATING
-            }
-            while busy := set(sent.unfinished()) - given_up - set(self.lost):
-                self.free(busy & communicating, messages.FREE)
-                self.channel.ask(busy - communicating, 0, messages.COME_BACK)
-                communicating = set()
-                sent.result.wait(seconds.AGAIN)
-                given_up |= patience.given_up(busy)
-        hopeless = sorted(set(sent.unfinished()) - set(self.lost)) if self.plan.forks else []
-        if not hopeless:
-            return {}
-        names = self.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
-        self._processes.servers.kill(hopeless)
-        sent.result.wait(seconds.LAST_FAILURE)
-        for rank in hopeless:
-            self.mark_dead(rank)
-        return {
-            rank: failures.loss(names[rank].variables if rank in names else ()) for rank in hopeless
-        }
+    # --- orders ---
 
     def free(self, ranks: Iterable[int], want: str = messages.FREE_WAITING) -> None:
-        """Have watchdogs end the waits of their ranks in communication; with FREE, all that they
-        send and receive.
+        """Have watchdogs end the waits of their ranks in communication.
+
+        Args:
+            ranks: those to free.
+            want: FREE to end all that they send and receive, too.
         """
         self._cut = True
         self.channel.ask(ranks, 0, want)
 
+    def kill(self, ranks: Sequence[int]) -> None:
+        """Have the processes of these ranks ended; returns at once."""
+        self._processes.servers.kill(ranks)
+
+    def distrust_connections(self) -> None:
+        """Have the next rebuild connect the ranks anew, because calls of the group were cut short."""
+        self.broken = True
+        self._cut = True
+
+    # --- ends ---
+
     def check(self) -> None:
-        """While ranks are waited for: ClusterError if they cannot be reached."""
+        """While ranks are waited for: raise ClusterError if they cannot be reached."""
         if self.stopped:
             raise ClusterError(
                 "The cluster was stopped before this cell had finished; its results are lost."
@@ -429,87 +329,31 @@ class Ranks:
         self._processes.check_controller()
 
     def mark_dead_ranks(self) -> None:
-        """Notice which ranks have died since the last look, and print which ones will be replaced;
-        nothing is sent.
+        """Mark which ranks have died since the last look, and print which ones will be replaced.
+
+        Nothing is sent, except that waits for them end.
         """
         self._processes.check_controller()
         # fork servers report each end, and nothing else does
         self._processes.launcher.changed = not self.plan.forks
-        died = {rank: self.mark_dead(rank) for rank in {*self.newly_dead(), *self._cut_off()}}
-        if died:  # a cell that nobody is waiting for may be waiting for them
-            self.free(engines_with_work(self.client) - set(self.lost))
-        if died and self.plan.forks:
+        died = self.dead.mark_all()
+        if not died:
+            return
+        # a cell that nobody is waiting for may be waiting for them
+        self.free(engines_with_work(self.client) - set(self.lost))
+        if self.plan.forks:
             words = f"Since the last cell, {deaths.died_words(died)}. A new process starts without variables."
             display.say(words, sys.stdout)
 
-    def newly_dead(self) -> list[int]:
-        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in
-        `lost` yet.
-        """
-        there, ended = set(self.client.ids), self._processes.exit_reason
-        return [
-            r
-            for r, one in enumerate(self.joined)
-            if (r not in there or ended(r, one.pid)) and r not in self.lost
-        ]
-
-    def _cut_off(self) -> list[int]:
-        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they
-        count as dead.
-
-        One that still works is left alone meanwhile.
-        """
-        self.channel.hear(0)
-        ends = set(self.channel.ends) | set(self.lost) | engines_with_work(self.client)
-        return [rank for rank in range(len(self.joined)) if rank not in ends]
-
-    def wait_for_deaths(self, ranks: Iterable[int], limit: float = 0.0) -> None:
-        """Note which of these ranks have died; if none has yet, one may within `limit` seconds."""
-        deadline = time.monotonic() + limit
-        while not (died := set(ranks) & set(self.newly_dead())) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        for rank in died:
-            self.mark_dead(rank)
-
-    def mark_dead(self, rank: int) -> str:
-        """Remember that a rank has died; how, in words."""
-        self.broken = True
-        # one has ended, and mpiexec ended the others
-        if self.plan.engines == Mpi.name and not self.lost:
-            self.lost = dict.fromkeys(range(self.plan.n), deaths.WITH_ANOTHER)
-            self.lost[self._processes.launcher.first_to_end(rank)] = deaths.exit_words(None)
-        if rank not in self.lost:
-            self.lost[rank] = self._exit_reason(rank)
-            self.last_lines[rank] = self._processes.servers.log_of(rank)
-        self.faults[rank] = self._processes.fault_of(rank)
-        return self.lost[rank]
-
-    def _exit_reason(self, rank: int) -> str:
-        """How the process of a rank has ended, in words; the launcher may see it later than
-        ipyparallel.
-        """
-        deadline, pid = time.monotonic() + seconds.AFTER_DEATH, self.joined[rank].pid
-        while not (how := self._processes.exit_reason(rank, pid)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if not how and rank in self.client.ids and rank not in self.channel.ends:
-            return deaths.CUT_OFF
-        return how or deaths.exit_words(None)
-
     @property
     def host_is_lost(self) -> bool:
-        """Whether a rank has died with a host that cannot be reached any more, so that no new one
-        takes its place.
-        """
-        return (
-            self.plan.forks
-            and self.plan.hosts is not None
-            and any(map(self._processes.servers.why_lost, self.lost))
-        )
+        """Whether a rank has died with a host that cannot be reached any more.
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the processes have been ended, or given away."""
-        return self._processes is None
+        No new process takes its place then.
+        """
+        if not self.plan.forks or self.plan.hosts is None:
+            return False
+        return any(self._processes.servers.why_lost(rank) for rank in self.lost)
 
     def end(self, keep: bool = False) -> Processes | None:
         """End all processes; does nothing the second time, or in a process forked from the
@@ -518,10 +362,23 @@ class Ranks:
         Args:
             keep: whether to return them instead, where they can be used for another cluster.
         """
-        processes, self._processes = self._processes, None
-        if processes is None or os.getpid() != self._owner:
+        if self.stopped:
             return None
-        if keep and processes.can_fork:
-            return processes
-        processes.stop()
+        self.stopped = True
+        if os.getpid() != self._owner:
+            return None
+        if keep and self._processes.can_fork:
+            return self._processes
+        self._processes.stop()
         return None
+
+
+def has_failed(reply: Any) -> bool:
+    """Whether a rank raised or died, by its reply.
+
+    For a %%px cell, or a rank that has died, ipyparallel has an exception; the reply to a call of
+    entry.py starts with a Reply.
+    """
+    if isinstance(reply, Exception):
+        return True
+    return isinstance(reply, list) and reply[0].failure is not None

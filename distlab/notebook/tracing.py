@@ -68,7 +68,7 @@ def _gather(
     if ranks.stopped:
         return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
     missing = {
-        r: f"it {ranks.mark_dead(r)}"
+        r: f"it {ranks.dead.mark_dead(r)}"
         for r in targets
         if r not in ranks.client.ids or r in ranks.lost
     }

@@ -148,7 +148,7 @@ def test_the_host_of_the_store_comes_back_too(cluster, ssh_hosts):
     """All ranks met at a store there, and meet at another one."""
     cluster.push({"kept": 1})
     ssh_hosts.kill("nodeA")
-    until(lambda: cluster.ranks.newly_dead() == [0, 1])
+    until(lambda: cluster.ranks.dead.newly_dead() == [0, 1])
     ssh_hosts.boot("nodeA")
     cluster.heal()
     assert cluster.run(sum_of_ranks) == [6.0] * 4

@@ -48,7 +48,7 @@ def at_first(nothing_left):
 STARTS = [
     "notebook.launcher.Launcher.start_server",
     "notebook.starting.ControlChannel",
-    "notebook.cluster.Ranks",
+    "notebook.ranks.Ranks.start",
 ]
 
 
@@ -96,7 +96,7 @@ def two(shared):
     [
         "notebook.cell.Replies",
         "compat.ipyparallel.Replies.unfinished",
-        "notebook.ranks.Ranks.bring_back",
+        "notebook.freeing.bring_back",
     ],
 )
 def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
@@ -108,7 +108,7 @@ def test_an_interrupted_run_leaves_no_busy_rank(two, interrupted, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["notebook.ranks.Ranks.mark_dead", "notebook.processes.Processes.replace"]
+    "name", ["notebook.dead_ranks.DeadRanks.mark_dead", "notebook.processes.Processes.replace"]
 )
 def test_an_interrupted_heal_can_be_repeated(two, interrupted, name):
     """Also where a dead rank is being replaced; variables of the others stay."""

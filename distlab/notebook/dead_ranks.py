@@ -1,0 +1,114 @@
+"""Which ranks of one generation have died, how, and where they were.
+
+Runs on the notebook's kernel; ranks.py makes a new object for each generation, cell.py asks it when
+a rank has failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from distlab.compat.ipyparallel import engines_with_work
+from distlab.diagnosis import deaths
+from distlab.notebook.plan import Plan
+from distlab.notebook.processes import Processes
+from distlab.notebook.start_methods import Mpi
+from distlab.wire import seconds
+from distlab.wire.faults import Fault
+from distlab.wire.rendezvous import Joined
+
+
+class DeadRanks:
+    """The ranks that have died since the group was built.
+
+    Args:
+        plan: of the cluster.
+        processes: the ranks.
+        joined: what each rank reported when it joined the group, its process number among it.
+
+    Attributes:
+        processes: as given; others take their place when all have ended.
+        lost: how ranks have died, in words, by rank, as far as it is marked.
+        last_lines: the end of what they wrote, by rank.
+        faults: where they were when a fault in compiled code ended them, by rank.
+    """
+
+    def __init__(self, plan: Plan, processes: Processes, joined: Sequence[Joined]):
+        self._plan = plan
+        self.processes = processes
+        self._joined = joined
+        self.lost: dict[int, str] = {}
+        self.last_lines: dict[int, str] = {}
+        self.faults: dict[int, Fault] = {}
+
+    def newly_dead(self) -> list[int]:
+        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in
+        `lost` yet.
+        """
+        there = set(self.processes.client.ids)
+        found = []
+        for rank, one in enumerate(self._joined):
+            if rank in self.lost:
+                continue
+            if rank not in there or self.processes.exit_reason(rank, one.pid):
+                found.append(rank)
+        return found
+
+    def cut_off(self) -> list[int]:
+        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they
+        count as dead.
+
+        One that still works is left alone meanwhile.
+        """
+        channel = self.processes.channel
+        channel.hear(0)
+        with_work = engines_with_work(self.processes.client)
+        fine = set(channel.ends) | set(self.lost) | with_work
+        return [rank for rank in range(len(self._joined)) if rank not in fine]
+
+    def mark_all(self) -> dict[int, str]:
+        """Mark the ranks that have died or are cut off, and return how, in words, by rank."""
+        found = {*self.newly_dead(), *self.cut_off()}
+        return {rank: self.mark_dead(rank) for rank in sorted(found)}
+
+    def wait_for_deaths(self, ranks: Iterable[int], limit: float = 0.0) -> None:
+        """Mark which of these ranks have died; if none has yet, one may within `limit` seconds."""
+        among = set(ranks)
+        deadline = time.monotonic() + limit
+        died = among & set(self.newly_dead())
+        while not died and time.monotonic() < deadline:
+            time.sleep(0.01)
+            died = among & set(self.newly_dead())
+        for rank in died:
+            self.mark_dead(rank)
+
+    def mark_dead(self, rank: int) -> str:
+        """Remember that a rank has died, and return how, in words."""
+        # one has ended, and mpiexec ended the others
+        if self._plan.engines == Mpi.name and not self.lost:
+            self.lost = dict.fromkeys(range(self._plan.n), deaths.WITH_ANOTHER)
+            first = self.processes.launcher.first_to_end(otherwise=rank)
+            self.lost[first] = deaths.exit_words(None)
+        if rank not in self.lost:
+            self.lost[rank] = self.exit_reason(rank)
+            self.last_lines[rank] = self.processes.servers.log_of(rank)
+        self.faults[rank] = self.processes.fault_of(rank)
+        return self.lost[rank]
+
+    def exit_reason(self, rank: int) -> str:
+        """How the process of a dead rank has ended, in words.
+
+        The launcher may see it later than ipyparallel, so it has a while.
+        """
+        pid = self._joined[rank].pid
+        deadline = time.monotonic() + seconds.AFTER_DEATH
+        how = self.processes.exit_reason(rank, pid)
+        while not how and time.monotonic() < deadline:
+            time.sleep(0.02)
+            how = self.processes.exit_reason(rank, pid)
+        if how:
+            return how
+        if rank in self.processes.client.ids and rank not in self.processes.channel.ends:
+            return deaths.CUT_OFF
+        return deaths.exit_words(None)

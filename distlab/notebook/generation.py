@@ -1,0 +1,135 @@
+"""The ranks join a generation of the group: all of them, or an error that says who did not and why.
+
+Runs on the notebook's kernel, called by ranks.py; entry.py's `join` replies on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import Any
+
+from distlab.compat.ipyparallel import Replies
+from distlab.diagnosis import deaths, failures, joining
+from distlab.errors import ClusterError
+from distlab.notebook.plan import Plan
+from distlab.notebook.processes import Processes
+from distlab.wire import messages, seconds
+from distlab.wire.messages import Failure
+from distlab.wire.rendezvous import Joined
+
+
+def join_all(
+    plan: Plan,
+    processes: Processes,
+    joins: Mapping[int, Callable[[], Joined | Failure]],
+    is_first: bool,
+) -> list[Joined]:
+    """Have each rank call its function of `joins`, and return what the ranks report, by rank.
+
+    Args:
+        plan: of the cluster.
+        processes: the ranks.
+        joins: what each rank calls, by rank.
+        is_first: whether the cluster starts.
+
+    Raises:
+        ClusterError: a rank failed, which is the first to do so; or none joins for a while.
+    """
+    pending: dict[int, futures.Future[Any]] = {}
+    for rank, join in joins.items():
+        try:
+            result = processes.client.direct_view([rank]).apply_async(join)
+        except IndexError as error:  # ipyparallel's: the rank has just ended
+            failed = [_failure(processes, rank, error)]
+            raise _not_built(plan, failed, [], is_first) from error
+        pending |= Replies(result, [rank]).futures
+    joined, failed = _wait_for_all(plan, processes, pending)
+    if len(joined) == len(joins):
+        return [joined[rank] for rank in sorted(joined)]
+    processes.channel.ask(pending, 0, messages.FREE)
+    raise _not_built(plan, failed, sorted(pending), is_first)
+
+
+def _wait_for_all(
+    plan: Plan, processes: Processes, pending: dict[int, futures.Future[Any]]
+) -> tuple[dict[int, Joined], list[Failure]]:
+    """Wait until every rank has joined, until one has failed, or for as long as that may take.
+
+    Args:
+        plan: of the cluster.
+        processes: the ranks.
+        pending: the reply of each rank; those that have arrived are taken out of it.
+
+    Returns:
+        what the ranks report that have joined, by rank, and failures of others in the order of
+        time.
+    """
+    joined: dict[int, Joined] = {}
+    failed: list[Failure] = []
+    # ranks wait for each other, then connect, and say themselves that this took too long
+    patience = seconds.BUILD + _connecting(plan) + seconds.AFTER_DEATH
+    while pending:
+        # one that only waited for others may lose its connections before the reply of the culprit
+        # is here
+        limit = seconds.AFTER_DEATH if failed else patience
+        done, _ = futures.wait(pending.values(), limit, futures.FIRST_COMPLETED)
+        if not done:
+            break
+        for rank in sorted(pending):
+            if pending[rank] not in done:
+                continue
+            future = pending.pop(rank)
+            reply = future.exception() or future.result()
+            if isinstance(reply, Joined):
+                joined[rank] = reply
+            else:
+                failed.append(_failure(processes, rank, reply))
+        if any(not joining.waited_to_join(one) for one in failed):
+            break
+    return joined, failed
+
+
+def _failure(processes: Processes, rank: int, reply: Any) -> Failure:
+    """Why a rank could not join: as the rank describes it, as its process has ended, or what
+    ipyparallel knows.
+    """
+    if isinstance(reply, Failure):
+        return failures.failure(reply)
+    pid = processes.servers.pids.get(rank)
+    how = "" if pid is None else processes.exit_reason(rank, pid)
+    if not how and rank not in processes.client.ids:
+        how = deaths.exit_words(None)
+    if how:
+        return Failure(rank, deaths.DIED, how)
+    return of_ipyparallel(rank, reply)
+
+
+def of_ipyparallel(rank: int, reply: Any) -> Failure:
+    """What ipyparallel knows of what a rank has raised; an error of its own is named as it is."""
+    kind = getattr(reply, "ename", type(reply).__name__)
+    return Failure(rank, kind, getattr(reply, "evalue", str(reply)))
+
+
+def _not_built(
+    plan: Plan, failed: list[Failure], missing: list[int], is_first: bool
+) -> ClusterError:
+    """Why the group could not be built, in words.
+
+    Args:
+        plan: of the cluster.
+        failed: what ranks have raised, in the order of time.
+        missing: the ranks that have not replied.
+        is_first: whether the cluster starts.
+    """
+    return ClusterError(
+        joining.not_built(failed, missing, seconds.BUILD, _connecting(plan), is_first)
+    )
+
+
+def _connecting(plan: Plan) -> float:
+    """Seconds that ranks have to connect when all of them are there.
+
+    They are those of a call, at most BUILD.
+    """
+    return min(plan.timeout, seconds.BUILD)

@@ -1,0 +1,88 @@
+"""What a person may ask of ranks at any time, also while they are busy: nothing is disturbed for it.
+
+Runs on the notebook's kernel, called by cluster.py, cell.py, and magics.py for completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from distlab.compat.ipyparallel import Replies
+from distlab.diagnosis import report
+from distlab.notebook.ranks import Ranks
+from distlab.rank import entry
+from distlab.wire import messages, pickling, seconds
+
+
+def describe(ranks: Ranks) -> list[dict[str, Any]]:
+    """Number, process id, state in words and memory in megabytes of each rank.
+
+    `Cluster.describe` says what each row holds.
+    """
+    lost = dict(ranks.lost)
+    for rank in ranks.dead.newly_dead():
+        lost[rank] = ranks.dead.exit_reason(rank)
+    there = [rank for rank in range(ranks.plan.n) if rank not in lost]
+    words = dict(lost)
+    for rank, status in ranks.states(there, patient=True).items():
+        words[rank] = report.activity(status)
+    megabytes = memory(ranks, seconds.ANSWER_FOR_REPORT)
+    hosts = ranks.hosts
+    rows = []
+    for rank, one in enumerate(ranks.joined):
+        row = {
+            "rank": rank,
+            "pid": one.pid,
+            "state": words[rank],
+            "megabytes": megabytes.get(rank),
+        }
+        if hosts:
+            row["host"] = hosts[rank]
+        rows.append(row)
+    return rows
+
+
+def memory(ranks: Ranks, limit: float) -> dict[int, float]:
+    """Megabytes of each rank that answers within `limit` seconds."""
+    there = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
+    answers = ranks.channel.ask(there, limit, messages.MEMORY)
+    found = {}
+    for rank, answer in answers.items():
+        if answer.megabytes is not None:
+            found[rank] = answer.megabytes
+    return found
+
+
+def names(ranks: Ranks, rank: int) -> tuple[str, ...]:
+    """The names that cells can use on a rank, also while it is busy: its watchdog answers.
+
+    There are none if it does not answer.
+    """
+    answer = ranks.channel.ask([rank], seconds.ANSWER, messages.NAMES).get(rank)
+    if answer is None or answer.variables is None:
+        return ()
+    return answer.variables
+
+
+def peek(ranks: Ranks, rank: int, packed: Sequence[Any], limit: float) -> Any:
+    """What a function returns on a rank that has nothing else to do.
+
+    None if the rank is busy, or does not answer in time: the question is for a person's
+    convenience, and nothing is waited for, interrupted, freed or rebuilt for it.
+
+    Args:
+        ranks: of the cluster.
+        rank: the one that is asked.
+        packed: the arguments of entry.call.
+        limit: seconds.
+    """
+    if rank in ranks.lost or rank in ranks.dead.newly_dead():
+        return None
+    if ranks.states([rank])[rank].doing != messages.IDLE:
+        return None
+    result = ranks.client.direct_view([rank]).apply_async(entry.call, *packed)
+    reply = Replies(result, [rank]).within(limit).get(rank)
+    if not isinstance(reply, list) or reply[0].failure is not None or reply[0].unsendable:
+        return None
+    return pickling.unpack([reply])[0]
