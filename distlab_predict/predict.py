@@ -23,7 +23,7 @@ from distlab.errors import ArgumentError, ClusterError, RankError
 from distlab.launch import fork_server
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
-from distlab.wire.pickling import bring_own_module, pack
+from distlab.wire.pickling import pack, pickle_module_by_value
 from distlab_predict.nodes import Outcomes, Run
 from distlab_predict.prediction import Case, Prediction, Predictions
 
@@ -159,7 +159,7 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
 
 
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
-    bring_own_module(program)
+    pickle_module_by_value(program)
     header, buffers = pack(program, "program")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
     place = tuple(environment.items()), os.getcwd(), tuple(sys.path)

@@ -31,7 +31,7 @@ from distlab.notebook import display
 from distlab.notebook.cluster import Cluster
 from distlab.tables import Link, Table, format_seconds
 from distlab.traces.trace import Trace
-from distlab.wire.pickling import bring_own_module
+from distlab.wire.pickling import pickle_module_by_value
 from distlab.words import grouped
 
 BAR = 10  # characters of a lab's bar in `progress`
@@ -237,7 +237,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     if cluster.n < most:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
-    bring_own_module(exercise.function)
+    pickle_module_by_value(exercise.function)
     found = judging.judged(exercise, functools.partial(_world, cluster, exercise, fn))
     return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
 

@@ -21,7 +21,7 @@ from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_number
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import Event
-from distlab.wire.namespace import lend_names
+from distlab.wire.namespace import bind_rank_globals
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
 
@@ -86,7 +86,7 @@ def call(
         before = packed(given)
         found.append(_observed(exercise, exercise.function, given, before))
     if fn is not None:
-        lend_names(fn, rank=rank, world_size=n)
+        bind_rank_globals(fn, rank=rank, world_size=n)
         found.append(_observed(exercise, fn, exercise.given(rank, n, case), packed(())))
     return found
 

@@ -31,7 +31,7 @@ from distlab.tables import (
     format_bytes,
     format_seconds,
 )
-from distlab.wire.namespace import lend_names
+from distlab.wire.namespace import bind_rank_globals
 from distlab.words import grouped
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def take_turns(
     Runs on: every rank; those from n on make the group with the others and return None.
     """
     for fn in calls:
-        lend_names(fn)
+        bind_rank_globals(fn)
     group = dist.new_group(range(n)) if n < world_size else None
     if rank >= n:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from distlab.compat.ipython import current_shell
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
-from distlab.wire.namespace import lend_names, namespace_of_cells
+from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.pickling import Reply
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
@@ -120,7 +120,7 @@ def call(header: bytes, buffers: list[Any]) -> list[Any]:
     failure = None
     try:
         fn, args, kwargs = pickling.loads(header, buffers)
-        lend_names(fn)
+        bind_rank_globals(fn)
         value = fn(THIS_RANK.rank, THIS_RANK.world_size, *args, **kwargs)
     except BaseException as error:
         restore_builtins()

@@ -34,7 +34,7 @@ from distlab.rank.rpc import AGENT, Served, init_rpc, shutdown
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import REMOTE, SERVED, Answer
-from distlab.wire.namespace import lend_names, namespace_of_cells
+from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.source import line_of
 from distlab.words import rank_list
 
@@ -326,7 +326,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
     set_state(function, (attributes, slots))
-    lend_names(function)
+    bind_rank_globals(function)
 
 
 # --- what is wrapped ---

@@ -1,5 +1,6 @@
-"""The control channel: the kernel's questions to the ranks' watchdogs, which answer while their
-ranks are blocked.
+"""The control channel: the kernel's questions to the ranks' watchdogs.
+
+They answer while their ranks are blocked.
 
 `ControlChannel` runs on the notebook's kernel, made by starting.py; `hello` runs on every rank,
 `receive` on both. It listens at one address, that of the loopback interface if all ranks are on
@@ -26,10 +27,10 @@ HELLO_BYTES = 200  # more than a hello has
 
 
 def hello(token: str, rank: int) -> bytes:
-    """The first line that a rank sends, so short that it arrives in one piece; different each time,
-    without the token.
+    """The first line that a rank sends, so short that it arrives in one piece.
 
-    An eavesdropper on the network cannot reuse it, because a channel accepts each nonce only once.
+    It is different each time and does not contain the token. An eavesdropper on the network cannot
+    reuse it, because a channel accepts each nonce only once.
     """
     return _proven(token, f"{rank} {os.urandom(16).hex()}") + b"\n"
 
@@ -38,7 +39,8 @@ def _proven(token: str, claim: str) -> bytes:
     """A claim, and the proof that its author knows the token."""
     import hmac  # with OpenSSL, for which the fork server's start would wait
 
-    return f"{claim} {hmac.digest(token.encode(), claim.encode(), 'sha256').hex()}".encode()
+    digest = hmac.digest(token.encode(), claim.encode(), "sha256")
+    return f"{claim} {digest.hex()}".encode()
 
 
 class ControlChannel:
@@ -48,7 +50,7 @@ class ControlChannel:
         address: host, port and token, for `Meeting`.
         listener: the socket to which ranks connect.
         ends: the connection to each rank.
-        arrivals: watches all connections; what it selects has something to be heard.
+        arrivals: watches all connections; what it selects has something to be read.
         unwaited: whether a cell has left calls that no rank can wait for.
         without_group: whether a cell has destroyed the process group on a rank since it was built.
         texts: what functions of remote calls have printed, by rank, until `printed` returns it.
@@ -82,50 +84,64 @@ class ControlChannel:
         """What the ranks answer within `limit` seconds; a rank that does not answer is left out.
 
         Args:
-            ranks: those that are asked.
-            limit: 0 not to wait for answers.
+            ranks: the ranks that are asked.
+            limit: seconds to wait for answers; 0 not to wait.
             want: a question or an order, see messages.py.
         """
         deadline = time.monotonic() + limit
         self._number += 1
         question = to_json(Query(self._number, want)).encode() + b"\n"
-        ranks, asked, answers, left = set(ranks), set(), {}, 0.0
+        wanted = set(ranks)
+        asked: set[int] = set()
+        answers: dict[int, Answer] = {}
+        left = 0.0  # the first look does not wait: it takes in what came before the question
         while True:
-            answers |= {
-                rank: answer for rank, answer in self.hear(left) if answer.number == self._number
-            }
-            for rank in ranks & set(self.ends) - asked:
+            for rank, answer in self.hear(left):
+                if answer.number == self._number:
+                    answers[rank] = answer
+            for rank in wanted & set(self.ends) - asked:
                 asked.add(rank)
                 # a question is short: it fits, unless the rank does not read
                 with contextlib.suppress(OSError):
                     self.ends[rank].send(question)
             left = deadline - time.monotonic()
-            if len(answers) == len(ranks) or left <= 0:
+            if len(answers) == len(wanted) or left <= 0:
                 return dict(sorted(answers.items()))
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since this was last called, by the rank that
-        ran them.
-        """
+        """What functions of remote calls have printed since the last time, by rank."""
         self.hear(0)
-        printed, self.texts = self.texts, {}
+        printed = self.texts
+        self.texts = {}
         return printed
 
     def hear(self, limit: float) -> list[tuple[int, Answer]]:
-        """What ranks answer or report by themselves, each with its rank, if something comes within
-        `limit` seconds.
+        """Every message that ranks have sent, each with its rank.
+
+        Args:
+            limit: seconds to wait for something to arrive.
         """
         self.arrivals.select(max(0.0, limit))
         self._accept()
-        return [(rank, answer) for rank in list(self.ends) for answer in self._receive(rank)]
+        received = []
+        for rank in list(self.ends):
+            for answer in self._receive(rank):
+                received.append((rank, answer))
+        return received
 
     def meet(self, ranks: Iterable[int], limit: float) -> None:
-        """Accept the connections of these ranks, which have joined the group, if they come within
-        `limit` seconds.
+        """Accept the connections of these ranks, which have joined the group.
+
+        Args:
+            ranks: the ranks.
+            limit: seconds to wait for them.
         """
         deadline = time.monotonic() + limit
-        self.hear(0)  # one that replaces an older connection
-        while set(ranks) - set(self.ends) and (left := deadline - time.monotonic()) > 0:
+        self.hear(0)  # a new connection may replace an older one
+        while not set(ranks) <= set(self.ends):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
             self.hear(left)
 
     def type(self, rank: int, line: str | None) -> None:
@@ -139,7 +155,10 @@ class ControlChannel:
         received = receive(self.ends[rank], 1 << 16)
         if received == b"":
             self._close(self.ends.pop(rank))
-        *lines, self._half[rank] = (self._half[rank] + (received or b"")).split(b"\n")
+        text = self._half[rank]
+        if received is not None:
+            text += received
+        *lines, self._half[rank] = text.split(b"\n")
         answers = []
         try:
             for line in lines:
@@ -172,7 +191,7 @@ class ControlChannel:
         # no pending connection, or the peer has closed it already
         with contextlib.suppress(OSError):
             while True:
-                stranger = self.listener.accept()[0]
+                stranger, _ = self.listener.accept()
                 stranger.setblocking(False)
                 self.arrivals.register(stranger, selectors.EVENT_READ)
                 self._strangers.append(stranger)
@@ -182,7 +201,7 @@ class ControlChannel:
                 continue
             self._strangers.remove(stranger)
             line, _, rest = first.partition(b"\n")
-            claim = line.decode(errors="replace").rpartition(" ")[0]
+            claim, _, _ = line.decode(errors="replace").rpartition(" ")
             if claim in self._used or not hmac.compare_digest(line, _proven(self._token, claim)):
                 self._close(stranger)
                 continue
@@ -190,7 +209,8 @@ class ControlChannel:
             rank = int(claim.split()[0])
             if rank in self.ends:
                 self._close(self.ends[rank])
-            self.ends[rank], self._half[rank] = stranger, rest
+            self.ends[rank] = stranger
+            self._half[rank] = rest
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""

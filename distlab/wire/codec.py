@@ -1,12 +1,12 @@
-"""One way to JSON for every message of this folder: a field holds what its annotation says, or it
-is refused by name.
+"""One way to JSON for every message of this folder.
 
-Runs on both sides, called by all that send or receive messages. A message is one line, a JSON
-object of its fields, with the name of its class as "class". Tuples travel as lists, and messages
-inside of a message as objects without a class, because the annotation of their field says which one
-they are. A value of a subclass of a plain type, such as an IntEnum or numpy.float64, arrives as the
-plain one. Everything else, such as numpy.int64 or a tensor, is refused where it is sent: a value
-that comes from a learner is made plain where it enters (rank/log.py).
+A field holds what its annotation says, or it is refused by name. Runs on both sides, called by all
+that send or receive messages. A message is one line, a JSON object of its fields, with the name of
+its class as "class". Tuples travel as lists, and messages inside of a message as objects without a
+class, because the annotation of their field says which one they are. A value of a subclass of a
+plain type, such as an IntEnum or numpy.float64, arrives as the plain one. Everything else, such as
+numpy.int64 or a tensor, is refused where it is sent: a value that comes from a learner is made
+plain where it enters (rank/log.py).
 """
 
 import dataclasses
@@ -15,17 +15,23 @@ import json
 import types
 import typing
 import zlib
-from typing import Any
+from typing import Any, Protocol
 
 from distlab.arguments import refuse
 from distlab.wire import messages, orders
 
-KINDS = {
-    kind.__name__: kind
-    for module in (messages, orders)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
+
+def _messages_in(*modules: types.ModuleType) -> dict[str, type]:
+    """The classes of messages in these modules, by name."""
+    kinds = {}
+    for module in modules:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                kinds[kind.__name__] = kind
+    return kinds
+
+
+KINDS = _messages_in(messages, orders)
 PLAIN = (bool, int, float, str)
 
 
@@ -39,27 +45,22 @@ def to_json(message: Any) -> str:
     Raises:
         ArgumentTypeError: a field does not hold what its annotation says.
     """
-    kind = type(message)
+    kind: type = type(message)
     if kind not in KINDS.values():
         refuse("message", "one of the classes of distlab.wire", message, wrong_type=True)
-    return json.dumps({"class": kind.__name__, **_described(kind).write(message, kind.__name__)})
+    fields = _described(kind).write(message, kind.__name__)
+    return json.dumps({"class": kind.__name__, **fields})
 
 
 def from_json(line: str | bytes) -> Any:
     """The message in a line of JSON.
 
     Raises:
-        MessageError: it is none that this distlab knows, as where another version of it has sent
-            it.
+        MessageError: it is none that this distlab knows, for example because another version of
+            it has sent it.
     """
     try:
-        fields = json.loads(line)
-        name = fields.pop("class", None) if isinstance(fields, dict) else None
-        if not isinstance(name, str):
-            raise MessageError("it is not an object with a class")
-        if name not in KINDS:
-            raise MessageError(f"it has no class {name!r}")
-        return _described(KINDS[name]).read(fields, name)
+        return _message_of(json.loads(line))
     except (ValueError, TypeError) as error:
         reason = str(error).rstrip(".")
         raise MessageError(
@@ -67,21 +68,46 @@ def from_json(line: str | bytes) -> Any:
         ) from error
 
 
+def _message_of(fields: Any) -> Any:
+    """The message in what JSON has read."""
+    name = fields.pop("class", None) if isinstance(fields, dict) else None
+    if not isinstance(name, str):
+        raise MessageError("it is not an object with a class")
+    if name not in KINDS:
+        raise MessageError(f"it has no class {name!r}")
+    return _described(KINDS[name]).read(fields, name)
+
+
 def protocol() -> str:
-    """Equal on two machines that know the same messages with the same fields. Runs on: anywhere."""
-    fields = {
-        name: [(one.name, str(one.type)) for one in dataclasses.fields(kind)]
-        for name, kind in sorted(KINDS.items())
-    }
+    """Equal on two machines that know the same messages with the same fields.
+
+    Runs on: anywhere.
+    """
+    fields = {}
+    for name in sorted(KINDS):
+        of_class = dataclasses.fields(KINDS[name])
+        fields[name] = [(one.name, str(one.type)) for one in of_class]
     return f"{zlib.crc32(json.dumps(fields).encode()):08x}"
 
 
 def _shortened(line: str | bytes) -> str:
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+    if len(text) > 60:
+        text = f"{text[:57]}..."
+    return repr(text)
 
 
 # --- what an annotation says: how a value of it is written, and read ---
+
+
+class _Described(Protocol):
+    """How the values of one annotation travel; `name` is the field's, for errors."""
+
+    def write(self, value: Any, name: str) -> Any:
+        """The value as JSON has it."""
+
+    def read(self, value: Any, name: str) -> Any:
+        """The value that JSON has."""
 
 
 class _Plain:
@@ -96,9 +122,12 @@ class _Plain:
             return value
         if not isinstance(value, self._allowed):
             refuse(name, f"a value of type {self._kind.__name__}", value, wrong_type=True)
-        return str.__str__(value) if self._kind is str else self._kind(value)
+        if self._kind is str:
+            return str.__str__(value)  # not the __str__ of a subclass
+        return self._kind(value)
 
-    read = write
+    def read(self, value: Any, name: str) -> Any:
+        return self.write(value, name)
 
 
 class _Optional:
@@ -126,7 +155,7 @@ class _Row:
 
     def read(self, value: Any, name: str) -> Any:
         _check_sequence(value, name)
-        return tuple([self._inner.read(one, name) for one in value])
+        return tuple(self._inner.read(one, name) for one in value)
 
 
 class _Record:
@@ -141,7 +170,7 @@ class _Record:
 
     def read(self, value: Any, name: str) -> Any:
         _check_sequence(value, name, len(self._inner))
-        return tuple([inner.read(one, name) for inner, one in zip(self._inner, value, strict=True)])
+        return tuple(inner.read(one, name) for inner, one in zip(self._inner, value, strict=True))
 
 
 def _check_sequence(value: Any, name: str, length: int | None = None) -> None:
@@ -155,16 +184,19 @@ class _Table:
     """A dict from names."""
 
     def __init__(self, key: Any, value: Any):
-        self._key, self._value = _described(key), _described(value)
+        self._key = _described(key)
+        self._value = _described(value)
 
     def write(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
             refuse(name, "a dict", value, wrong_type=True)
-        return {
-            self._key.write(key, name): self._value.write(one, name) for key, one in value.items()
-        }
+        written = {}
+        for key, one in value.items():
+            written[self._key.write(key, name)] = self._value.write(one, name)
+        return written
 
-    read = write
+    def read(self, value: Any, name: str) -> Any:
+        return self.write(value, name)  # keys and values are plain, so both ways are the same
 
 
 class _Message:
@@ -174,49 +206,50 @@ class _Message:
         self._kind = kind
 
     @functools.cached_property
-    def _fields(self) -> dict[str, Any]:
-        """What the annotation of each field says; later than the class is described, which may hold
-        others like it.
+    def _fields(self) -> dict[str, _Described]:
+        """What the annotation of each field says.
+
+        It is read when it is needed, because a class may hold others of its own kind.
         """
-        return {
-            name: _described(annotation)
-            for name, annotation in typing.get_type_hints(self._kind).items()
-        }
+        hints = typing.get_type_hints(self._kind)
+        return {name: _described(annotation) for name, annotation in hints.items()}
 
     def write(self, value: Any, name: str) -> Any:
         if type(value) is not self._kind:
             refuse(name, f"a {self._kind.__name__}", value, wrong_type=True)
         kind = self._kind.__name__
-        return {
-            field: inner.write(getattr(value, field), f"{kind}.{field}")
-            for field, inner in self._fields.items()
-        }
+        written = {}
+        for field, inner in self._fields.items():
+            written[field] = inner.write(getattr(value, field), f"{kind}.{field}")
+        return written
 
     def read(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
             refuse(name, f"a {self._kind.__name__}", value, wrong_type=True)
-        kind, known = self._kind.__name__, self._fields
-        if unknown := [field for field in value if field not in known]:
-            raise MessageError(f"{kind} has no field {unknown[0]!r}")
-        return self._kind(
-            **{field: known[field].read(one, f"{kind}.{field}") for field, one in value.items()}
-        )
+        kind = self._kind.__name__
+        for field in value:
+            if field not in self._fields:
+                raise MessageError(f"{kind} has no field {field!r}")
+        fields = {}
+        for field, one in value.items():
+            fields[field] = self._fields[field].read(one, f"{kind}.{field}")
+        return self._kind(**fields)
 
 
 @functools.cache
-def _described(annotation: Any) -> Any:
+def _described(annotation: Any) -> _Described:
     """How values of an annotation travel; TypeError for an annotation that no message may have."""
     if annotation in PLAIN:
         return _Plain(annotation)
-    if dataclasses.is_dataclass(annotation):
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return _Message(annotation)
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType) and len(inner) == 2 and inner[1] is type(None):
-        return _Optional(inner[0])
-    if origin is tuple and inner[-1] is Ellipsis:
-        return _Row(inner[0])
-    if origin is tuple:
-        return _Record(inner)
-    if origin is dict:
+    origin = typing.get_origin(annotation)
+    inner = typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if len(inner) == 2 and inner[1] is type(None):
+            return _Optional(inner[0])
+    elif origin is tuple:
+        return _Row(inner[0]) if inner[-1] is Ellipsis else _Record(inner)
+    elif origin is dict:
         return _Table(*inner)
     raise TypeError(f"no message can have a field of {annotation}")

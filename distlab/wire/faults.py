@@ -1,9 +1,9 @@
-"""What a rank was doing when a fault in compiled code ended it: Python's faulthandler writes that
-into a file.
+"""What a rank was doing when a fault in compiled code ended it.
 
-`keep` runs on every rank, called by group.py. `learners_part` runs where the file is, in a fork
-server or on the notebook's kernel, and knows which lines are the learner's there, as does `take`,
-for a fork server; `read` runs on the kernel, called by launcher.py.
+Python's faulthandler writes that into a file. `keep` runs on every rank, called by group.py.
+`learners_part` runs where the file is, in a fork server or on the notebook's kernel, and knows
+which lines are the learner's there, as does `take`, for a fork server; `read` runs on the kernel,
+called by launcher.py.
 """
 
 import contextlib
@@ -52,23 +52,26 @@ def path(folder: str, rank: int) -> str:
 
 
 def keep(rank: int) -> None:
-    """From now on, a fault writes the stacks of all threads into this rank's file. Runs on: a rank,
-    its main thread.
+    """From now on, a fault writes the stacks of all threads into this rank's file.
 
     The file of an earlier process with the same rank is emptied. Engines that others have started
     get none, nor do those on a host without the cluster's folder.
+
+    Runs on: a rank, its main thread.
     """
     if OWN not in os.environ or FOLDER not in os.environ:
         return
     with contextlib.suppress(OSError):
-        file = open(path(os.environ[FOLDER], rank), "wb", buffering=0)  # noqa: SIM115  # faulthandler keeps it
+        own = path(os.environ[FOLDER], rank)
+        file = open(own, "wb", buffering=0)  # noqa: SIM115  # faulthandler keeps it
         file.write(f"{MAIN}{threading.get_ident():#018x}\n".encode())
         faulthandler.enable(file)
 
 
 def learners_part(folder: str, rank: int) -> str:
-    """What stands in a rank's file, of the frames only the learner's and torch.distributed's; ""
-    without a fault.
+    """The text of a rank's file without the frames of libraries; "" without a fault.
+
+    Of the frames, those of the learner and of torch.distributed are kept.
     """
     try:
         with open(path(folder, rank), errors="replace") as file:
@@ -76,12 +79,15 @@ def learners_part(folder: str, rank: int) -> str:
     except OSError:
         return ""
     kept = [row for row in rows if _tells(row)]
-    return "\n".join(kept) if len(kept) > 1 else ""
+    if len(kept) < 2:  # the row that `keep` wrote
+        return ""
+    return "\n".join(kept)
 
 
 def take(folder: str, rank: int) -> str:
-    """As `learners_part`, of a process that has ended; the next one may end before it empties the
-    file.
+    """As `learners_part`, of a process that has ended; the file is then removed.
+
+    Otherwise it would count for the rank's next process, if that ends before it empties the file.
     """
     part = learners_part(folder, rank)
     with contextlib.suppress(OSError):
@@ -92,24 +98,34 @@ def take(folder: str, rank: int) -> str:
 def _tells(row: str) -> bool:
     """Whether a row is no frame, or one that says what the learner's program did."""
     frame = re.fullmatch(_FRAME, row)
-    return frame is None or is_learners(_file_in(frame)) or _file_in(frame).endswith(_C10D)
+    if frame is None:
+        return True
+    file = _file_in(frame)
+    return is_learners(file) or file.endswith(_C10D)
 
 
 def read(part: str) -> Fault:
-    """Where a process was, from the learner's part of its file, as `learners_part` has returned
-    it.
+    """Where a process was, from what `learners_part` has returned for it.
+
+    The file has a stack for each thread, with the innermost frame first.
     """
-    main, current, thread = "", "", ""
+    main = ""  # the main thread
+    current = ""  # the thread that was hit
+    thread = ""  # the one whose stack is being read
     stacks: dict[str, list[Line]] = {}
     ops: dict[str, str] = {}
     for row in part.splitlines():
         if row.startswith(MAIN):
             main = row.removeprefix(MAIN)
-        elif begins := re.match(_THREAD, row):
+            continue
+        begins = re.match(_THREAD, row)
+        if begins is not None:
             thread = begins[2]
             if begins[1] == "Current thread":
                 current = thread
-        elif frame := re.fullmatch(_FRAME, row):
+            continue
+        frame = re.fullmatch(_FRAME, row)
+        if frame is not None:
             if not _file_in(frame).endswith(_C10D):
                 stacks.setdefault(thread, []).insert(0, _line(frame))
             elif thread not in stacks:  # the frames that were called come first
@@ -132,4 +148,9 @@ def _line(frame: re.Match[str]) -> Line:
 
 def _file_in(frame: re.Match[str]) -> str:
     """The file of a frame; faulthandler escapes what is not ASCII."""
-    return re.sub(_ESCAPED, lambda found: chr(int(found[1] or found[2] or found[3], 16)), frame[1])
+
+    def character(escaped: re.Match[str]) -> str:
+        number = escaped[1] or escaped[2] or escaped[3]
+        return chr(int(number, 16))
+
+    return re.sub(_ESCAPED, character, frame[1])

@@ -10,30 +10,37 @@ from dataclasses import dataclass, field
 
 from distlab.wire.source import Line
 
-# what a rank does; BETWEEN and SILENT are the notebook's words for one that is idle with work to
-# do, or does not answer
-IDLE, COMPUTING, COMMUNICATING, BETWEEN, SILENT = (
-    "idle",
-    "computing",
-    "communicating",
-    "between",
-    "silent",
-)
-# kinds of calls: others, such as init_rpc and backward, are made or waited for in C++
-MESSAGE, COLLECTIVE, NEW_GROUP, REMOTE, OTHER = (
-    "message",
-    "collective",
-    "new group",
-    "remote",
-    "other",
-)
-SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
-# the name of a wait in C++; one of the constructor has its class's
-DDP_FORWARD = "DistributedDataParallel.forward"
+# what a rank does
+IDLE = "idle"
+COMPUTING = "computing"
+COMMUNICATING = "communicating"
+# the notebook's words for a rank that is idle with work to do, and for one that does not answer
+BETWEEN = "between"
+SILENT = "silent"
+
+# kinds of calls
+MESSAGE = "message"
+COLLECTIVE = "collective"
+NEW_GROUP = "new group"
+REMOTE = "remote"
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
-# what the notebook may want from a rank's watchdog: five questions and four orders
-STATUS, VARIABLES, NAMES, MEMORY, CLOCK = "status", "variables", "names", "memory", "clock"
-FREE, FREE_WAITING, COME_BACK, TYPED = "free", "free waiting", "come back", "typed"
+OTHER = "other"  # such as init_rpc and backward, which are made or waited for in C++
+SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
+
+# the name of a wait of DDP's in C++; a wait of its constructor has the name of the class
+DDP_FORWARD = "DistributedDataParallel.forward"
+
+# what the notebook asks a rank's watchdog
+STATUS = "status"
+VARIABLES = "variables"
+NAMES = "names"
+MEMORY = "memory"
+CLOCK = "clock"
+# what the notebook orders it to do
+FREE = "free"
+FREE_WAITING = "free waiting"
+COME_BACK = "come back"
+TYPED = "typed"
 
 
 @dataclass(frozen=True)
@@ -238,10 +245,11 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class Query:
-    """What the notebook wants from a rank's watchdog: `want` is one of the questions and orders
-    above.
+    """What the notebook wants from a rank's watchdog.
 
     Attributes:
+        number: the question's, which its answer repeats.
+        want: one of the questions and orders above.
         line: with TYPED, what a person has typed to the rank's debugger; None if nobody can, or
             will.
     """
@@ -253,11 +261,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Answer:
-    """The watchdog's answer to the question with the same number; without what was wanted if it
-    could not look.
+    """The watchdog's answer to the question with the same number.
 
-    Number 0 answers no question: the rank itself reports what it has printed, that calls are left,
-    that it has no group any more, or that its debugger waits for a line.
+    It lacks what was wanted if the watchdog could not look. Number 0 answers no question: the rank
+    itself reports what it has printed, that calls are left, that it has no group any more, or that
+    its debugger waits for a line.
 
     Attributes:
         number: the question's.

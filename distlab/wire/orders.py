@@ -1,5 +1,4 @@
-"""Everything that the notebook and the fork servers send each other: plans and orders there,
-reports back.
+"""What the notebook and the fork servers send each other: plans and orders there, reports back.
 
 Runs on both sides; codec.py has the JSON. `host` is the number of a host, 0 for the server on this
 machine.

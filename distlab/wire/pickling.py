@@ -1,5 +1,4 @@
-"""Objects on their way between notebook and ranks: a header of bytes, and the memory of large
-tensors beside it.
+"""Objects on their way between notebook and ranks: a header, and the memory of large tensors.
 
 Called by cluster.py in the notebook's kernel and by entry.py on every rank.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a
@@ -34,12 +33,16 @@ PLAIN_MODULES = (
 )
 _READS_PLAIN_ONLY: list[bool] = []  # holds something after `read_plain_only`
 LEAST_BYTES = 1024  # copying less is faster than sending it as a part of its own
+STAY = (
+    "Open files, locks, sockets and generators stay where they are: make them inside the function."
+)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a rank returns for a call of the notebook's; the buffers of its value travel beside it,
-    in one list.
+    """What a rank returns for a call of the notebook's.
+
+    The buffers of its value travel beside it, in one list.
 
     Attributes:
         header: of the value, for pickling.loads.
@@ -58,7 +61,7 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     Runs on: anywhere.
 
     Returns:
-        the header, and the buffers that `loads` needs in the same order. The buffers share memory
+        The header, and the buffers that `loads` needs in the same order. The buffers share memory
         with `value`.
 
     Raises:
@@ -68,15 +71,20 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
 
     def in_header(buffer: pickle.PickleBuffer) -> bool:
         memory = buffer.raw()
-        beside = memory.nbytes >= LEAST_BYTES and len(buffers) < MOST_BUFFERS
-        if beside:
-            buffers.append(memory)
-        return not beside
+        if memory.nbytes < LEAST_BYTES or len(buffers) >= MOST_BUFFERS:
+            return True
+        buffers.append(memory)
+        return False
 
     stream = io.BytesIO()
-    bring_own_module(value[0] if isinstance(value, tuple) and value else value)
+    pickle_module_by_value(_function_in(value))
     _Pickler(stream, protocol=5, buffer_callback=in_header).dump(value)
     return stream.getvalue(), buffers
+
+
+def _function_in(value: Any) -> Any:
+    """The function in a value that is (function, arguments...), or the value itself."""
+    return value[0] if isinstance(value, tuple) and value else value
 
 
 def loads(header: bytes, buffers: Sequence[Any]) -> Any:
@@ -91,8 +99,7 @@ def loads(header: bytes, buffers: Sequence[Any]) -> Any:
 
 
 def read_plain_only() -> None:
-    """From now on, this process reads only plain data and distlab's own messages, whoever writes to
-    it as a rank.
+    """From now on, this process reads only plain data and distlab's own messages from ranks.
 
     Called by a marking process, on whose ranks a student's code runs.
     """
@@ -121,26 +128,41 @@ class _Plain(pickle.Unpickler):
 
 
 def pack(value: Any, what: str) -> tuple[bytes, list[memoryview]]:
-    """Like `dumps`, for the ranks; SerializationError, which names `what`, if that is not possible.
+    """Like `dumps`, for the ranks.
 
     Runs on: the notebook's kernel.
+
+    Args:
+        value: what is sent.
+        what: its name, for the error.
+
+    Raises:
+        SerializationError: it cannot be sent; the message says what to do.
     """
     try:
         return dumps(value)
     except Exception as error:
         why = f"{what} cannot be sent to the ranks ({type(error).__name__}: {error})."
-        function = value[0] if isinstance(value, tuple) and value else value
-        advice = "Open files, locks, sockets and generators stay where they are: make them inside the function."
-        if compiled := _compiled_in(function):
-            advice = f"{compiled} is compiled: call torch.compile inside the function that runs on the ranks."
-        elif name := _unsendable_in(function):
-            advice = f"It uses {name}, which is the notebook's. {advice}"
+        advice = _advice_for(_function_in(value))
         raise SerializationError(f"{why} {advice}") from error
 
 
+def _advice_for(function: Any) -> str:
+    """What to do about a function that cannot be sent."""
+    compiled = _compiled_in(function)
+    if compiled:
+        rule = "call torch.compile inside the function that runs on the ranks"
+        return f"{compiled} is compiled: {rule}."
+    name = _unsendable_in(function)
+    if name:
+        return f"It uses {name}, which is the notebook's. {STAY}"
+    return STAY
+
+
 def _compiled_in(function: Any) -> str:
-    """The name of a function that torch has compiled, this one or one that it calls by a name; ""
-    for none.
+    """The name of a function that torch has compiled; "" for none.
+
+    It is this function, or one that it calls by a name.
     """
     if "torch" not in sys.modules:
         return ""
@@ -148,8 +170,10 @@ def _compiled_in(function: Any) -> str:
 
     if is_compiled(function):
         return str(function.__name__)
-    called = _variables_of(function)
-    return next((name for name, value in called.items() if is_compiled(value)), "")
+    for name, value in _variables_of(function).items():
+        if is_compiled(value):
+            return name
+    return ""
 
 
 def _unsendable_in(function: Any) -> str:
@@ -174,10 +198,15 @@ def _variables_of(function: Any) -> dict[str, Any]:
 
 
 def unpack(replies: list[Any]) -> list[Any]:
-    """The values in the ranks' replies, [Reply, *buffers] each; SerializationError if one cannot
-    travel.
+    """The values in the ranks' replies.
 
     Runs on: the notebook's kernel.
+
+    Args:
+        replies: one [Reply, *buffers] of each rank.
+
+    Raises:
+        SerializationError: a value cannot travel.
     """
     for reply, *_ in replies:
         if reply.unsendable:
@@ -185,22 +214,20 @@ def unpack(replies: list[Any]) -> list[Any]:
     return [loads(reply.header, buffers) for reply, *buffers in replies]
 
 
-def bring_own_module(function: Any) -> None:
-    """From now on, a function from a module beside the notebook brings the code of its module
-    along.
+def pickle_module_by_value(function: Any) -> None:
+    """From now on, pickle the functions of this one's module with their code.
 
-    The rank may not find the module, or may have imported it before its last edit.
+    That is done for modules beside the notebook: the rank may not find such a module, or may have
+    imported it before its last edit.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "__main__")
-    if (
-        module is not None
-        and module.__name__ != "__main__"
-        and is_learners(getattr(module, "__file__", None))
-    ):
+    if module is None or module.__name__ == "__main__":
+        return
+    if is_learners(getattr(module, "__file__", None)):
         cloudpickle.register_pickle_by_value(module)
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle, with the memory of plain tensors out of band.
 
     A module with a class of its own, like torch.classes and torch.backends, goes by its name like
@@ -212,26 +239,25 @@ class _Pickler(cloudpickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
             return _reduce_tensor(obj, torch)
-        if (
-            isinstance(obj, ModuleType)
-            and type(obj) is not ModuleType
-            and sys.modules.get(obj.__name__) is obj
-        ):
+        has_own_class = isinstance(obj, ModuleType) and type(obj) is not ModuleType
+        if has_own_class and sys.modules.get(obj.__name__) is obj:
             return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
+    """Whether a tensor is no more than a type, a shape and its bytes in memory."""
     from distlab.compat.torch import has_hooks  # only where torch is imported already
 
-    in_memory = (
-        tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel() > 0
-    )
-    as_it_is = not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    return in_memory and as_it_is and not has_hooks(tensor)
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.numel() == 0:
+        return False
+    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        return False
+    return not has_hooks(tensor)
 
 
-def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable, tuple]:
+def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function that makes the tensor again, and its arguments."""
     memory = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return _rebuild_tensor, (
         pickle.PickleBuffer(memory),

@@ -1,4 +1,4 @@
-"""What one rank has recorded for a trace; times are in ns of its machine's clock.
+"""What one rank has recorded for a trace. Times are in ns of its machine's clock.
 
 Written by rank/recording.py, read on the notebook's kernel by traces/.
 """

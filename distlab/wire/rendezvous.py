@@ -18,8 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from distlab.words import grouped
-
 INIT_METHODS = ("tcp", "env", "file")
 # what gloo, and RPC, read the network interface from
 INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -81,37 +79,44 @@ def loopback_interface() -> str:
 
 
 def address_towards(host: str) -> str:
-    """The address of this machine from which it reaches another one; nothing is sent. Runs on:
-    anywhere.
+    """The address of this machine from which it reaches another one.
+
+    Nothing is sent: the system only looks up its route. Runs on: anywhere.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
-        return probe.getsockname()[0]
+        address, _ = probe.getsockname()
+        return str(address)
 
 
 def addresses() -> dict[str, list[str]]:
     """The IPv4 addresses of this machine by network interface. Runs on: anywhere."""
     import psutil
 
-    found = psutil.net_if_addrs().items()
-    return grouped(
-        (name, one.address) for name, some in found for one in some if one.family == socket.AF_INET
-    )
+    found = {}
+    for name, of_interface in psutil.net_if_addrs().items():
+        own = [one.address for one in of_interface if one.family == socket.AF_INET]
+        if own:
+            found[name] = own
+    return found
 
 
 def interface_of(address: str) -> str:
     """Name of the network interface of this machine that has an address. Runs on: anywhere."""
-    return next(
-        (name for name, some in addresses().items() if address in some), loopback_interface()
-    )
+    for name, own in addresses().items():
+        if address in own:
+            return name
+    return loopback_interface()
 
 
 @functools.cache
 def this_machine() -> tuple[str, str]:
-    """Equal in two processes that share process numbers: the machine's boot, and the namespace of
-    its process numbers.
+    """The machine's boot and the namespace of its process numbers.
 
-    Two machines whose first parts are equal share a clock. Runs on: anywhere.
+    They are equal in two processes that share process numbers. Two machines whose first parts are
+    equal share a clock.
+
+    Runs on: anywhere.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     started = boot.read_text().strip() if boot.exists() else socket.gethostname()
@@ -121,27 +126,35 @@ def this_machine() -> tuple[str, str]:
 
 
 def used_megabytes() -> float:
-    """The memory of this process in megabytes; shared pages count in proportion if the system
-    reports that.
+    """The memory of this process in megabytes.
+
+    Pages that it shares count in proportion if the system reports that, and else as a whole.
     """
     import psutil
 
     memory = psutil.Process().memory_full_info()
-    return getattr(memory, "pss", memory.rss) / 1e6
+    num_bytes: int = getattr(memory, "pss", memory.rss)
+    return num_bytes / 1e6
 
 
 def serve(listener: socket.socket) -> Any:
-    """A TCPStore at the address of `listener`; given only an address, torch would listen on every
-    interface.
+    """A TCPStore at the address of `listener`.
+
+    Given only an address, torch would listen on every interface.
 
     Runs on: the notebook's kernel, or the process that forks the ranks.
     """
     from torch.distributed import TCPStore
 
-    (host, port), limit = listener.getsockname(), timedelta(seconds=60)
-    fd = listener.detach()  # the store owns the socket from here on
+    host, port = listener.getsockname()
+    descriptor = listener.detach()  # the store owns the socket from here on
     return TCPStore(
-        host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=fd
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=60),
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
     )
 
 
@@ -151,8 +164,7 @@ def listen(address: str = "127.0.0.1") -> socket.socket:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of an address that are free now, and likely to stay free until the controller binds
-    them.
+    """Ports that are free now, and likely to stay free until the controller binds them.
 
     They are below the range of outgoing connections, in the first free block in an order of this
     process's own, so that clusters of several notebooks that start at the same moment hardly ever

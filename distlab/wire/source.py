@@ -64,15 +64,17 @@ def is_learners(filename: str | None) -> bool:
         return filename.startswith(AT_A_PROMPT)
     path = os.path.realpath(filename)
     folders = path.split(os.sep)
-    installed = {"site-packages", "dist-packages"} & set(folders)  # also of another environment
-    if installed or path.startswith(NOT_LEARNERS):
+    if "site-packages" in folders or "dist-packages" in folders:  # also of another environment
+        return False
+    if path.startswith(NOT_LEARNERS):
         return False
     return not _is_compiled(path, folders)
 
 
 def _is_compiled(path: str, folders: list[str]) -> bool:
-    """Whether torch.compile has written a file, into the cache that it has now, or into one with
-    its default name.
+    """Whether torch.compile has written a file.
+
+    It writes into the cache that it has now, or into one with its default name.
     """
     # torch sets it before it writes the first file
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -82,7 +84,7 @@ def _is_compiled(path: str, folders: list[str]) -> bool:
 
 
 def line_of(filename: str, number: int, function: str) -> Line:
-    """A line of source as the notebook shows it; without its text if only the notebook has that.
+    """A line of source as the notebook shows it, without its text if only the notebook has that.
 
     A rank compiles a cell with a comment in the place of its line with %%px (see magics.py), so
     Python also counts as the notebook does. The file of a cell differs on each rank: it is left
@@ -91,7 +93,9 @@ def line_of(filename: str, number: int, function: str) -> Line:
     Runs on: a rank.
 
     Args:
-        function: its name; "<module>" and the like stand for none.
+        filename: the file.
+        number: the line's number in it.
+        function: the function that the line is in; "<module>" and the like stand for none.
     """
     place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
