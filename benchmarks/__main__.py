@@ -1,5 +1,6 @@
-"""Runs every benchmark and prints its tables: `make bench`; --ranks, --repeat, --write (into
-benchmarks/README.md).
+"""Runs every benchmark and prints its tables: `make bench`.
+
+Its options are --ranks, --repeat, and --write (into benchmarks/README.md).
 
 `--write` puts the tables and the plot of the start-up into benchmarks/README.md.
 """
@@ -17,9 +18,7 @@ from distlab import plotting
 
 
 def draw(seconds: harness.Found, n: int) -> None:
-    """Draw the seconds to the first all_reduce on `n` ranks, the quickest contestant first, as
-    other figures are.
-    """
+    """Draw the seconds to the first all_reduce on `n` ranks, the quickest contestant first."""
     quickest_first = sorted(seconds.items(), key=lambda item: statistics.median(item[1]))
     steps = {name: (statistics.median(own), min(own), max(own)) for name, own in quickest_first}
     ax = plotting.step_times(steps, f"to the first all_reduce on {n} ranks")
@@ -35,7 +34,8 @@ def main() -> None:
         "--write", action="store_true", help="put the tables into benchmarks/README.md"
     )
     chosen = parser.parse_args()
-    n, repeat = chosen.ranks, max(1, chosen.repeat)
+    n = chosen.ranks
+    repeat = max(1, chosen.repeat)
     texts = ["![Seconds to the first all_reduce](startup.svg)"]
 
     def show(text: str) -> None:

@@ -1,5 +1,6 @@
-"""Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks: `python -m
-benchmarks.all_reduce`.
+"""Every all-reduce of distlab_course.algorithms beside gloo's own, on real ranks.
+
+Run it with `python -m benchmarks.all_reduce`.
 
 The slowest rank's time counts. Beside the contestants stand two limits, without adding up and
 without waiting: every rank copies its tensor once, or piece by piece into its part of the shared
@@ -44,7 +45,8 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
     from distlab_course.algorithms.shared_memory import segment_of
 
     segment = segment_of(dist.group.WORLD)
-    cells, copy = segment.cells(tensor.dtype)[segment.rank], torch.empty_like(tensor)
+    cells = segment.cells(tensor.dtype)[segment.rank]
+    copy = torch.empty_like(tensor)
 
     def copy_in_and_out() -> None:
         for piece in tensor.split(len(cells) * cells[0].numel()):
@@ -92,8 +94,9 @@ def table(n: int, medians: dict[int, dict[str, float]]) -> str:
 
 
 def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
-    """In one paragraph: where `best` and the quickest algorithm of messages stand, and how far the
-    copies are.
+    """In one paragraph: where `best` and the quickest algorithm of messages stand.
+
+    It also says how far the copies are.
     """
 
     def ratio(num_bytes: int, *names: str) -> float:
@@ -103,14 +106,10 @@ def summary(n: int, medians: dict[int, dict[str, float]]) -> str:
         return f"{min(values):.2f} to {max(values):.2f}"
 
     messages = [name for name in medians[SIZES[0]] if name not in NO_MESSAGES]
-    small, large = (
-        [size for size in SIZES if size <= 1 << 18],
-        [size for size in SIZES if size >= 1 << 22],
-    )
-    best, over_small = (
-        [ratio(size, "best") for size in SIZES],
-        [ratio(size, "best") for size in small],
-    )
+    small = [size for size in SIZES if size <= 1 << 18]
+    large = [size for size in SIZES if size >= 1 << 22]
+    best = [ratio(size, "best") for size in SIZES]
+    over_small = [ratio(size, "best") for size in small]
     won = sum(ratio(size, *messages) <= 1 for size in SIZES)
     distance = [medians[size]["shared memory"] / medians[size]["copy in and out"] for size in large]
     return (

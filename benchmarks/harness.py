@@ -1,5 +1,4 @@
-"""What the benchmarks share: contestants that take turns, their times, tables, and the sections of
-README.md.
+"""What the benchmarks share: contestants that take turns, times, tables, README's sections.
 
 Every figure is a median. What is compared was measured in turns in the same run, so that ratios
 hold on a machine whose speed drifts. What measures runs on ranks, too.
@@ -87,8 +86,9 @@ def form(seconds: float) -> str:
 
 
 def table(title: str, found: Found, memory: Mapping[str, float] | None = None) -> str:
-    """Markdown, the quickest first: median, spread, ratio to the last contestant, and MB a rank if
-    given.
+    """Markdown, the quickest first: median, spread, and ratio to the last contestant.
+
+    MB a rank are in it if they are given.
     """
     *_, peer = found
     base = statistics.median(found[peer])
@@ -106,11 +106,9 @@ def table(title: str, found: Found, memory: Mapping[str, float] | None = None) -
 
 def write(section: str, text: str) -> None:
     """Put a text between the two marks of a section in benchmarks/README.md."""
-    readme, begin, end = (
-        Path(__file__).with_name("README.md"),
-        f"<!-- {section} -->",
-        f"<!-- /{section} -->",
-    )
+    readme = Path(__file__).with_name("README.md")
+    begin = f"<!-- {section} -->"
+    end = f"<!-- /{section} -->"
     before, rest = readme.read_text().split(begin)
     _, after = rest.split(end)
     readme.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")

@@ -1,5 +1,6 @@
-"""Four ranks on two hosts: started and stopped by ssh beside ipyparallel's own launcher, and by
-Slurm; a host lost.
+"""Four ranks on two hosts: how they start and stop, and how the loss of a host is noticed.
+
+They are started by ssh beside ipyparallel's own launcher, and by Slurm.
 
 The hosts are network namespaces of this machine with a real sshd each, as in tests/network; this
 takes root. ipyparallel's launcher gets one ssh connection to each host, which its calls share
@@ -49,10 +50,12 @@ def theirs(made: Any) -> tuple[float, float]:
     words = ["-F", str(shared)]
     config = Config()
     for launcher in (config.SSHEngineSetLauncher, config.SSHEngineLauncher):
-        launcher.ssh_args, launcher.scp_args = words, words
+        launcher.ssh_args = words
+        launcher.scp_args = words
         launcher.remote_python = sys.executable
         launcher.remote_profile_dir = str(made.folder / "profile")
-    config.SSHEngineSetLauncher.engines, config.SSHEngineSetLauncher.delay = RANKS, 0
+    config.SSHEngineSetLauncher.engines = RANKS
+    config.SSHEngineSetLauncher.delay = 0
     began = time.perf_counter()
     cluster = ipyparallel.Cluster(
         engines="ssh",
@@ -112,9 +115,7 @@ def measure(repeat: int) -> dict[str, Found]:
 
 
 def loss(lose: Callable[[str], None], bring_back: Callable[[str], None]) -> float:
-    """Seconds from the loss of a host in the middle of a cell until the cell has failed with its
-    name.
-    """
+    """Seconds from the loss of a host during a cell until the cell has failed with its name."""
     import distlab
 
     def wait(rank: int, world_size: int) -> None:
@@ -136,9 +137,7 @@ def loss(lose: Callable[[str], None], bring_back: Callable[[str], None]) -> floa
 
 
 def run_there_and_here(repeat: int) -> dict[str, Found]:
-    """Seconds of a warm run, and until a deadlock is reported and its ranks are freed: on two
-    hosts, and here.
-    """
+    """Seconds of a warm run, and until a deadlock's ranks are free: on two hosts, and here."""
     import distlab
 
     tables: dict[str, Found] = {"run, ssh": {}, "deadlock, ssh": {}}

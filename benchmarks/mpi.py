@@ -1,5 +1,6 @@
-"""One all_reduce of 4 MB on ranks that mpiexec started: torch.distributed over mpi4py beside mpi4py
-itself, and gloo.
+"""One all_reduce of 4 MB on ranks that mpiexec started.
+
+torch.distributed over mpi4py stands beside mpi4py itself, and gloo.
 
 All work on the same float32 buffer; the slowest rank's time counts. The two on MPI take turns, and
 gloo comes after them: its call leaves caches colder than theirs. MPI's barrier comes before each
@@ -27,7 +28,9 @@ def seconds_on_rank(rank: int, world_size: int, numel: int, repeat: int) -> Foun
     import torch.distributed as dist
     from mpi4py import MPI
 
-    tensor, gloo, world = torch.zeros(numel), dist.new_group(backend="gloo"), MPI.COMM_WORLD
+    tensor = torch.zeros(numel)
+    gloo = dist.new_group(backend="gloo")
+    world = MPI.COMM_WORLD
     on_mpi = {
         "all_reduce on mpi4py": partial(dist.all_reduce, tensor),
         "mpi4py's Allreduce": partial(world.Allreduce, MPI.IN_PLACE, tensor.numpy()),

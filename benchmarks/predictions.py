@@ -1,5 +1,6 @@
-"""Predictions beside published measurements: `python -m benchmarks.predictions`, a table for
-benchmarks/README.md.
+"""Predictions beside published measurements, as a table for benchmarks/README.md.
+
+Run it with `python -m benchmarks.predictions`.
 
 TorchTitan has published what its programs reach, and its source says what they do;
 `distlab_course.pretraining` does the same. A device has one number that is calibrated, its
@@ -72,7 +73,8 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-FULL, TENSOR = {"recompute": "full"}, {"tensor": 8, "recompute": "full"}
+FULL = {"recompute": "full"}
+TENSOR = {"tensor": 8, "recompute": "full"}
 SHORT = {"length": 4096}
 HERD = {"tensor": 8, "pipeline": 16, "stages": 8, "recompute": "none", "steps": 1}
 MEGATRON = {"tensor": 8, "length": 2048, "recompute": "none"}
@@ -82,8 +84,9 @@ DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
 def herd(
     name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1
 ) -> Row:
-    """405B on its pipeline of 16, from the FLOP/s of a GPU, with so many micro-batches of one
-    sequence.
+    """405B on its pipeline of 16, from the FLOP/s of a GPU.
+
+    There are so many micro-batches of one sequence.
     """
     options = HERD | {
         "batch": sequences,
@@ -166,8 +169,9 @@ TABLES = {
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each, or share one, as we assume
-    (A100).
+    """Hosts of eight GPUs with a port of 400 or 200 Gb/s each, or one for all.
+
+    That they share one is what we assume of the A100.
     """
     inside, between = LINKS.get(row.device, H100_LINKS)
     return Network(
@@ -199,7 +203,8 @@ def table(title: str, rows: list[Row]) -> str:
         f"| {title} | GPUs | tokens/s of each | predicted | off | GiB | predicted | off |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    device, name = rows[0].device, f"{rows[0].name} (calibrates)"
+    device = rows[0].device
+    name = f"{rows[0].name} (calibrates)"
     for row in rows:
         step = predicted(row, device)
         if row is rows[0]:

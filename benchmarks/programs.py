@@ -1,5 +1,6 @@
-"""Programs that bring ranks up to their first all_reduce, each in its own way: `python programs.py
-NAME RANKS`.
+"""Programs that bring ranks up to their first all_reduce, each in its own way.
+
+Run one with `python programs.py NAME RANKS`.
 
 Each prints "ready" when every rank has the sum; then every rank prints "memory MB", its
 proportional set size, and the program ends. startup.py measures the time from before Python starts
@@ -31,8 +32,9 @@ def sum_in_group() -> float:
 
 
 def memory(rank: int = 0, world_size: int = 0) -> float:
-    """Proportional set size of this process in MB: private pages, and its share of the shared
-    ones.
+    """Proportional set size of this process in MB.
+
+    It is its private pages, and its share of the shared ones.
     """
     import psutil
 
@@ -40,8 +42,9 @@ def memory(rank: int = 0, world_size: int = 0) -> float:
 
 
 def sum_and_tell() -> None:
-    """First all_reduce in the group that is there; then say so, and this rank's memory while all
-    ranks live.
+    """First all_reduce in the group that is there; then say so, and this rank's memory.
+
+    It is measured while all ranks live.
     """
     import torch.distributed as dist
 

@@ -1,5 +1,6 @@
-"""What the simulation predicts beside what real gloo takes on a network with that latency and rate,
-by shaping.py.
+"""What the simulation predicts beside what real gloo takes on such a network.
+
+The network's latency and rate are made by shaping.py.
 
 `report` runs it; `python -m benchmarks.shaped RANK RANKS LATENCY RATE` is one rank. A rank measures
 each function over the gloo group of the hosts, and then lets the same function run with virtual

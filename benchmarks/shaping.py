@@ -1,5 +1,6 @@
-"""A network of hosts on this machine whose links have a latency and a rate: practice hosts, and a
-switch in Python.
+"""A network of hosts on this machine whose links have a latency and a rate.
+
+They are practice hosts, and a switch in Python.
 
 Needs Linux and root. Every host has a TUN device; the switch reads each packet that leaves one,
 holds the sender's port and the receiver's for its bytes / rate, adds the latency, and writes it to
@@ -23,7 +24,8 @@ from distlab.errors import ClusterError
 from distlab_course.practice import practice_hosts
 from distlab_course.practice_programs import IFF_TUN, enter, interface
 
-DEVICE, MTU = "link0", 9000
+DEVICE = "link0"
+MTU = 9000
 # bytes of a packet that overtakes others at a port, as TCP's acknowledgements do in Linux's fair
 # queues
 SMALL = 120
@@ -43,8 +45,9 @@ def address(host: int) -> str:
 
 @contextlib.contextmanager
 def network(n: int, latency: float, rate: float) -> Iterator[list[list[str]]]:
-    """`n` hosts on one switch, while the context lasts: by host, what a command line begins with to
-    run there.
+    """`n` hosts on one switch, while the context lasts.
+
+    Returns by host what a command line begins with to run there.
 
     Args:
         latency: seconds that each packet travels. rate: bytes a second of each host's port, in each
@@ -81,12 +84,15 @@ def _switch(namespaces: list[Path], latency: float, rate: float) -> None:
     for namespace in namespaces:
         enter(namespace)
         devices.append(interface(DEVICE, IFF_TUN))
-    out, into = [0.0] * len(devices), [0.0] * len(devices)  # when each port is free
+    # when each port is free, for what leaves the host and for what enters it
+    out = [0.0] * len(devices)
+    into = [0.0] * len(devices)
     under_way: list[tuple[float, int, int, bytes]] = []
     poll = select.epoll()
     for device in devices:
         poll.register(device, select.EPOLLIN)
-    host_of, count = {device: host for host, device in enumerate(devices)}, 0
+    host_of = {device: host for host, device in enumerate(devices)}
+    count = 0
     while True:
         pause = max(0.0, under_way[0][0] - time.monotonic()) if under_way else -1
         for device, _ in poll.poll(pause):
@@ -95,7 +101,8 @@ def _switch(namespaces: list[Path], latency: float, rate: float) -> None:
                 dst = packet[19] - 1 if packet[0] >> 4 == 4 else -1
                 if dst not in range(len(devices)):
                     continue
-                now, seconds = time.monotonic(), len(packet) / rate
+                now = time.monotonic()
+                seconds = len(packet) / rate
                 arrives = now + latency + seconds
                 if len(packet) > SMALL:
                     begin = max(now, out[host_of[device]])

@@ -28,8 +28,9 @@ def commands(n: int) -> dict[str, list[str]]:
 
 
 def run(words: list[str]) -> tuple[float, list[float]]:
-    """Seconds from before the process starts until it is ready, and each rank's memory in MB; waits
-    for its end.
+    """Seconds from before the process starts until it is ready, and each rank's memory in MB.
+
+    Waits for its end.
     """
     environment = {
         **os.environ,
@@ -37,7 +38,8 @@ def run(words: list[str]) -> tuple[float, list[float]]:
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONWARNINGS": "ignore",
     }
-    seconds, megabytes = None, []
+    seconds = None
+    megabytes = []
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *words],

@@ -1,5 +1,6 @@
-"""What noting every call costs, what checked mode costs, and how long a stuck cell takes to be
-usable again.
+"""The cost of noting every call, of checked mode, and of a stuck cell.
+
+For the latter it is the time until it is usable again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,7 @@ LOOPS = 200
 
 
 def measure(n: int, repeat: int) -> dict[str, Found]:
-    """Tables of contestants: a warm run with and without notes, then calls on the ranks
-    themselves.
-    """
+    """Tables of contestants: a warm run with and without notes, then calls on the ranks."""
     import distlab
 
     with distlab.Cluster(n) as cluster:
@@ -55,15 +54,14 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
 
 
 def set_layer(rank: int, world_size: int, on: bool) -> None:
-    """Put the layer that notes calls under torch.distributed, or take it away from the classes of
-    torch.
-    """
+    """Put the layer that notes calls under torch.distributed, or take it away again."""
     import ctypes
 
     from distlab.rank import table
 
     as_method = ctypes.pythonapi.PyInstanceMethod_New  # a built-in function does not bind by itself
-    as_method.restype, as_method.argtypes = ctypes.py_object, [ctypes.py_object]
+    as_method.restype = ctypes.py_object
+    as_method.argtypes = [ctypes.py_object]
     if on:
         table.install_all()
         return
@@ -99,8 +97,9 @@ def timed(rank: int, world_size: int, call: Callable[[int, Any], None]) -> float
 
 
 def stuck_cells(n: int, repeat: int) -> Found:
-    """Seconds from the block, or from the interrupt, until the error is there and the next cell can
-    run.
+    """Seconds from the block, or from the interrupt, until the next cell can run.
+
+    The error is there by then.
     """
     import distlab
 

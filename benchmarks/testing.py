@@ -1,5 +1,6 @@
-"""Small tests on ranks, and one whose ranks wait for each other, beside torch's own way and a
-helper around mp.spawn.
+"""Small tests on ranks, and one whose ranks wait for each other, run in three ways.
+
+They run beside torch's own way and a helper around mp.spawn.
 
 `python -m benchmarks.testing` runs all of them, which takes minutes, and writes a table into
 benchmarks/README.md.
@@ -17,7 +18,9 @@ from pathlib import Path
 from benchmarks.harness import write
 
 # the limit in seconds is that of a test of torch's and of the helper's
-TESTS, RANKS, LIMIT = 50, 4, 60
+TESTS = 50
+RANKS = 4
+LIMIT = 60
 BODY = """
     tensor = torch.ones(8) * rank
     dist.all_reduce(tensor)
@@ -126,7 +129,8 @@ def seconds(name: str, chosen: str, tests: int) -> float:
         began = time.perf_counter()
         ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         took = time.perf_counter() - began
-    passed, expected = f"{tests} passed" in ended.stdout, chosen == "test_sum"
+    passed = f"{tests} passed" in ended.stdout
+    expected = chosen == "test_sum"
     if passed != expected:
         raise RuntimeError(
             f"{name}: pytest ended with {ended.returncode}\n{(ended.stdout + ended.stderr)[-3000:]}"
@@ -136,9 +140,11 @@ def seconds(name: str, chosen: str, tests: int) -> float:
 
 def main() -> None:
     tests = int(sys.argv[1]) if len(sys.argv) > 1 else TESTS
-    rows, first = [], None
+    rows = []
+    first = None
     for name in FILES:
-        sums, hang = seconds(name, "test_sum", tests), seconds(name, "test_hang", tests)
+        sums = seconds(name, "test_sum", tests)
+        hang = seconds(name, "test_hang", tests)
         first = first or sums
         rows.append(f"| {name} | {sums:.1f} s | {sums / first:.1f} | {hang:.1f} s |")
         print(rows[-1], flush=True)

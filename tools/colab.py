@@ -1,5 +1,4 @@
-"""Builds dist/colab/: every notebook as one file that runs where nothing of this project is
-installed.
+"""Builds dist/colab/: every notebook as one file that runs without this project.
 
 Called by: make colab. Each file carries the package's wheel in its first code cell, its diagrams in
 its text, and in cells the scripts that it runs, so that uploading the one file to Colab (or to any
@@ -59,8 +58,9 @@ LEFT_OUT = "The outputs of the programs are left out: you see them when you run 
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
-    """Builds the wheel of the project at `root` into `folder`, from a copy, with what is installed
-    here and no network.
+    """Build the wheel of the project at `root` into `folder`, from a copy.
+
+    It uses what is installed here, and no network.
 
     A copy without the lessons, because each file is one of them.
     """
@@ -97,8 +97,9 @@ def build_wheel(root: Path, folder: Path) -> Path:
 
 
 def install_cell(wheel: Path, extras: str) -> nbformat.NotebookNode:
-    """The first code cell: unpacks the wheel that it holds and installs it with its `extras`, and
-    ipyparallel.
+    """The first code cell: it unpacks the wheel that it holds, and installs it.
+
+    Its `extras` and ipyparallel are installed as well.
     """
     data = base64.b64encode(wheel.read_bytes()).decode()
     source = INSTALL_CELL.format(name=wheel.name, data=data, extras=extras)
@@ -110,8 +111,7 @@ def install_cell(wheel: Path, extras: str) -> nbformat.NotebookNode:
 
 
 def picture(path: Path) -> str:
-    """A diagram as a data: address of its PNG, the one form that Colab, JupyterLab and VS Code all
-    show.
+    """A diagram as a data: address of its PNG, which Colab, JupyterLab and VS Code all show.
 
     VS Code refuses data: addresses of SVG, and Colab does not reliably show attachments.
     """
@@ -126,8 +126,9 @@ def is_local(target: str) -> bool:
 
 
 def carry(text: str, folder: Path) -> str:
-    """Markdown that needs no other file: pictures inside, links to local files as plain words, code
-    left alone.
+    """Markdown that needs no other file: pictures inside, links to local files as plain words.
+
+    Code is left alone.
     """
 
     def image(match: re.Match) -> str:

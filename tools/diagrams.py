@@ -31,8 +31,9 @@ FLOWS = 1.12  # inches between the two panels, with room for arrows
 
 
 class Example(NamedTuple):
-    """A collective on small integers: what each rank holds before and after. `moved`: the ranks
-    that get something.
+    """A collective on small integers: what each rank holds before and after.
+
+    `moved` are the ranks that get something.
     """
 
     call: str
@@ -46,7 +47,8 @@ ROW = [1, 2, 3, 4]
 ONES = [[number] for number in ROW]
 LISTS = [[10 * rank + slot for slot in RANKS] for rank in RANKS]  # tens: the rank, ones: the slot
 COLUMNS = [list(column) for column in zip(*LISTS, strict=True)]
-FIRST, NO_LISTS = [[1], [None], [None], [None]], [[]] * 3
+FIRST = [[1], [None], [None], [None]]
+NO_LISTS = [[]] * 3
 # every one, in the order of the course
 EXAMPLES = {
     "send_recv": Example(
@@ -73,14 +75,17 @@ BARRIERS = {
     "barrier": ("dist.barrier()", [0.72, 1.28, 1.84, 2.4]),
     "monitored_barrier": ("dist.monitored_barrier(timeout)", [0.72, 1.28, None, 1.84]),
 }
-END, MOST = 2.4, 4.0  # of the waiting, and of the lanes, from their left
+# from the left of the lanes: where waiting ends, and where they do
+END = 2.4
+MOST = 4.0
 STRONG = 2  # the rank whose lines are strong where every rank has one from each slot
 FAINT_LINE = 0.3
 
 
 def diagram(name: str) -> Figure:
-    """Draw what a call does on 4 ranks: what each rank holds before and after, and what that is
-    made of; or who waits.
+    """Draw what a call does on 4 ranks.
+
+    It shows what each rank holds before and after, and what that is made of; or who waits.
 
     A cell has the colour of the rank that its value came from; dark grey is a sum of several ranks'
     values, dashed a tensor whose numbers do not matter, "?" a value that is unspecified.
@@ -108,13 +113,15 @@ def draw_flows(
     gap: Sequence[float],
     lanes: Sequence[float],
 ) -> None:
-    """Draw a line from each slot to each rank whose result is made of it, in the slot's colour; a
-    plus sign for sums.
+    """Draw a line from each slot to each rank whose result is made of it.
+
+    It has the slot's colour; a plus sign stands for a sum.
 
     A list has a slot for each rank. Its lines begin there, behind the cells, and only those to one
     rank are strong.
     """
-    radius, edge = 0.12, 0.048
+    radius = 0.12
+    edge = 0.048
     sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
     slots = len(before[0])
     lists = len(before[1]) > 1
@@ -148,10 +155,9 @@ def draw_flows(
 
 
 def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
-    """Draw how long each rank works and then waits, from left to right, and what happens at the
-    end.
-    """
-    left, head = cells.text_width("rank 0", cells.TEXT) + 0.32, 0.36
+    """Draw how long each rank works and then waits, and what happens at the end."""
+    left = cells.text_width("rank 0", cells.TEXT) + 0.32
+    head = 0.36
     figure, ax = cells.canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
     middles = [head + rank * PITCH + LANE / 2 for rank in range(len(comes))]
     for rank, (middle, came) in enumerate(zip(middles, comes, strict=True)):
@@ -209,14 +215,15 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
 
 
 def ring() -> Figure:
-    """Draw the chunked ring all-reduce of 4 ranks in space and time, as its schedule goes on a
-    described network.
-    """
-    network, steps, size = Network("5 us", "1 GB/s"), schedule("ring", len(RANKS)).steps, 16_000
+    """Draw the chunked ring all-reduce of 4 ranks in space and time, on a described network."""
+    network = Network("5 us", "1 GB/s")
+    steps = schedule("ring", len(RANKS)).steps
+    size = 16_000
     programs = [[] for _ in RANKS]
     for number, step in enumerate(steps):
         for message in step:
-            sends, receives = 2 * number, 2 * number + 1
+            sends = 2 * number
+            receives = 2 * number + 1
             programs[message.src].append(
                 events.PointToPoint(sends, True, message.dst, size, ("ring", 0))
             )

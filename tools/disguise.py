@@ -1,5 +1,6 @@
-"""Runs a command of Python on what looks like another machine. Called by: make test, for the
-notebooks.
+"""Runs a command of Python on what looks like another machine.
+
+Called by `make test`, for the notebooks.
 
 python tools/disguise.py first|second|all ARGUMENTS OF PYTHON: on which half of the cores, or on
 all.
@@ -52,9 +53,7 @@ SAYS = {
 
 
 def put_on(folder: Path) -> dict[str, str]:
-    """Make the other machine's directories in `folder`, and return the environment of a process
-    that lives there.
-    """
+    """Make the other machine's directories in `folder`, and return the environment there."""
     ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".distlab_progress.json")
     places = {name: folder / name for name in ("bin", "course", "home", "scratch")}
     for place in places.values():
@@ -80,9 +79,7 @@ def put_on(folder: Path) -> dict[str, str]:
 
 
 def leave_cores(half: str) -> None:
-    """Keep this process, and what it starts, on half of the cores, where the system lets a process
-    choose.
-    """
+    """Keep this process, and what it starts, on half of the cores, where the system lets it."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         middle = len(cores) // 2

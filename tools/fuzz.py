@@ -1,5 +1,6 @@
-"""Random small programs without an end: `make fuzz`. What tests/unit/diagnosis/test_oracle.py does
-for a fixed seed.
+"""Random small programs without an end: `make fuzz`.
+
+It is what tests/unit/diagnosis/test_oracle.py does for a fixed seed.
 
 It runs until it is interrupted, or for so many seconds; where the judges of
 tests/unit/diagnosis/oracle.py disagree, it prints the seed and the smallest program on which they

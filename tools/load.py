@@ -1,5 +1,6 @@
-"""Keeps this machine busy with COUNT processes until it is ended. Called by: make test LOAD=15, and
-by hand.
+"""Keeps this machine busy with COUNT processes until it is ended.
+
+Called by `make test LOAD=15`, and by hand.
 
 python tools/load.py 15
 """

@@ -15,13 +15,12 @@ from matplotlib.patches import FancyBboxPatch
 
 from distlab.plotting.style import CYCLE, INK, new_figure, rank_color, style
 
-ONE_WAY, BOTH_WAYS = "-|>", "<|-|>"
+ONE_WAY = "-|>"
+BOTH_WAYS = "<|-|>"
 
 
 class Process(NamedTuple):
-    """A box: its lower left corner and size, in a map of 100 x 40; its name, and what stands in
-    it.
-    """
+    """A box in a map of 100 x 40: its lower left corner and size, its name, and what is in it."""
 
     x: float
     y: float
@@ -111,10 +110,13 @@ def draw_ranks(ax: Axes) -> None:
     arrow(ax, 42, 16, 27, 16)
     words(ax, 34.5, 15.2, "output,\nerrors", va="top")
     for one, other in combinations(RANKS, 2):
-        side, up = (other.x > one.x) - (other.x < one.x), (other.y > one.y) - (other.y < one.y)
-        half_x, half_y = one.width / 2, one.height / 2
+        side = (other.x > one.x) - (other.x < one.x)
+        up = (other.y > one.y) - (other.y < one.y)
+        half_x = one.width / 2
+        half_y = one.height / 2
         # from box to box, not from its middle
-        from_x, from_y = one.x + half_x * (1 + side), one.y + half_y * (1 + up)
+        from_x = one.x + half_x * (1 + side)
+        from_y = one.y + half_y * (1 + up)
         arrow(
             ax,
             from_x,
@@ -157,7 +159,8 @@ def draw_agents(ax: Axes) -> None:
         )
         Process(x + 3, 21, 40, 13, INK, "torchrun, an agent", lines).draw(ax)
         for local in (0, 1):
-            rank, left = 2 * number + local, x + 3 + 22 * local
+            rank = 2 * number + local
+            left = x + 3 + 22 * local
             inside = (f"LOCAL_RANK {local},", f"uses cuda:{local}")
             Process(left, 1, 18, 13, rank_color(rank), f"RANK {rank}", inside).draw(ax)
             arrow(ax, left + 9, 21, left + 9, 14)

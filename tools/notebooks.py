@@ -60,10 +60,12 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def fewer_colors(png: str) -> str:
-    """A picture in base64 with 256 colours at most, a third of the bytes; as it was where that is
-    no smaller.
+    """A picture in base64 with 256 colours at most, which is a third of the bytes.
+
+    It stays as it was where that is no smaller.
     """
-    picture, smaller = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA"), io.BytesIO()
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
+    smaller = io.BytesIO()
     picture.quantize(256, method=Image.Quantize.FASTOCTREE).save(smaller, "PNG", optimize=True)
     return min(png, base64.b64encode(smaller.getvalue()).decode(), key=len)
 

@@ -1,5 +1,6 @@
-"""Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now. It needs
-Chromium.
+"""Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now.
+
+It needs Chromium.
 
 Called by a person, when the report looks different: python tools/screenshot.py
 """

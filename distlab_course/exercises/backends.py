@@ -23,15 +23,17 @@ def both_devices(answer):
     if ":" not in str(answer):
         return f"{answer!r} does not say which device each backend serves."
     right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
-    return (
-        right
-        or 'NCCL is for tensors on a GPU, which torch calls "cuda"; gloo serves those on the "cpu" here.'
+    return right or (
+        'NCCL is for tensors on a GPU, which torch calls "cuda"; '
+        'gloo serves those on the "cpu" here.'
     )
 
 
 def _gathered_twice(gather):
     """What two calls give, on tensors of different shapes and dtypes."""
-    rank, n, store = dist.get_rank(), dist.get_world_size(), new_store()
+    rank = dist.get_rank()
+    n = dist.get_world_size()
+    store = new_store()
     tensors = torch.arange(3) + 10 * rank, torch.full((2, 2), rank + 0.5)
     return [
         gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)
@@ -57,14 +59,13 @@ def gather_by_store(store, rank, world_size, call, tensor):
 
 
 def _trained(make):
-    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights after two
-    steps of DDP.
+    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights.
+
+    The weights are those after two steps of DDP.
     """
-    rank, name, tensor = (
-        dist.get_rank(),
-        f"own{len(dist.Backend.backend_list)}",
-        torch.tensor([dist.get_rank() + 1.0]),
-    )
+    rank = dist.get_rank()
+    name = f"own{len(dist.Backend.backend_list)}"
+    tensor = torch.tensor([dist.get_rank() + 1.0])
     dist.Backend.register_backend(name, make, devices=["cpu"])
     group = dist.new_group(backend=name)
     for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):

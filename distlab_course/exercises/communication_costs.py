@@ -135,10 +135,12 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
 
 
 def _rank_0_late(fn, tensor):
-    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes, and rank 1 computes until
-    rank 0 has ended.
+    """Call fn(tensor, compute) where rank 0 begins once rank 1 computes.
+
+    Rank 1 computes until rank 0 has ended.
     """
-    rank, signal = dist.get_rank(), torch.zeros(1)
+    rank = dist.get_rank()
+    signal = torch.zeros(1)
 
     def compute():
         if rank == 1:

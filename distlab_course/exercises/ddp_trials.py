@@ -1,5 +1,6 @@
-"""How the answers of labs 07, 21 and 22 are tried: facts about what a training, a backward or a
-file leaves behind.
+"""How the answers of labs 07, 21 and 22 are tried: facts about what they leave behind.
+
+They are facts about a training, a backward or a file.
 
 Runs on every rank of the small world, called by distlab's check; the exercises are in
 distributed_data_parallel.py, fewer_bytes.py and stop_and_resume.py.
@@ -10,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 from unittest import mock
 
@@ -23,7 +25,10 @@ from torch.utils.data import TensorDataset
 from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
 
-RATE, BATCH, EPOCHS, ROUNDS = 0.1, 3, 2, 8
+RATE = 0.1
+BATCH = 3
+EPOCHS = 2
+ROUNDS = 8
 
 
 class Numbered(TensorDataset):
@@ -32,7 +37,8 @@ class Numbered(TensorDataset):
     def __init__(self, count, seed=0):
         generator = torch.Generator().manual_seed(seed)
         self.images = 5 * torch.randn(count, 2, generator=generator)
-        self.labels, self.read = torch.randint(2, (count,), generator=generator), []
+        self.labels = torch.randint(2, (count,), generator=generator)
+        self.read = []
         super().__init__(self.images, self.labels)
 
     def __getitem__(self, number):
@@ -47,9 +53,7 @@ def flat(tensors):
 
 
 def watched(seed):
-    """A layer for images of 2 numbers and 2 classes, which keeps its weights as they were in each
-    forward.
-    """
+    """A layer for images of 2 numbers and 2 classes, which keeps its weights of each forward."""
     torch.manual_seed(seed)
     model = nn.Linear(2, 2)
     model.history = []
@@ -63,8 +67,9 @@ def gradient(model):
 
 
 def within_2_percent(found, exact, largest):
-    """The exact values if none that was found differs by more than 2 % of the largest; else what
-    was found.
+    """The exact values if what was found is near them; else what was found.
+
+    Near means that none differs by more than 2 % of the largest.
     """
     return exact if (found - exact).abs().max() <= 0.02 * largest else found
 
@@ -72,29 +77,31 @@ def within_2_percent(found, exact, largest):
 def of_a_training(model, samples):
     """Facts about a training of two epochs."""
     middle = len(samples.read) // EPOCHS
-    first, second = gathered(samples.read[:middle]), gathered(samples.read[middle:])
+    first = gathered(samples.read[:middle])
+    second = gathered(samples.read[middle:])
+    order = "one order for both epochs" if first == second else "shuffled in each epoch"
     models = {tuple(weights) for weights in gathered(flat(model.parameters()).tolist())}
+    end = "one model" if len(models) == 1 else f"{len(models)} different models"
     return {
         "samples": Seen(f"{sum(map(len, first))} samples an epoch"),
-        "order": Seen("one order for both epochs" if first == second else "shuffled in each epoch"),
-        "end": Seen(
-            "one model in the end"
-            if len(models) == 1
-            else f"{len(models)} different models in the end"
-        ),
+        "order": Seen(order),
+        "end": Seen(f"{end} in the end"),
     }
 
 
 def trained(fn, count):
     """Train with `count` samples, each rank with other weights; facts, and the weights."""
-    model, samples = watched(dist.get_rank()), Numbered(count)
+    model = watched(dist.get_rank())
+    samples = Numbered(count)
     fn(model, samples, BATCH, EPOCHS)
     return of_a_training(model, samples), flat(model.parameters())
 
 
 def repaired(fn, count):
-    """Run the script with the five faults: facts about its training, its first step and its file."""
-    model, samples, again = watched(0), Numbered(count), watched(0)
+    """Run the script with the five faults: facts about its training, first step and file."""
+    model = watched(0)
+    samples = Numbered(count)
+    again = watched(0)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
@@ -102,26 +109,30 @@ def repaired(fn, count):
     batch = samples.read[:BATCH]
     nn.functional.cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
     average = torch.stack(gathered(gradient(again))).mean(0)
-    follows = torch.allclose(
-        (before - after) / RATE, average / average.norm().clamp(min=1), atol=1e-3
-    )
+    clipped = average / average.norm().clamp(min=1)
+    follows = torch.allclose((before - after) / RATE, clipped, atol=1e-3)
+    verb = "follows" if follows else "does not follow"
     written = gathered(save.call_count)
+    writers = len([times for times in written if times])
     return of_a_training(model, samples) | {
-        "step": Seen(f"step 0 {'follows' if follows else 'does not follow'} the clipped average"),
-        "file": Seen(f"times written: {sum(written)}, by {sum(map(bool, written))} of the ranks"),
+        "step": Seen(f"step 0 {verb} the clipped average"),
+        "file": Seen(f"times written: {sum(written)}, by {writers} of the ranks"),
     }
 
 
 def shared(fn, count):
     """Let the ranks look at `count` samples; how often they did, and the share that comes out."""
-    model, samples = watched(0), Numbered(count)
-    share, looks = fn(model, samples), [len(read) for read in gathered(samples.read)]
+    model = watched(0)
+    samples = Numbered(count)
+    share = fn(model, samples)
+    looks = [len(read) for read in gathered(samples.read)]
     return Seen(f"{sum(looks)} looks, at most {max(looks)} by a rank"), share
 
 
 def after_backward(fn, *arguments):
     """What a backward through DDP leaves: how often it has sent gradients, and the gradients."""
-    ddp, sent = DistributedDataParallel(watched(0)), []
+    ddp = DistributedDataParallel(watched(0))
+    sent = []
 
     def counted(state, bucket):
         sent.append(bucket)
@@ -135,9 +146,8 @@ def after_backward(fn, *arguments):
 def in_pieces(fn, count):
     """Go backward in `count` pieces of a batch of 12 images, other ones on each rank."""
     batch = Numbered(12, seed=dist.get_rank())
-    return after_backward(
-        fn, list(zip(batch.images.chunk(count), batch.labels.chunk(count), strict=True))
-    )
+    pieces = zip(batch.images.chunk(count), batch.labels.chunk(count), strict=True)
+    return after_backward(fn, list(pieces))
 
 
 def uneven(fn, count):
@@ -147,8 +157,10 @@ def uneven(fn, count):
 
 def to_the_end(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
-    ddp, batch = DistributedDataParallel(watched(0)), Numbered(12, seed=dist.get_rank())
-    fn(ddp, list(zip(batch.images.split(2), batch.labels.split(2), strict=True))[:count])
+    ddp = DistributedDataParallel(watched(0))
+    batch = Numbered(12, seed=dist.get_rank())
+    batches = list(zip(batch.images.split(2), batch.labels.split(2), strict=True))
+    fn(ddp, batches[:count])
     return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
 
 
@@ -167,12 +179,15 @@ def with_hook(hook, state, width):
 
 
 class Begun:
-    """What an all-reduce of a tensor returns, which notes that it is waited for; one that is not
-    asynchronous waits.
+    """What an all-reduce of a tensor returns, which notes that it is waited for.
+
+    One that is not asynchronous waits at once.
     """
 
     def __init__(self, tensor, work):
-        self.num_bytes, self.waited, self._work = tensor.nbytes, work is None, work
+        self.num_bytes = tensor.nbytes
+        self.waited = work is None
+        self._work = work
 
     def wait(self, *limit):
         """Wait for the all-reduce."""
@@ -186,10 +201,12 @@ class Begun:
 @contextlib.contextmanager
 def all_reduces():
     """A list of the all-reduces that begin meanwhile."""
-    begun, all_reduce = [], dist.all_reduce
+    begun = []
+    all_reduce = dist.all_reduce
 
     def begin(tensor, *more, **options):
-        begun.append(Begun(tensor, work := all_reduce(tensor, *more, **options)))
+        work = all_reduce(tensor, *more, **options)
+        begun.append(Begun(tensor, work))
         return work and begun[-1]
 
     with mock.patch.object(dist, "all_reduce", begin):
@@ -207,15 +224,13 @@ def with_half(fn, width):
 
     with all_reduces() as begun:
         found = with_hook(hook, None, width)
-    return Seen(
-        f"sends {sum(one.num_bytes for one in begun)} bytes{' and waits' if any(waits) else ''}"
-    ), found
+    num_bytes = sum(one.num_bytes for one in begun)
+    and_waits = " and waits" if any(waits) else ""
+    return Seen(f"sends {num_bytes} bytes{and_waits}"), found
 
 
 def with_own_sum(fn, width):
-    """How many numbers a hook has added up with the all-reduce that it was given, and the
-    gradients.
-    """
+    """How many numbers a hook adds up with the all-reduce that it was given, and the gradients."""
     sizes = []
 
     def own_sum(tensor):
@@ -237,23 +252,27 @@ def in_bytes(fn, tensor):
 
 
 def over_rounds(fn, tensor, rounds=ROUNDS):
-    """Average the same tensor in several rounds with one residual; the exact sum of the averages,
-    if it is near.
+    """Average the same tensor in several rounds with one residual.
+
+    Returns the exact sum of the averages, if it is near.
     """
-    everyone = torch.stack(
-        [noise(rank, None, len(tensor))[0] for rank in range(dist.get_world_size())]
-    )
-    residual, averages = torch.zeros_like(tensor), tensor.repeat(rounds, 1)
+    ranks = range(dist.get_world_size())
+    everyone = torch.stack([noise(rank, None, len(tensor))[0] for rank in ranks])
+    residual = torch.zeros_like(tensor)
+    averages = tensor.repeat(rounds, 1)
     for one in averages:
         fn(one, residual)
     return within_2_percent(averages.sum(0), rounds * everyone.mean(0), everyone.abs().max())
 
 
 def saved(fn, epoch):
-    """Save a checkpoint, slowly: how often and where it was written, whether all have waited, and
-    what is in it.
+    """Save a checkpoint, slowly: facts about the file.
+
+    They are how often and where it was written, whether all have waited, and what is in it.
     """
-    written, save, ddp = [], torch.save, DistributedDataParallel(watched(0))
+    written = []
+    save = torch.save
+    ddp = DistributedDataParallel(watched(0))
     folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
     path = Path(folder, "run.pt")
 
@@ -264,21 +283,20 @@ def saved(fn, epoch):
 
     with mock.patch.object(torch, "save", slowly):
         fn(path, ddp, torch.optim.SGD(ddp.parameters(), lr=RATE), epoch)
-    waited, places = (
-        all(gathered(path.exists())),
-        [place for places in gathered(written) for place in places],
-    )
+    waited = all(gathered(path.exists()))
+    places = sorted(chain.from_iterable(gathered(written)))
     state = torch.load(path) if path.exists() else {}
     dist.barrier()
     shutil.rmtree(folder, ignore_errors=True)
+    end = "is there when every rank returns"
+    if not waited:
+        end = "is not there yet when a rank returns"
+    names = ", ".join(sorted(state))
+    weights = ", ".join(state.get("model", ()))
     return {
-        "file": Seen(f"times written: {len(places)}, {', '.join(sorted(set(places)))}"),
-        "end": Seen(
-            "is there when every rank returns" if waited else "is not there yet when a rank returns"
-        ),
-        "content": Seen(
-            f"{', '.join(sorted(state))}; weights: {', '.join(state.get('model', ()))}"
-        ),
+        "file": Seen(f"times written: {len(places)}, {', '.join(dict.fromkeys(places))}"),
+        "end": Seen(end),
+        "content": Seen(f"{names}; weights: {weights}"),
     }
 
 

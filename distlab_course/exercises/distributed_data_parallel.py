@@ -15,10 +15,12 @@ with_ddp = partial(Exercise, "07", given=as_they_are, seconds=20.0)
 
 
 def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
-    """A training with DDP that shuffles in each epoch; the averaged gradient is clipped to
-    `max_norm`.
+    """A training with DDP that shuffles in each epoch.
+
+    The averaged gradient is clipped to `max_norm`.
     """
-    sampler, ddp = DistributedSampler(samples), nn.parallel.DistributedDataParallel(model)
+    sampler = DistributedSampler(samples)
+    ddp = nn.parallel.DistributedDataParallel(model)
     loader = DataLoader(samples, batch, sampler=sampler)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=ddp_trials.RATE)
     for epoch in range(epochs):

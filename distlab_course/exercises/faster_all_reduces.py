@@ -1,6 +1,4 @@
-"""The exercises of lab 11: all-reduces with fewer steps, with segments, by host, and through shared
-memory.
-"""
+"""The exercises of lab 11: fewer steps, segments, all-reduces by host, and shared memory."""
 
 from functools import partial
 from math import ceil
@@ -13,22 +11,26 @@ from distlab_course.algorithms import cost
 from distlab_course.exercises.ring_all_reduce import chunks
 
 NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
-question, messages = partial(Question, "11"), partial(Exercise, "11", forbids=COLLECTIVES)
+question = partial(Question, "11")
+messages = partial(Exercise, "11", forbids=COLLECTIVES)
 
 
 def _in_segments(n, length, item):
     """The limits of a ring whose chunks travel in 4 segments."""
-    steps, segment = 2 * (n - 1), ceil(ceil(length / n) / 4) * item
+    steps = 2 * (n - 1)
+    segment = ceil(ceil(length / n) / 4) * item
     return Limits(chunks(n, length, item, steps), steps=steps, largest=segment)
 
 
 def _on_two_hosts(fn, tensor, events):
-    """The tensor after `fn`, with ranks 0 and 1 on one host and 2 and 3 on another, and what
-    crossed the cable.
+    """The tensor after `fn` on two hosts, and what crossed the cable.
+
+    Ranks 0 and 1 are on one host, 2 and 3 on the other.
     """
     rank = dist.get_rank()
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-    across, begun = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2], len(events)
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
+    begun = len(events)
     fn(tensor, inside, across)
     crossing = [
         event

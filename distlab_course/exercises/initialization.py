@@ -68,7 +68,10 @@ def _wait_for(store, other):
 
 def _came_before_leaving(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
-    rank, n, store, came = dist.get_rank(), dist.get_world_size(), new_store(), []
+    rank = dist.get_rank()
+    n = dist.get_world_size()
+    store = new_store()
+    came = []
     for turn in range(3):
         dist.barrier()
         if (rank + turn) % n:
@@ -116,12 +119,13 @@ def store_reads(answer):
 def _all_numbers(take):
     """What two calls on each rank have given, sorted."""
     store = new_store(_Late)
-    numbers = sorted(
-        str(number) for numbers in gathered([take(store), take(store)]) for number in numbers
-    )
-    return ", ".join(numbers) + (
-        "" if len(set(numbers)) == len(numbers) else " (the same number twice)"
-    )
+    numbers = []
+    for two in gathered([take(store), take(store)]):
+        numbers += [str(number) for number in two]
+    words = ", ".join(sorted(numbers))
+    if len(set(numbers)) < len(numbers):
+        words += " (the same number twice)"
+    return words
 
 
 @with_store("30", trial=_all_numbers)
@@ -161,10 +165,13 @@ def five_logs(answer):
 
 
 def _sums_of_groups(build):
-    """The sum over the ranks in each of three groups, and how many keys these have written, as far
-    as they have to.
+    """The sum over the ranks in each of three groups, and how many keys these have written.
+
+    The keys count as far as they have to be written.
     """
-    rank, n, sums = dist.get_rank(), dist.get_world_size(), []
+    rank = dist.get_rank()
+    n = dist.get_world_size()
+    sums = []
     store = new_store()
     for cycle in range(3):
         build(_Once(store), rank, n, cycle)

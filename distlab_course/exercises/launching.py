@@ -48,10 +48,10 @@ def where_am_i(environment):
     Hint: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; every value is a string.
     Hint: `environment.get("RANK", "0")` is "0" if the variable is missing.
     """
-    return tuple(
-        int(environment.get(name, one))
-        for name, one in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
-    )
+    rank = int(environment.get("RANK", 0))
+    world_size = int(environment.get("WORLD_SIZE", 1))
+    local_rank = int(environment.get("LOCAL_RANK", 0))
+    return rank, world_size, local_rank
 
 
 @formula("08", (None, 0), (None, 3), ("2,3", 0), ("2,3", 1), ("5,1,4", 2))
@@ -72,19 +72,16 @@ def physical_gpu(visible, local_rank):
 def _words(line):
     """The words after torchrun in a command line."""
     words = shlex.split(line)
-    begin = next(
-        (i for i, word in enumerate(words) if word.endswith(("torchrun", "torch.distributed.run"))),
-        None,
+    for place, word in enumerate(words):
+        if word.endswith(("torchrun", "torch.distributed.run")):
+            return words[place + 1 :]
+    raise ValueError(
+        f"`{line.split()[0]}` alone starts one process; the command must call torchrun"
     )
-    if begin is None:
-        raise ValueError(
-            f"`{line.split()[0]}` alone starts one process; the command must call torchrun"
-        )
-    return words[begin + 1 :]
 
 
 def parsed(words):
-    """The options among the words after torchrun, as it reads them; ValueError with what it says."""
+    """The options after torchrun, as it reads them; ValueError with what it would say."""
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
@@ -113,47 +110,36 @@ def two_nodes(answer):
     Why: Each torchrun needs to know how many machines there are, how many ranks to start, and where
     to meet.
     """
+    lines = [answer, answer] if isinstance(answer, str) else answer
     try:
-        first, second = (
-            parsed(_words(line)) for line in ([answer] * 2 if isinstance(answer, str) else answer)
-        )
+        first, second = (parsed(_words(line)) for line in lines)
     except ValueError as error:
         return f"{error}."
-    static, numbers = first.rdzv_backend == "static", (first.node_rank, second.node_rank)
-    masters = [
-        f"{one.master_addr}:{one.master_port}" if static else "localhost" for one in (first, second)
-    ]
-    places = {
-        one.rdzv_endpoint or master for one, master in zip((first, second), masters, strict=True)
-    }
-    faults = [
-        (
-            first.standalone or second.standalone,
-            "--standalone is for one machine: each would have a world of its own.",
-        ),
-        (
-            not {first.nnodes, second.nnodes} <= {"2", "2:2"},
-            "Each machine waits for --nnodes machines, itself included: 2.",
-        ),
-        (
-            {first.nproc_per_node, second.nproc_per_node} != {"8"},
-            "--nproc-per-node counts ranks on one machine: 8.",
-        ),
-        (
-            len(places) > 1,
-            f"They would not meet: one goes to {', the other to '.join(sorted(places))}.",
-        ),
-        (
-            not min(places).startswith("node-a"),
-            f"They must meet at node-a, but this leads to {min(places)}.",
-        ),
-        (static and numbers != (0, 1), "Which machine is 0, which is 1? See --node-rank."),
-        (
-            {first.training_script, second.training_script} != {"train.py"},
-            "The script, train.py, comes at the end.",
-        ),
-    ]
-    return next((words for wrong, words in faults if wrong), True)
+    places = sorted({_meeting_place(first), _meeting_place(second)})
+    if first.standalone or second.standalone:
+        return "--standalone is for one machine: each would have a world of its own."
+    if not {first.nnodes, second.nnodes} <= {"2", "2:2"}:
+        return "Each machine waits for --nnodes machines, itself included: 2."
+    if {first.nproc_per_node, second.nproc_per_node} != {"8"}:
+        return "--nproc-per-node counts ranks on one machine: 8."
+    if len(places) > 1:
+        return f"They would not meet: one goes to {', the other to '.join(places)}."
+    if not places[0].startswith("node-a"):
+        return f"They must meet at node-a, but this leads to {places[0]}."
+    if first.rdzv_backend == "static" and (first.node_rank, second.node_rank) != (0, 1):
+        return "Which machine is 0, which is 1? See --node-rank."
+    if {first.training_script, second.training_script} != {"train.py"}:
+        return "The script, train.py, comes at the end."
+    return True
+
+
+def _meeting_place(options):
+    """Where a torchrun with these options meets the others."""
+    if options.rdzv_endpoint:
+        return options.rdzv_endpoint
+    if options.rdzv_backend == "static":
+        return f"{options.master_addr}:{options.master_port}"
+    return "localhost"
 
 
 @formula("08", (2, 8, 8), (1, 2, 2), (3, 1, 4))
@@ -180,24 +166,23 @@ def _printed(folder, *arguments):
 
 
 def _printed_with(temporary, folder, *arguments):
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name)
-    }
     environment = {
-        **given,
         "GLOO_SOCKET_IFNAME": loopback_interface(),
         "PYTHON_COLORS": "0",
         "TMPDIR": temporary,
     }
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "stdin": subprocess.DEVNULL,
-        "text": True,
-    }
-    program = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
+    for name, value in os.environ.items():
+        if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name):
+            environment.setdefault(name, value)
+    program = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         return program.communicate(timeout=120)[0]
     except subprocess.TimeoutExpired:
@@ -231,21 +216,20 @@ def repair_spawning(answer):
             shutil.copy(answer, f"{folder}/script.py")
             Path(folder, "toy.py").write_text(TOY)
             printed = _printed(folder, *way, "script.py", "10")
-        trained = sorted(
-            line for line in printed.splitlines() if line.startswith("rank ") and " of " in line
-        )
+        lines = printed.splitlines()
+        trained = sorted(line for line in lines if line.startswith("rank ") and " of " in line)
         if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
-            errors = re.findall(
-                r"\w*Error: .*", re.sub(r"localhost, \d+", "localhost, PORT", printed)
-            )
+            printed = re.sub(r"localhost, \d+", "localhost, PORT", printed)
+            errors = re.findall(r"\w*Error: .*", printed)
             found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
             return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
     return True
 
 
 def shown_by(line, script):
-    """Run a torchrun command line on this script: (what the terminal shows, the texts of the log
-    files by path).
+    """Run a torchrun command line on this script.
+
+    Returns what the terminal shows, and the texts of the log files by path.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = _words(line)
@@ -271,22 +255,19 @@ def resume_command(answer):
     Why: torchrun takes the options before the script, and the script those after it.
     """
     try:
-        ranks = re.findall(r"^(\d+) of 2: (.*)", (shown := shown_by(answer, TOLD)[0]), re.MULTILINE)
+        shown, _ = shown_by(answer, TOLD)
     except ValueError as error:
         return f"{error}."
+    ranks = re.findall(r"^(\d+) of 2: (.*)", shown, re.MULTILINE)
     if len(ranks) != 2:
         errors = re.findall(r".*[Ee]rror: .*", shown)
         return f"{len(ranks)} of 2 ranks started{': ' + errors[0].strip() if errors else ''}."
-    epochs, path, resumed = ranks[0][1].split("|")
-    faults = [
-        (path != "run.pt", f"The checkpoint is run.pt, but the script was given {path or 'none'}."),
-        (
-            resumed != "True",
-            "The script was not told to resume: it begins again, and overwrites the checkpoint.",
-        ),
-        (
-            epochs != "5",
-            f"The script would stop when {epochs} epochs are done, the first 2 included.",
-        ),
-    ]
-    return next((words for wrong, words in faults if wrong), True)
+    _, options = ranks[0]
+    epochs, path, resumed = options.split("|")
+    if path != "run.pt":
+        return f"The checkpoint is run.pt, but the script was given {path or 'none'}."
+    if resumed != "True":
+        return "The script was not told to resume: it begins again, and overwrites the checkpoint."
+    if epochs != "5":
+        return f"The script would stop when {epochs} epochs are done, the first 2 included."
+    return True

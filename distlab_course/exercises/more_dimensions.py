@@ -6,8 +6,9 @@ from distlab.checking import Limits, all_but, exercise, formula, gathered, quest
 
 
 def attend(query, key, value):
-    """What each query (rows, width) sees of some keys and values (keys, width), not yet divided by
-    its total.
+    """What each query sees of some keys and values, not yet divided by its total.
+
+    Queries are (rows, width), keys and values (keys, width).
 
     For each query: its largest score, the sum of exp(score - largest), and the sum of these times
     the values.

@@ -1,6 +1,4 @@
-"""The exercises of lab 10: any source, batches, objects, unequal pieces, and the collectives that
-lab 03 only shows.
-"""
+"""The exercises of lab 10: any source, batches, objects, unequal pieces, more collectives."""
 
 from functools import partial
 
@@ -89,7 +87,8 @@ def with_edges(part):
 
     Limit: Each neighbour needs one number.
     """
-    rank, wide = dist.get_rank(), torch.zeros(len(part) + 2)
+    rank = dist.get_rank()
+    wide = torch.zeros(len(part) + 2)
     wide[1:-1] = part
     operations = []
     for neighbour, edge, arrival in (
@@ -252,7 +251,8 @@ def prefix_sum(tensor):
 
 def _matrix(rank, n, case):
     """A matrix on one rank, the length of its rows, and that rank."""
-    length, src = case[0], case[1] % n
+    length = case[0]
+    src = case[1] % n
     return torch.arange(float(n * length)).reshape(n, -1) if rank == src else None, length, src
 
 

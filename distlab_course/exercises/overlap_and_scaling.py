@@ -19,13 +19,11 @@ def _while_backward_runs(fn, images):
         waits = [one.waited for one in begun]
         if callable(finish):
             finish()
-    how = (
-        "after backward"
-        if not waits
-        else "that backward waits for"
-        if any(waits)
-        else "beside backward"
-    )
+    how = "beside backward"
+    if not waits:
+        how = "after backward"
+    elif any(waits):
+        how = "that backward waits for"
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 

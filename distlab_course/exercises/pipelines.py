@@ -1,6 +1,4 @@
-"""The exercises of lab 52: bubbles, schedules, several stages a rank, weights on two stages,
-unequal stages.
-"""
+"""The exercises of lab 52: bubbles, schedules, several stages a rank, shared weights."""
 
 from itertools import combinations, count, pairwise
 
@@ -31,10 +29,11 @@ def _one_message(n, length, item):
 
 
 def _order(fn, m):
-    """The order in which `fn` calls forward and backward, which exchange messages with the
-    neighbours.
-    """
-    rank, p, calls, sends = dist.get_rank(), dist.get_world_size(), [], []
+    """The order in which `fn` calls forward and backward, which exchange messages."""
+    rank = dist.get_rank()
+    p = dist.get_world_size()
+    calls = []
+    sends = []
 
     def call(kind, i, source, dst):
         if 0 <= source < p:
@@ -69,9 +68,10 @@ def _interleaved(fn, m):
     fn(stages, *torch.randn(2, 4 * m, 3), nn.functional.mse_loss, m)
     mine = [number for number, stage in enumerate(stages) if stage[0].weight.grad is not None]
     why = "" if len(mine) == 2 else "A rank computes its own two stages, and no other rank's."
-    return Seen(f"gradients of stages {mine}", why), [
-        p.grad for number in mine for p in stages[number].parameters()
-    ]
+    gradients = []
+    for number in mine:
+        gradients += [parameter.grad for parameter in stages[number].parameters()]
+    return Seen(f"gradients of stages {mine}", why), gradients
 
 
 @exercise(

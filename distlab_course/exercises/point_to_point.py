@@ -159,8 +159,9 @@ def swap(tensor):
 
 
 def _received(fn, values):
-    """Rank 0 calls the function; only then does rank 1 receive, if there is a work for each
-    message.
+    """Rank 0 calls the function; only then does rank 1 receive.
+
+    It receives if there is a work for each message.
     """
     works = (fn(values) or []) if dist.get_rank() == 0 else []
     started = torch.tensor(len(works))

@@ -132,7 +132,9 @@ def copy_or_original(answer):
 
 def _added(fn, to, numbers):
     """What it returns, where objects are made, and where numbers are added to them."""
-    workers, made, added = Workers(), [], []
+    workers = Workers()
+    made = []
+    added = []
 
     class Adder:
         def __init__(self, start):
@@ -145,7 +147,10 @@ def _added(fn, to, numbers):
             return self.value
 
     result = workers.try_out(fn, to, Adder, numbers)
-    why = "`rpc.remote` makes the object on another worker, and `reference.rpc_sync().add(number)` adds to it there."
+    why = (
+        "`rpc.remote` makes the object on another worker, and `reference.rpc_sync().add(number)` "
+        "adds to it there."
+    )
     places = (
         Seen(f"made on {', '.join(made)}", why),
         Seen(f"added on {', '.join(sorted({*added}))}", why),

@@ -17,7 +17,8 @@ from distlab.checking import (
     returned,
 )
 
-question, messages = partial(Question, "05"), partial(Exercise, "05", forbids=COLLECTIVES)
+question = partial(Question, "05")
+messages = partial(Exercise, "05", forbids=COLLECTIVES)
 
 
 def chunks(n, length, item, count):

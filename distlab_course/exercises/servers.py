@@ -39,18 +39,18 @@ ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 
 
 
 def _parameter(rank, n, order):
-    """A parameter, the learning rate, and which of the trainers that there are push one after the
-    other.
-    """
+    """A parameter, the learning rate, and which trainers push one after the other."""
     return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
 
 
 def _in_this_order(fn, parameter, lr, order):
-    """The server on rank 0, and trainers that push in this order, whatever it does; what each of
-    them got back.
+    """The server on rank 0, and trainers that push in this order, whatever it does.
+
+    Returns what each of them got back.
     """
     dist.barrier()  # none may run ahead into the next call
-    rank, replies = dist.get_rank(), []
+    rank = dist.get_rank()
+    replies = []
     if rank == 0:
         return fn(parameter, lr, len(order)), parameter
     for turn, trainer in enumerate(order):
@@ -87,7 +87,8 @@ def serve_trainers(parameter, lr, pushes):
 
     Stuck: The trainers push in whatever order they are ready: from whom does the server receive?
     """
-    seen, staleness = {}, []
+    seen = {}
+    staleness = []
     for version in range(pushes):
         gradient = torch.empty_like(parameter)
         trainer = dist.recv(gradient)
@@ -116,12 +117,16 @@ def requests_a_second(answer):
 
 
 def _three_trainers(fn, gradients):
-    """How many of three trainers have an answer after each push, what the answers are, the
-    parameter, and the lock.
+    """Three trainers push one after the other: facts about the server.
+
+    They are how many have an answer after each push, what the answers are, the parameter, and the
+    lock.
     """
     server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
-    server.answer, server.lock = torch.futures.Future(), mock.MagicMock()
-    answers, answered = [], []
+    server.answer = torch.futures.Future()
+    server.lock = mock.MagicMock()
+    answers = []
+    answered = []
     for gradient in gradients:
         answers.append(fn(server, torch.tensor([gradient, 1.0])))
         answered.append(sum(answer.done() for answer in answers))
@@ -160,7 +165,8 @@ def push_together(server, gradient):
         server.gradients.append(gradient)
         if len(server.gradients) == server.trainers:
             server.parameter -= server.lr * torch.stack(server.gradients).mean(0)
-            server.gradients, server.answer = [], torch.futures.Future()
+            server.gradients = []
+            server.answer = torch.futures.Future()
             answer.set_result(server.parameter.clone())
     return answer
 

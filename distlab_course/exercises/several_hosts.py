@@ -9,11 +9,9 @@ import torch.distributed as dist
 from distlab.checking import Exercise, Question, Seen, formula, gathered, on_rank
 from distlab_course.exercises.launching import parsed
 
-exercise, question, formula = (
-    partial(Exercise, "60"),
-    partial(Question, "60"),
-    partial(formula, "60"),
-)
+exercise = partial(Exercise, "60")
+question = partial(Question, "60")
+formula = partial(formula, "60")
 
 JOBS = (
     (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
@@ -36,11 +34,12 @@ def home_of_rank(hosts, rank):
     Hint: Go through the hosts, and for each host before the rank's own subtract that host's number
     of ranks.
     """
-    return [
-        (name, i, number)
-        for number, (name, ranks) in enumerate(hosts.items())
-        for i in range(ranks)
-    ][rank]
+    before = 0  # ranks on the hosts that were passed
+    for number, (name, ranks) in enumerate(hosts.items()):
+        if rank < before + ranks:
+            return name, rank - before, number
+        before += ranks
+    raise ValueError(f"no host has rank {rank}")
 
 
 @formula(
@@ -58,10 +57,13 @@ def ranks_left(hosts, lost):
     Title: 2.1 New numbers
     Hint: Which old ranks are on each host?
     """
-    names = [name for name, ranks in hosts.items() for _ in range(ranks)]
-    return {
-        old: new for new, old in enumerate(rank for rank, name in enumerate(names) if name != lost)
-    }
+    left = []
+    first = 0  # rank of a host
+    for name, ranks in hosts.items():
+        if name != lost:
+            left += range(first, first + ranks)
+        first += ranks
+    return {old: new for new, old in enumerate(left)}
 
 
 @question(256)
@@ -114,9 +116,16 @@ def torchrun_words(nodes, ranks, endpoint, job, address, script):
     Hint: Each option and each value is a separate word, and all words are strings: `str(nodes)`.
     Hint: `--local-addr` is the host's own address.
     """
-    options = {"--nnodes": nodes, "--nproc-per-node": ranks, "--local-addr": address}
-    options |= {"--rdzv-backend": "c10d", "--rdzv-endpoint": endpoint, "--rdzv-id": job}
-    return ["torchrun", *(str(word) for option in options.items() for word in option), script]
+    return [
+        "torchrun",
+        *("--nnodes", str(nodes)),
+        *("--nproc-per-node", str(ranks)),
+        *("--local-addr", str(address)),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", str(endpoint)),
+        *("--rdzv-id", str(job)),
+        script,
+    ]
 
 
 @question(16)
@@ -138,8 +147,9 @@ def ranks_of_16_agents(answer):
 
 
 def _exchanged(fn, ahead):
-    """What is wrong with an exchange, where rank 1's clock is `ahead` seconds ahead and rank 0
-    arrives late.
+    """What is wrong with an exchange of clocks.
+
+    Rank 1's clock is `ahead` seconds ahead, and rank 0 arrives late.
     """
     rank = dist.get_rank()
     dist.barrier()

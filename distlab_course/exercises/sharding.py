@@ -1,6 +1,4 @@
-"""The exercises of lab 50: what a replica costs, and what is divided: states, gradients,
-parameters, checkpoints.
-"""
+"""The exercises of lab 50: the cost of a replica, and how its parts are divided."""
 
 import tempfile
 from collections import OrderedDict
@@ -14,9 +12,7 @@ from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers,
 
 
 def _state(rank, world_size, shard):
-    """Weights that are the same on every rank, a gradient of this rank, and its shard of the
-    momentum.
-    """
+    """Weights that every rank has, a gradient of this rank, and its shard of the momentum."""
     weights = torch.arange(float(world_size * shard))
     return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
 
@@ -81,10 +77,9 @@ def zero_2_step(weights, gradient, momentum):
 
 
 def _divided(fn, world_size):
-    """How many parameters are whole when each layer of a model has run, and after the forward
-    pass.
-    """
-    seen, blocks = [], nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+    """How many parameters are whole when each layer has run, and after the forward pass."""
+    seen = []
+    blocks = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
     layers = {
         "embedding": nn.Linear(2, 4, bias=False),
         "blocks": blocks,
@@ -156,7 +151,8 @@ def _saved(fn, world_size):
     mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=(dist.group.WORLD.group_name,))
     layer = nn.Embedding.from_pretrained(torch.arange(24.0).view(8, 3), freeze=False)
     with tempfile.TemporaryDirectory() as own:
-        folder, whole = gathered(own)[0], {"model": {"weight": torch.zeros(8, 3)}}
+        folder = gathered(own)[0]
+        whole = {"model": {"weight": torch.zeros(8, 3)}}
         fn(fully_shard(layer, mesh=mesh), folder)
         dist.barrier()  # where the others wait for a rank that saves alone
         dcp.load(whole, checkpoint_id=folder)

@@ -1,4 +1,4 @@
-"""The exercises of lab 62: all-reduce over a slow cable, the order of the ranks, and host by host."""
+"""The exercises of lab 62: all-reduce over a slow cable, order of the ranks, and host by host."""
 
 import torch
 import torch.distributed as dist
@@ -41,8 +41,9 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
 
 
 def _crossings(fn, hosts):
-    """How many messages of each step of a ring leave a host, if the ranks are in the order that
-    `fn` returns.
+    """How many messages of each step of a ring leave a host.
+
+    The ranks are in the order that `fn` returns.
     """
     order = fn(list(hosts))
     if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
@@ -76,8 +77,9 @@ def _on_hosts(rank, n, case):
 
 
 def _by_host(fn, tensor, hosts, events):
-    """The tensor after `fn` with groups made of `hosts`, the host of each rank, and whether this
-    rank used a cable.
+    """The tensor after `fn` with groups by host, and whether this rank used a cable.
+
+    `hosts` has the host of each rank.
     """
     ranks = {
         host: [rank for rank, other in enumerate(hosts) if other == host]
@@ -85,15 +87,14 @@ def _by_host(fn, tensor, hosts, events):
     }
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
-    rank, begun = dist.get_rank(), len(events)
+    rank = dist.get_rank()
+    begun = len(events)
     mine = hosts[rank]
     fn(tensor, ranks[mine][0], groups[mine], leaders)
     # collectives have members, and messages a peer
-    peers = [
-        one
-        for event in events[begun:]
-        for one in (*getattr(event, "members", ()), getattr(event, "peer", rank))
-    ]
+    peers = []
+    for event in events[begun:]:
+        peers += [*getattr(event, "members", ()), getattr(event, "peer", rank)]
     crosses = any(hosts[peer] != mine for peer in peers)
     words = "talks to other hosts" if crosses else "stays on its host"
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")

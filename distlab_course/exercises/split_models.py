@@ -1,6 +1,4 @@
-"""The exercises of lab 42: backward through a message, bytes of a step, micro-batches through
-references.
-"""
+"""The exercises of lab 42: backward through a message, bytes of a step, micro-batches."""
 
 import torch
 import torch.distributed as dist
@@ -56,12 +54,11 @@ def bytes_of_hidden(answer):
 
 
 class _Stage:
-    """Adds its number to what it is given, itself or by a reference, and notes where that came
-    from.
-    """
+    """Adds its number to what it is given, itself or by a reference, and notes its source."""
 
     def __init__(self, number):
-        self.number, self.sources = number, set()
+        self.number = number
+        self.sources = set()
 
     def forward(self, batch):
         is_reference = isinstance(batch, Reference)
@@ -70,13 +67,15 @@ class _Stage:
 
 
 def _through(fn, count, batches):
-    """The outputs of as many stages, in which order they were called, and where each stage's input
-    came from.
-    """
-    workers, stages = Workers(), [_Stage(number) for number in range(1, count + 1)]
+    """The outputs of as many stages, their order, and where each stage's input came from."""
+    workers = Workers()
+    stages = [_Stage(number) for number in range(1, count + 1)]
     references = [Reference(workers, f"worker{stage.number}", stage) for stage in stages]
     outputs = workers.try_out(fn, references, [torch.tensor([batch]) for batch in batches])
-    why = "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: pass on the reference."
+    why = (
+        "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: "
+        "pass on the reference."
+    )
     sources = {
         stage.number: Seen(f"input from {', '.join(sorted(stage.sources))}", why)
         for stage in stages

@@ -1,12 +1,12 @@
-"""The exercises of lab 63: what a step costs on thousands of devices, and a plan for 70 billion
-parameters.
-"""
+"""The exercises of lab 63: the cost of a step on thousands of devices, and a plan for 70B."""
 
 from distlab.checking import formula, question
 from distlab.errors import DistlabError
 
 SHAPES = ((4096, 32, 8, 14336), (8192, 64, 8, 28672), (16384, 128, 8, 53248), (64, 4, 2, 128))
-BLOCK, ETHERNET, NVLINK = 218_112_000, (5e-6, 50e9), (1e-6, 450e9)
+BLOCK = 218_112_000
+ETHERNET = (5e-6, 50e9)
+NVLINK = (1e-6, 450e9)
 
 
 @formula("63", *SHAPES)
@@ -165,7 +165,10 @@ def plan_for_70b(answer):
     from distlab_course.planning import plan
 
     if not isinstance(answer, dict):
-        return 'Give the arguments of `planning.plan` as a dict, such as {"tensor": 8, "recompute": "full"}.'
+        return (
+            "Give the arguments of `planning.plan` as a dict, "
+            'such as {"tensor": 8, "recompute": "full"}.'
+        )
     try:
         found = plan(**answer)
     except (DistlabError, TypeError) as error:

@@ -8,11 +8,9 @@ from torch import nn
 
 from distlab.checking import Exercise, Limits, Question, Seen, formula, gathered, nothing
 
-exercise, question, formula = (
-    partial(Exercise, "51"),
-    partial(Question, "51"),
-    partial(formula, "51"),
-)
+exercise = partial(Exercise, "51")
+question = partial(Question, "51")
+formula = partial(formula, "51")
 
 PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 
@@ -103,7 +101,9 @@ class _Gated(nn.Module):
         super().__init__()
         torch.manual_seed(6)
         self.query, self.key, self.value, self.out = (nn.Linear(8, 8, bias=False) for _ in range(4))
-        self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.gate = nn.Linear(8, 16)
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
 
     def forward(self, x):
         heads = (
@@ -133,7 +133,8 @@ def _planned(fn):
     layers = [layer.weight for layer in block.children()]
     divided = sum(hasattr(weight, "to_local") for weight in layers)
     return y, Seen(
-        f"collectives in forward: {comm.get_total_counts()}; weights divided: {divided} of {len(layers)}"
+        f"collectives in forward: {comm.get_total_counts()}; "
+        f"weights divided: {divided} of {len(layers)}"
     )
 
 

@@ -1,5 +1,6 @@
-"""Workers for the checks of remote calls: one process plays all of them, and what they call and
-fetch is noted.
+"""Workers for the checks of remote calls: one process plays all of them.
+
+What they call and fetch is noted.
 
 Used by the trials of remote_calls.py and split_models.py, on the rank that tries an answer.
 """
@@ -40,7 +41,8 @@ class Workers:
     """
 
     def __init__(self) -> None:
-        self.here, self.notes = DRIVER, list[tuple[str, str, str]]()
+        self.here = DRIVER
+        self.notes = list[tuple[str, str, str]]()
 
     def try_out(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """fn(*arguments), with these calls in the place of torch's."""
@@ -73,7 +75,8 @@ class Workers:
 
     def _run(self, to: str, func: Any, args: Any, kwargs: Any) -> Any:
         self.notes.append(("call", self.here, to))
-        caller, self.here = self.here, to
+        caller = self.here
+        self.here = to
         try:
             return func(*copy.deepcopy(args or ()), **copy.deepcopy(kwargs or {}))
         finally:
@@ -94,12 +97,12 @@ class Workers:
 
 
 class Reference:
-    """An RRef to a value on worker `home`; `rpc_sync()`, `rpc_async()` and `remote()` give
-    proxies.
-    """
+    """An RRef to a value on worker `home`, with `rpc_sync()`, `rpc_async()` and `remote()`."""
 
     def __init__(self, workers: Workers, home: str, value: Any):
-        self.workers, self.home, self.value = workers, home, value
+        self.workers = workers
+        self.home = home
+        self.value = value
 
     def __deepcopy__(self, memo: Any) -> Reference:
         return self
@@ -125,5 +128,6 @@ class Proxy(NamedTuple):
     how: Callable[..., Any]
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        home, value = self.reference.home, self.reference.value
+        home = self.reference.home
+        value = self.reference.value
         return lambda *args, **kwargs: self.how(home, getattr(value, method), args, kwargs)

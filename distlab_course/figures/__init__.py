@@ -1,5 +1,6 @@
-"""The figures that one lesson draws: plain data in, a matplotlib figure or axes out, in the style
-of distlab.plotting.
+"""The figures that one lesson draws, in the style of distlab.plotting.
+
+They take plain data, and return a matplotlib figure or axes.
 
 Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """

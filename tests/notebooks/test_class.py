@@ -93,7 +93,8 @@ def test_every_lab_becomes_an_assignment(lab):
             if "nbgrader" in cell.metadata
         }
         assert list(cells) == [f"{kind}-{name}" for name in asked for kind in ("answer", "check")]
-    handed_out, right = "\n".join(cell.source for cell in theirs.cells), assignments.answers(lab)
+    handed_out = "\n".join(cell.source for cell in theirs.cells)
+    right = assignments.answers(lab)
     assert [name for name in asked if right[name] in handed_out and "def " in right[name]] == []
     assert [
         words
@@ -177,7 +178,8 @@ def test_students_get_what_nbgrader_hands_out(course):
     """
     released = nbformat.read(course / "release" / LAB.stem / LAB.name, as_version=4)
     with zipfile.ZipFile(course / "students.zip") as bundle:
-        names, content = bundle.namelist(), bundle.read(f"{LAB.stem}/{LAB.name}").decode()
+        names = bundle.namelist()
+        content = bundle.read(f"{LAB.stem}/{LAB.name}").decode()
     assert names == [f"{LAB.stem}/{LAB.name}", "cheat_sheet.md"]
     theirs = nbformat.reads(content, as_version=4)
     assert [cell.source.strip() for cell in theirs.cells] == [

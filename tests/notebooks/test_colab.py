@@ -48,7 +48,8 @@ pytestmark = pytest.mark.timeout(500)
 @pytest.fixture(scope="module")
 def colab_packages(tmp_path_factory):
     """A directory of packages with what Colab has, and nothing of this project."""
-    folder, names = tmp_path_factory.mktemp("packages"), list(COLAB_PACKAGES)
+    folder = tmp_path_factory.mktemp("packages")
+    names = list(COLAB_PACKAGES)
     for name in names:
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
@@ -143,7 +144,8 @@ def test_a_built_notebook_runs_alone(built, small_notebook, colab_packages, tmp_
 
     Then ranks start in every way, and leave no process behind.
     """
-    environment, mark = tmp_path / "environment", f"colab-test-{uuid.uuid4()}"
+    environment = tmp_path / "environment"
+    mark = f"colab-test-{uuid.uuid4()}"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "colab_packages.pth").write_text(f"{colab_packages}\n")

@@ -16,7 +16,9 @@ from distlab.checking import Exercise, all_exercises, title_of_lab
 from tests.tool import ROOT
 
 ANSWERS = ROOT / "notebooks" / "solutions"
-WRONG_FUNCTIONS, WRONG_VALUES = 3, 2  # of each exercise and each question, at least
+# of each exercise and of each question, at least
+WRONG_FUNCTIONS = 3
+WRONG_VALUES = 2
 
 
 def asked_in(path):
@@ -61,7 +63,8 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
     """In the order of the course, each announced under its title, with a stub of its signature, and
     not attempted.
     """
-    cells, asked = code_cells(path), asked_in(path)
+    cells = code_cells(path)
+    asked = asked_in(path)
     found = checks(path)
     assert [name for _, name, _ in found] == list(asked)
     for place, name, shown in found:
@@ -82,7 +85,8 @@ def test_every_answer_passes_and_wrong_ones_do_not(path):
     """For each exercise the answers show a verdict that it passes, and then what is said of wrong
     ones.
     """
-    asked, found = asked_in(path), {}
+    asked = asked_in(path)
+    found = {}
     for cell in code_cells(ANSWERS / path.name):
         for name, state in re.findall(
             r"^(\w+): (passed|not yet|not attempted)", shown_by(cell), re.MULTILINE

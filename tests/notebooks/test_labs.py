@@ -4,7 +4,8 @@ import re
 
 from test_hygiene import LESSONS, each_lesson, read, without_code
 
-WORDS_A_MINUTE, MINUTES_A_CELL = 150, 0.4  # reading; running a cell and looking at what it shows
+WORDS_A_MINUTE = 150  # that a learner reads
+MINUTES_A_CELL = 0.4  # to run it and look at what it shows
 CORE_LABS = range(9)
 EXERCISE = re.compile(r"^\*\*Exercise .*\*\* \((core|optional), (\d+) minutes?\)", re.MULTILINE)
 
@@ -33,7 +34,8 @@ def sections(path):
 @each_lesson
 def test_a_lab_is_short(path):
     """At most 90 core minutes; at most 90 cells in the core course, and 100 in a further lab."""
-    cells, core = len(read(path).cells), int(path.name[:2]) in CORE_LABS
+    cells = len(read(path).cells)
+    core = int(path.name[:2]) in CORE_LABS
     assert cells <= (90 if core else 100)
     assert sum(minutes for _, kind, minutes, _ in sections(path) if kind == "Core") <= 90
 
@@ -43,7 +45,8 @@ def test_the_minutes_are_honest_and_add_up(path):
     """Every section but the summary states its minutes, not fewer than it takes; the first cell
     states their sum.
     """
-    found, total = sections(path), 0
+    found = sections(path)
+    total = 0
     for heading, kind, minutes, estimate in found:
         if heading != "Summary":
             assert kind, f"{heading}: *Core, {round(estimate) or 1} minutes.*"

@@ -118,7 +118,9 @@ def cheats():
     In a notebook, what an earlier cell replaces is replaced for the later ones, too: so each has
     names of its own, and those that are not run come last.
     """
-    names, cells, counts = {}, [], {}
+    names = {}
+    cells = []
+    counts = {}
     for title in sorted(CHEATS, key=lambda title: bool(left_to_a_person(title))):
         kind, source = CHEATS[title]
         number = counts[kind] = counts.get(kind, -1) + 1
@@ -141,7 +143,8 @@ def oddities():
     """Names of exercises with the oddities that answer them, and (name of the check, source,
     answer) of each cell.
     """
-    names, cells = {}, []
+    names = {}
+    cells = []
     for number, (title, (before, source)) in enumerate(ODDITIES.items()):
         name = f"plain_{number}"
         names[name] = title

@@ -36,7 +36,8 @@ def test_it_trains_on_photographs_and_continues(tmp_path):
     cache.mkdir()
     write_cifar(cache, per_batch=64)
     (archive,) = cache.iterdir()
-    trusting, checkpoint = tmp_path / "trusting.py", tmp_path / "runs" / "run.pt"
+    trusting = tmp_path / "trusting.py"
+    checkpoint = tmp_path / "runs" / "run.pt"
     trusting.write_text(TRUSTING.format(archive.name, md5(archive), str(SCRIPT)))
     environment = {
         **os.environ,

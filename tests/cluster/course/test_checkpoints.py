@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import distlab
 from distlab_course import checkpoints
 
-EPOCHS, STOPPED_AFTER = 4, 2
+EPOCHS = 4
+STOPPED_AFTER = 2
 
 
 def train(rank, world_size, path, first, last, resume=False, global_batch=16):
@@ -24,7 +25,8 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     torch.manual_seed(100 + rank), random.seed(rank)  # each rank drops others
-    losses, resumed = [], None
+    losses = []
+    resumed = None
     if resume:
         torch.manual_seed(999), random.seed(999)
         checkpoints.rehearse(ddp, inputs[:4])

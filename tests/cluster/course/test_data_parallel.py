@@ -26,12 +26,15 @@ class Branches(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.last = nn.Linear(64, 33), nn.Linear(33, 33), nn.Linear(33, 10)
+        self.first = nn.Linear(64, 33)
+        self.second = nn.Linear(33, 33)
+        self.last = nn.Linear(33, 10)
         self.third = nn.Linear(33, 33)
         self.third.weight = self.second.weight
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.wide = nn.Parameter(torch.ones(33, dtype=torch.float64))
-        self.sometimes, self.never = nn.Linear(33, 33), nn.Linear(5, 5)
+        self.sometimes = nn.Linear(33, 33)
+        self.never = nn.Linear(5, 5)
         self.first.bias.requires_grad_(False)
 
     def forward(self, x, detour):
@@ -54,7 +57,8 @@ def trained(ranks, alone=False):
         optimizer.zero_grad(set_to_none=alone)
         for rank in ranks:
             generator = torch.Generator().manual_seed(100 * step + rank)
-            images, labels = torch.randn(8, 64, generator=generator), torch.arange(8)
+            images = torch.randn(8, 64, generator=generator)
+            labels = torch.arange(8)
             (nn.functional.cross_entropy(model(images, rank == 1), labels) / len(ranks)).backward()
         average()
         optimizer.step()
@@ -92,7 +96,8 @@ def gradients(rank, world_size, hooked, steps=3):
 
 def test_a_hooks_gradients_are_ddps_own(usable):
     """With many buckets under way, every rank has the averages that DDP computes itself."""
-    own, by_rank = usable.run(gradients, False), usable.run(gradients, True)
+    own = usable.run(gradients, False)
+    by_rank = usable.run(gradients, True)
     for found in by_rank:
         assert torch.allclose(found, own[0], atol=1e-7)
         assert found.abs().max() > 1e-3  # the tolerance is far below
@@ -143,7 +148,8 @@ def test_averages_in_a_subgroup(usable):
 
     def in_pairs(rank, world_size):
         group = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-        own, inside = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+        own = nn.Linear(2, 1, bias=False)
+        inside = nn.Linear(2, 1, bias=False)
         average = data_parallel.OverlappedAverage(own, group=group)
         ddp = nn.parallel.DistributedDataParallel(inside, process_group=group)
         ddp.register_comm_hook(group, data_parallel.averaging_hook(ALL_REDUCE["ring"]))

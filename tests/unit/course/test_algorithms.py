@@ -1,4 +1,4 @@
-"""All-reduce without processes: schedules, arguments, and the shared memory with threads as ranks."""
+"""All-reduce without processes: schedules, arguments, shared memory with threads as ranks."""
 
 import importlib
 import itertools
@@ -116,7 +116,8 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
         3 * large // 4,
     ]
     calls = [numel for pair in itertools.product(numels, repeat=2) for numel in pair]
-    entered, change = [0] * n, threading.Condition()
+    entered = [0] * n
+    change = threading.Condition()
 
     def work(view):
         original = view.meet

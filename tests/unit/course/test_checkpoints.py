@@ -97,8 +97,8 @@ def test_a_full_disk_loses_nothing(saved, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     assert refused(checkpoints.save, saved, make()[0]) == (
-        f"path must be a file that rank 0 can write, got {str(saved)!r} (OSError: [Errno 28] No space left on device). "
-        "What was there before is unchanged."
+        f"path must be a file that rank 0 can write, got {str(saved)!r} "
+        "(OSError: [Errno 28] No space left on device). What was there before is unchanged."
     )
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == ["digits.pt"]

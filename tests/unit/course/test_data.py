@@ -54,7 +54,8 @@ def test_digits_are_scikit_learns():
     pixels = torch.cat([images.train.images, images.test.images]).reshape(1797, 64).numpy()
     labels = torch.cat([images.train.labels, images.test.labels]).numpy()
     bunch = load_digits()
-    ours, theirs = np.column_stack([labels, pixels]), np.column_stack([bunch.target, bunch.data])
+    ours = np.column_stack([labels, pixels])
+    theirs = np.column_stack([bunch.target, bunch.data])
     assert np.array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
     normalised, _ = images.train.batch(slice(None))
     assert normalised.mean().item() == pytest.approx(0, abs=2e-3)
@@ -126,7 +127,8 @@ def test_augmented_images_are_cut_out_of_a_wider_border():
     them come.
     """
     torch.manual_seed(0)
-    images, seen = torch.rand(1, 2, 6, 5), set()
+    images = torch.rand(1, 2, 6, 5)
+    seen = set()
     wide = torch.nn.functional.pad(images, [4] * 4)
     cuts = [wide[0, :, y : y + 6, x : x + 5] for y in range(9) for x in range(9)]
     ways = [*cuts, *(cut.flip(2) for cut in cuts)]

@@ -88,5 +88,6 @@ def test_sparse_gradients_are_refused(group):
     model = nn.Embedding(5, 2, sparse=True)
     OverlappedAverage(model)
     assert str(refused(model(torch.tensor([1])).sum().backward)) == (
-        "model must be a module with dense gradients only, got torch.sparse_coo. Make its Embedding with sparse=False."
+        "model must be a module with dense gradients only, got torch.sparse_coo. "
+        "Make its Embedding with sparse=False."
     )

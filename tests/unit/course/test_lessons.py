@@ -1,4 +1,4 @@
-"""`python -m distlab course` and `lab`: what they write into a folder, and what they leave alone."""
+"""`python -m distlab course` and `lab`: what they write into a folder, what they leave alone."""
 
 import sys
 
@@ -6,7 +6,8 @@ import pytest
 
 from distlab_course import lessons
 
-LESSON, OTHER = "notebooks/01_point_to_point.ipynb", "notebooks/03_collectives.ipynb"
+LESSON = "notebooks/01_point_to_point.ipynb"
+OTHER = "notebooks/03_collectives.ipynb"
 
 
 @pytest.fixture
@@ -134,7 +135,8 @@ def test_lab_becomes_jupyterlab_in_the_folder_and_passes_its_options_on(tmp_path
     lessons.lab(given.split())
     (command,) = started
     name, words = STARTS[given]
-    folder, options = tmp_path / name, words.split()
+    folder = tmp_path / name
+    options = words.split()
     assert command[:3] == [sys.executable, "-m", "distlab_course.jupyter"]
     assert f"--ServerApp.root_dir={folder}" in command
     assert "--LabApp.news_url=None" in command
