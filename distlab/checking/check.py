@@ -1,4 +1,4 @@
-"""`check`, `hint`, `exercises` and `progress`, and the words of a verdict. Runs on the notebook's
+"""`check`, `hint` and `exercises`, and the words of a verdict. Runs on the notebook's
 kernel.
 
 exercises.py defines what an exercise is, trial.py makes each call of an answer on the ranks, and
@@ -9,32 +9,23 @@ line when the answer passes, and the smallest case that fails when it does not.
 import base64
 import contextlib
 import difflib
-import fcntl
 import functools
 import html
-import json
-import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from distlab.arguments import refuse, whole_number
-from distlab.checking import judging, trial
-from distlab.checking.exercises import Exercise, Question, all_exercises, title_of_lab
+from distlab.checking import judging, progress, trial
+from distlab.checking.exercises import Exercise, Question, all_exercises
 from distlab.checking.judging import LAN as LAN
 from distlab.checking.observed import from_bytes
-from distlab.compat.ipython import start_folder
 from distlab.errors import RanksFailed
 from distlab.notebook import display
 from distlab.notebook.cluster import Cluster
-from distlab.tables import Link, Table, format_seconds
 from distlab.traces.trace import Trace
 from distlab.wire.pickling import pickle_module_by_value
-from distlab.words import grouped
 
-BAR = 10  # characters of a lab's bar in `progress`
 LABEL = 9  # columns of what stands before the values of a rank: "rank 0   "
 RANKS = 4  # of a cluster that a check starts, or more if the exercise needs them
 
@@ -123,7 +114,7 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
     found = exercise if isinstance(exercise, (Exercise, Question)) else _find(exercise)
     result = _judge(found, answer) if isinstance(found, Question) else _try(found, answer)
     if result.passed:
-        _remember(found, result)
+        progress.remember(found, result)
     return result
 
 
@@ -139,44 +130,6 @@ def hint(exercise: str, number: int = 1) -> str:
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
     more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
     return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)} for {found.title}.{more})")
-
-
-def progress() -> Table:
-    """The exercises that have been passed and the best times, by notebook, from the file beside the
-    notebooks.
-
-    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere.
-    Delete it to start over. On Colab it is lost with the session. The title of a lab whose notebook
-    is in this folder is a link in a notebook. Runs on: the notebook's kernel.
-    """
-    passed, best = _kept()
-    known = all_exercises()
-    rows = []
-    for notebook, names in sorted(
-        grouped((one.notebook, name) for name, one in known.items()).items()
-    ):
-        left = [known[name].title for name in names if name not in passed]
-        done = len(names) - len(left)
-        bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
-        times = [
-            f"{known[name].title} {format_seconds(best[name]).strip()}"
-            for name in names
-            if name in best
-        ]
-        following = left[0] if left else ""
-        rows.append(
-            (notebook, f"{done} of {len(names)}", following, _lab(notebook), bar, ", ".join(times))
-        )
-    return Table("", ("notebook", "passed", "next", "lab", "", "best time"), tuple(rows), "lrllll")
-
-
-def _lab(notebook: str) -> str:
-    """The title of a lab, a link to it where its notebook is beside this one; "" if it has none."""
-    for path in start_folder().glob(f"{notebook}_*.ipynb"):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            first = "".join(json.loads(path.read_text())["cells"][0]["source"]).splitlines()[0]
-            return Link(first.lstrip("# ").removeprefix(notebook).lstrip(" ·"), path.name)
-    return title_of_lab(notebook)
 
 
 def _title(name: str) -> str:
@@ -277,64 +230,3 @@ def _cluster(exercise: Exercise) -> Cluster:
     n = max(RANKS, *exercise.worlds)
     print(f"No cluster was running here: the check starts one, distlab.Cluster({n}).")
     return Cluster(n)
-
-
-# --- what has been passed ---
-
-
-def _file() -> Path:
-    """Beside the notebook, even if its kernel has changed its working folder."""
-    return Path(os.environ.get("DISTLAB_PROGRESS") or start_folder() / ".distlab_progress.json")
-
-
-def _kept() -> tuple[list[str], dict[str, float]]:
-    """The names and the best times in the file; none if it cannot be read."""
-    try:
-        kept = json.loads(_file().read_text())
-        best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
-        return [name for name in kept["passed"] if isinstance(name, str)], best
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [], {}
-
-
-def _remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be
-    written.
-
-    The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
-    """
-    file = _file().resolve()
-    with contextlib.suppress(OSError), _alone_in(file.parent):
-        passed, best = _kept()
-        if verdict.run and exercise.race:
-            best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
-        kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
-        _write(file, json.dumps(kept, indent=1) + "\n")
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file as a whole. What is no regular file stays what it is, such as os.devnull,
-    which keeps nothing.
-    """
-    if file.exists() and not file.is_file():
-        file.write_text(text)
-        return
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text)
-        os.replace(unfinished, file)
-    finally:
-        # the disk is full, or the file is none that can be replaced
-        unfinished.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, so that two notebooks do not lose each other's exercises."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems lock no folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

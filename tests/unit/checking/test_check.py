@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import distlab
-from distlab.checking import Question, all_exercises, check, question
+from distlab.checking import Question, all_exercises, check, progress, question
 from tests.refused import refused
 from tests.tool import ROOT
 
@@ -141,7 +141,7 @@ def remember_forty(kernel, both_are_there):
     exercise = all_exercises()["step_of_7b"]
     both_are_there.wait()
     for number in range(40):
-        check._remember(exercise, check.Verdict(f"exercise {number} of {kernel}", True))
+        progress.remember(exercise, check.Verdict(f"exercise {number} of {kernel}", True))
 
 
 def test_two_notebooks_keep_each_others_exercises(progress_file):
