@@ -1,5 +1,4 @@
-"""`check`, `hint` and `exercises`, and the words of a verdict. Runs on the notebook's
-kernel.
+"""`check`, `hint` and `exercises`, and the verdict. Runs on the notebook's kernel.
 
 exercises.py defines what an exercise is, trial.py makes each call of an answer on the ranks, and
 judging.py compares what it did with what the reference did, and finds the words. A verdict is one
@@ -27,6 +26,8 @@ from distlab.traces.trace import Trace
 from distlab.wire.pickling import pickle_module_by_value
 
 LABEL = 9  # columns of what stands before the values of a rank: "rank 0   "
+GREEN = "#1b5e20"  # behind "passed"
+RED = "#8e1b1b"  # behind "not yet"
 RANKS = 4  # of a cluster that a check starts, or more if the exercise needs them
 
 
@@ -50,35 +51,44 @@ class Verdict:
     run: Trace | None = None
 
     def __repr__(self) -> str:
-        state = "passed" if self.passed else "not yet" if self.attempted else "not attempted"
-        return f"{self.name}: {state}" + (f". {self.words}" if self.words else "")
+        words = f". {self.words}" if self.words else ""
+        return f"{self.name}: {self._state()}{words}"
+
+    def _state(self) -> str:
+        if not self.attempted:
+            return "not attempted"
+        return "passed" if self.passed else "not yet"
 
     def _repr_html_(self) -> str | None:
         if not self.attempted:
             return None
-        state, color = ("passed", "#1b5e20") if self.passed else ("not yet", "#8e1b1b")
-        badge = f'<span style="background:{color};color:#fff;border-radius:3px">&nbsp;{state}&nbsp;</span>'
-        first, *more = html.escape("\n".join(filter(None, [self.words, self._next_step()]))).split(
-            "\n"
-        )
+        color = GREEN if self.passed else RED
+        look = f"background:{color};color:#fff;border-radius:3px"
+        badge = f'<span style="{look}">&nbsp;{self._state()}&nbsp;</span>'
+        parts = [part for part in (self.words, self._next_step()) if part]
+        first, *more = html.escape("\n".join(parts)).split("\n")
         text = f"{html.escape(_title(self.name))}: {badge} {first}{display.hanging(more, LABEL)}"
-        text = f'<pre style="{display.wrapped()}">{text}</pre>'
-        if self.run is None:
-            return text
-        png, size = self.run._repr_png_()
-        look = f'alt="{html.escape(repr(self.run))}" width="{size["width"]}" style="max-width:100%"'
-        return f'{text}<img src="data:image/png;base64,{base64.b64encode(png).decode()}" {look}>'
+        return f'<pre style="{display.wrapped()}">{text}</pre>{self._picture()}'
+
+    def _picture(self) -> str:
+        """The picture of the run as HTML; "" without one."""
+        drawn = None if self.run is None else self.run._repr_png_()
+        if drawn is None:
+            return ""
+        png, about = drawn
+        data = base64.b64encode(png).decode()
+        look = f'alt="{html.escape(repr(self.run))}" width="{about["width"]}"'
+        return f'<img src="data:image/png;base64,{data}" {look} style="max-width:100%">'
 
     def _next_step(self) -> str:
-        """What to do now, in a line: the exercise that follows in the lab, or a hint; "" if there
-        is neither.
-        """
+        """What to do now: the next exercise of the lab, or how to get a hint; "" for neither."""
         known = all_exercises()
         if self.name not in known:
             return ""
+        own = known[self.name]
         if not self.passed:
-            return f'Stuck? distlab.hint("{self.name}")' if known[self.name].texts("Hint") else ""
-        lab = [name for name, one in known.items() if one.notebook == known[self.name].notebook]
+            return f'Stuck? distlab.hint("{self.name}")' if own.texts("Hint") else ""
+        lab = [name for name, one in known.items() if one.notebook == own.notebook]
         following = lab[lab.index(self.name) + 1 :]
         return f"Next: {known[following[0]].title}" if following else ""
 
@@ -104,23 +114,28 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
 
     Returns:
         the verdict; its repr is one line, or the smallest case that fails. If a right answer is
-        made of messages,
-            a notebook also draws what its ranks sent; some are timed beside ours and the simulated
-            library's.
+        made of messages, a notebook also draws what its ranks sent; some are timed beside ours and
+        the simulated library's.
 
     Raises:
         ArgumentError: no exercise of that name; not a function; too few ranks.
     """
     found = exercise if isinstance(exercise, (Exercise, Question)) else _find(exercise)
-    result = _judge(found, answer) if isinstance(found, Question) else _try(found, answer)
-    if result.passed:
-        progress.remember(found, result)
-    return result
+    if isinstance(found, Question):
+        verdict = _judge(found, answer)
+        seconds = None
+    else:
+        verdict = _try(found, answer)
+        seconds = verdict.run.seconds if verdict.run and found.race else None
+    if verdict.passed:
+        progress.remember(verdict.name, seconds)
+    return verdict
 
 
 def hint(exercise: str, number: int = 1) -> str:
-    """A hint for an exercise; the higher its number, the more it gives away. Runs on: the
-    notebook's kernel.
+    """A hint for an exercise; the higher its number, the more it gives away.
+
+    Runs on: the notebook's kernel.
 
     Raises:
         ArgumentError: no exercise of that name, or no hint of that number.
@@ -128,7 +143,9 @@ def hint(exercise: str, number: int = 1) -> str:
     found = _find(exercise)
     hints = found.texts("Hint")
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
-    more = f' The next one: distlab.hint("{exercise}", {number + 1})' if number < len(hints) else ""
+    more = ""
+    if number < len(hints):
+        more = f' The next one: distlab.hint("{exercise}", {number + 1})'
     return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)} for {found.title}.{more})")
 
 
@@ -145,33 +162,29 @@ class _Text(str):
 
 
 def _find(name: Any) -> Exercise | Question:
+    """The exercise of a name; ArgumentError if there is none, with one that is alike."""
     known = all_exercises()
-    if name not in known:
-        alike = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
-        advice = "distlab.exercises() lists them."
-        if alike:
-            advice = f'Did you mean "{alike[0]}"? {advice}'
-        refuse("name", "that of an exercise", name, advice, not isinstance(name, str))
-    return known[name]
+    if name in known:
+        return known[name]
+    advice = "distlab.exercises() lists them."
+    is_text = isinstance(name, str)
+    alike = difflib.get_close_matches(name, known, n=1) if is_text else []
+    if alike:
+        advice = f'Did you mean "{alike[0]}"? {advice}'
+    refuse("name", "that of an exercise", name, advice, wrong_type=not is_text)
 
 
 def _judge(question: Question, value: Any) -> Verdict:
+    """The verdict on a value."""
     if value is None or value is ...:
         return Verdict(question.name, False, attempted=False)
     try:
-        words = question.judge(value)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        KeyError,
-        IndexError,
-    ):  # a type that the judge does not expect
-        words = f"{value!r} is not the answer."
-    passed = words is True
-    return Verdict(
-        question.name, passed, words=" ".join(question.texts("Why")) if passed else words
-    )
+        found = question.judge(value)
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError):
+        found = f"{value!r} is not the answer."  # of a type that the judge does not expect
+    if found is True:
+        return Verdict(question.name, True, words=" ".join(question.texts("Why")))
+    return Verdict(question.name, False, words=found)
 
 
 def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
@@ -180,13 +193,12 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         found = judging.judged(exercise, fn.world)
         return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
     if not callable(fn):
-        refuse(
-            "fn", "a function", fn, f'Call distlab.check("{exercise.name}", fn).', wrong_type=True
-        )
-    # a stub
-    if getattr(getattr(fn, "__code__", None), "co_names", ())[:1] == ("NotImplementedError",):
+        advice = f'Call distlab.check("{exercise.name}", fn).'
+        refuse("fn", "a function", fn, advice, wrong_type=True)
+    if _is_stub(fn):
         return Verdict(exercise.name, False, attempted=False)
-    cluster, most = _cluster(exercise), max(exercise.worlds)
+    cluster = _cluster(exercise)
+    most = max(exercise.worlds)
     if cluster.n < most:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
@@ -195,36 +207,47 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
 
 
+def _is_stub(fn: Callable[..., Any]) -> bool:
+    """Whether a function only raises NotImplementedError: it is the first name in its code."""
+    code = getattr(fn, "__code__", None)
+    names: tuple[str, ...] = getattr(code, "co_names", ())
+    return bool(names) and names[0] == "NotImplementedError"
+
+
 @contextlib.contextmanager
 def _world(
     cluster: Cluster, exercise: Exercise, fn: Callable[..., Any], n: int
 ) -> Iterator[Callable[[Any], judging.Pair]]:
-    """Ranks 0 to n - 1 as a world of their own, in which a case is tried: the reference first, and
-    then `fn`.
+    """Ranks 0 to n - 1 as a world of their own, in which cases are tried.
+
+    In each, the reference is called first, and then `fn`.
     """
+    ranks = range(n)
 
     def call(case: Any) -> judging.Pair:
         try:
             replies = cluster.call(
-                trial.call, exercise, case, True, fn, ranks=range(n), timeout=exercise.seconds
+                trial.call, exercise, case, True, fn, ranks=ranks, timeout=exercise.seconds
             )
         except RanksFailed as error:
             raise judging.failed(error) from error
-        expected, actual = zip(*[map(from_bytes, reply) for reply in replies], strict=True)
-        return list(expected), list(actual)
+        expected = []
+        actual = []
+        for of_reference, of_answer in replies:
+            expected.append(from_bytes(of_reference))
+            actual.append(from_bytes(of_answer))
+        return expected, actual
 
     try:
         cluster.call(trial.enter, n)
         yield call
     finally:
-        if not all(cluster.call(trial.leave, ranks=range(n))):
+        if not all(cluster.call(trial.leave, ranks=ranks)):
             cluster.ranks.rebuild()
 
 
 def _cluster(exercise: Exercise) -> Cluster:
-    """The running cluster; where there is none, one that is started for the check and stays for
-    what follows.
-    """
+    """The running cluster, or one that is started for the check; it stays for what follows."""
     if Cluster.current is not None:
         return Cluster.current
     n = max(RANKS, *exercise.worlds)

@@ -11,46 +11,42 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distlab.checking.exercises import Exercise, Question, all_exercises, title_of_lab
+from distlab.checking.exercises import all_exercises, title_of_lab
 from distlab.compat.ipython import start_folder
 from distlab.tables import Link, Table, format_seconds
 from distlab.words import grouped
-
-if TYPE_CHECKING:
-    from distlab.checking.check import Verdict
 
 BAR = 10  # characters of a lab's bar in `progress`
 
 
 def progress() -> Table:
-    """The exercises that have been passed and the best times, by notebook, from the file beside the
-    notebooks.
+    """The exercises that have been passed and the best times, by notebook.
 
-    The file is `.distlab_progress.json`, or what DISTLAB_PROGRESS names; it is never sent anywhere.
-    Delete it to start over. On Colab it is lost with the session. The title of a lab whose notebook
-    is in this folder is a link in a notebook. Runs on: the notebook's kernel.
+    They are in the file `.distlab_progress.json` beside the notebooks, or in what DISTLAB_PROGRESS
+    names; it is never sent anywhere. Delete it to start over. On Colab it is lost with the session.
+    The title of a lab whose notebook is in this folder is a link in a notebook.
+
+    Runs on: the notebook's kernel.
     """
-    passed, best = _kept()
+    passed = read_file()
     known = all_exercises()
+    by_notebook: dict[str, list[str]] = grouped((one.notebook, name) for name, one in known.items())
     rows = []
-    for notebook, names in sorted(
-        grouped((one.notebook, name) for name, one in known.items()).items()
-    ):
-        left = [known[name].title for name in names if name not in passed]
+    for notebook, names in sorted(by_notebook.items()):
+        left = [known[name].title for name in names if name not in passed.names]
         done = len(names) - len(left)
-        bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
-        times = [
-            f"{known[name].title} {format_seconds(best[name]).strip()}"
-            for name in names
-            if name in best
-        ]
+        of_all = f"{done} of {len(names)}"
         following = left[0] if left else ""
-        rows.append(
-            (notebook, f"{done} of {len(names)}", following, _lab(notebook), bar, ", ".join(times))
-        )
+        bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
+        times = []
+        for name in names:
+            if name in passed.best:
+                best = format_seconds(passed.best[name]).strip()
+                times.append(f"{known[name].title} {best}")
+        rows.append((notebook, of_all, following, _lab(notebook), bar, ", ".join(times)))
     return Table("", ("notebook", "passed", "next", "lab", "", "best time"), tuple(rows), "lrllll")
 
 
@@ -58,47 +54,70 @@ def _lab(notebook: str) -> str:
     """The title of a lab, a link to it where its notebook is beside this one; "" if it has none."""
     for path in start_folder().glob(f"{notebook}_*.ipynb"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            first = "".join(json.loads(path.read_text())["cells"][0]["source"]).splitlines()[0]
-            return Link(first.lstrip("# ").removeprefix(notebook).lstrip(" ·"), path.name)
+            first_cell = json.loads(path.read_text())["cells"][0]
+            first_line = "".join(first_cell["source"]).splitlines()[0]
+            title = first_line.lstrip("# ").removeprefix(notebook).lstrip(" ·")
+            return Link(title, path.name)
     return title_of_lab(notebook)
 
 
-# --- what has been passed ---
+# --- the file ---
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What the file keeps.
+
+    Attributes:
+        names: of the exercises that have been passed.
+        best: the best times by exercise, in seconds.
+    """
+
+    names: list[str]
+    best: dict[str, float]
+
+
+def remember(name: str, seconds: float | None = None) -> None:
+    """Add an exercise to the file; nothing happens if that cannot be written.
+
+    The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
+
+    Args:
+        name: of the exercise.
+        seconds: how long the answer takes in the race of the exercise; None if it has none. The
+            file keeps the best time.
+    """
+    file = _file().resolve()
+    with contextlib.suppress(OSError), _alone_in(file.parent):
+        passed = read_file()
+        best = dict(passed.best)
+        if seconds is not None:
+            best[name] = min(seconds, best.get(name, math.inf))
+        names = list(dict.fromkeys([*passed.names, name]))
+        _write(file, json.dumps({"passed": names, "best": best}, indent=1) + "\n")
+
+
+def read_file() -> Passed:
+    """What the file keeps; nothing if it cannot be read."""
+    try:
+        kept = json.loads(_file().read_text())
+        best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
+        names = [name for name in kept["passed"] if isinstance(name, str)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Passed([], {})
+    return Passed(names, best)
 
 
 def _file() -> Path:
     """Beside the notebook, even if its kernel has changed its working folder."""
-    return Path(os.environ.get("DISTLAB_PROGRESS") or start_folder() / ".distlab_progress.json")
-
-
-def _kept() -> tuple[list[str], dict[str, float]]:
-    """The names and the best times in the file; none if it cannot be read."""
-    try:
-        kept = json.loads(_file().read_text())
-        best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
-        return [name for name in kept["passed"] if isinstance(name, str)], best
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [], {}
-
-
-def remember(exercise: Exercise | Question, verdict: Verdict) -> None:
-    """Add an exercise to the file, and its time if it is the best; nothing if that cannot be
-    written.
-
-    The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
-    """
-    file = _file().resolve()
-    with contextlib.suppress(OSError), _alone_in(file.parent):
-        passed, best = _kept()
-        if verdict.run and exercise.race:
-            best[verdict.name] = min(verdict.run.seconds, best.get(verdict.name, math.inf))
-        kept = {"passed": list(dict.fromkeys([*passed, verdict.name])), "best": best}
-        _write(file, json.dumps(kept, indent=1) + "\n")
+    chosen = os.environ.get("DISTLAB_PROGRESS")
+    return Path(chosen) if chosen else start_folder() / ".distlab_progress.json"
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file as a whole. What is no regular file stays what it is, such as os.devnull,
-    which keeps nothing.
+    """Replace a file as a whole.
+
+    What is no regular file stays what it is, such as os.devnull, which keeps nothing.
     """
     if file.exists() and not file.is_file():
         file.write_text(text)
