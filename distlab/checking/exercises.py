@@ -1,12 +1,12 @@
-"""What an exercise is: what it asks for, how an answer is tried, and what the right one does. Runs
-anywhere.
+"""What an exercise is: what it asks for, how an answer is tried, and what the right one does.
 
-An exercise is a reference: a function with the signature of the answer, under `@exercise`:
+Runs anywhere. An exercise is a reference: a function with the signature of the answer, under
+`@exercise`:
 
     from distlab.checking import COLLECTIVES, Limits, exercise
 
-    @exercise("03", forbids=COLLECTIVES, limits=lambda n, length, item: Limits(messages=2 * (n -
-    1))) def ring_all_reduce(tensor):
+    @exercise("03", forbids=COLLECTIVES, limits=lambda n, *_: Limits(messages=2 * (n - 1)))
+    def ring_all_reduce(tensor):
         '''Replace the numbers of `tensor`, on every rank, by their sums over all ranks.
 
         Hint: Cut the tensor with `tensor.tensor_split(world_size)`.
@@ -20,7 +20,7 @@ learner reads is in the docstring:
     the statement      its first paragraphs
     Title:             its number and title on the page, "2.1 In place"
     Hint:              one of the hints, which come in stages
-    Limit:             a question that leads to the cause when an answer sends or calls more than the limits
+    Limit:             a question that leads to the cause when an answer breaks the limits
     Stuck:             a question that leads to the cause when ranks wait for each other forever
     Not 1.5:           what to say about this wrong value, a Python literal
     Otherwise:         what to say about any other wrong value
@@ -40,20 +40,27 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 
 # by the names that distlab gives them, the forms for one tensor included
 COLLECTIVES = [
-    *("all_reduce", "broadcast", "reduce", "all_gather", "gather"),
-    *("scatter", "reduce_scatter", "all_to_all", "barrier"),
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
 ]
 KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
 TOLERANCE = 0.01  # within which a float is the answer to a question
 # exercises and questions by name, in the order of their definition
-_REGISTERED: dict[str, Any] = {}
+_REGISTERED: dict[str, Exercise | Question] = {}
 _LABS: dict[str, str] = {}  # titles by notebook
 
 
@@ -68,11 +75,13 @@ def as_they_are(rank: int, world_size: int, case: Any) -> tuple[Any, ...]:
 
 
 def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
-    """Inputs: a tensor of small whole numbers, different on each rank; `case` is its length, or
-    (length, dtype).
+    """Inputs: a tensor of small whole numbers, different on each rank.
+
+    `case` is its length, or (length, dtype).
     """
     length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
-    return (((torch.arange(length) * 7 + rank * 3) % 10 + 1).to(dtype),)
+    tensor = (torch.arange(length) * 7 + rank * 3) % 10 + 1
+    return (tensor.to(dtype),)
 
 
 def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
@@ -106,8 +115,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Race:
-    """How a right answer is timed on a simulated network, `distlab.checking.check.LAN`, in its
-    largest world.
+    """How a right answer is timed, in its largest world on `distlab.checking.check.LAN`.
 
     Attributes:
         case: what `given` makes inputs of, large ones.
@@ -120,21 +128,26 @@ class Race:
     target: float
 
 
+def _not_given(*arguments: Any) -> Any:
+    """The function of an exercise that has not decorated one."""
+    raise TypeError("This exercise has no function: use it as a decorator of one.")
+
+
 class _Described:
     """What the docstring of an exercise's function says; see above."""
 
-    function: Callable[..., Any] | None
-    name = property(lambda self: self.function.__name__)
+    function: Callable[..., Any]
 
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        """As a decorator, register what the function defines."""
-        _REGISTERED[function.__name__] = replace(self, function=function)
-        return _REGISTERED[function.__name__]
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.__name__
 
     @property
     def title(self) -> str:
         """Its number and title, as they stand above it on the page; its name if it has none."""
-        return next(iter(self.texts("Title")), self.name)
+        titles = self.texts("Title")
+        return titles[0] if titles else self.name
 
     def texts(self, kind: str) -> list[str]:
         """The paragraphs of a kind; "" for the statement."""
@@ -143,12 +156,15 @@ class _Described:
     def paragraphs(self) -> list[tuple[str, str]]:
         """(kind, text) of each: ("Hint", "Cut the tensor ...")."""
         parts = re.split(rf"\n\s*\n|\n(?=\s*{KINDS}:)", self.function.__doc__ or "")
-        found = [
-            re.fullmatch(rf"(?:({KINDS}): )?(.*)", " ".join(part.split()))
-            for part in parts
-            if part.strip()
-        ]
-        return [(match[1] or "", match[2]) for match in found]
+        found = []
+        for part in parts:
+            words = " ".join(part.split())
+            begins = re.match(rf"({KINDS}): ", words)
+            if begins is not None:
+                found.append((begins[1], words[begins.end() :]))
+            elif words:
+                found.append(("", words))
+        return found
 
 
 @dataclass(frozen=True)
@@ -182,7 +198,11 @@ class Exercise(_Described):
     limits: Limits | Callable[[int, int, int], Limits] | None = None
     race: Race | None = None
     seconds: float = 10.0
-    function: Callable[..., Any] | None = None
+    function: Callable[..., Any] = _not_given
+
+    def __call__(self, function: Callable[..., Any]) -> Exercise:
+        """As a decorator of the reference, define the exercise."""
+        return _registered(replace(self, function=function))
 
 
 @dataclass(frozen=True)
@@ -194,43 +214,71 @@ class Question(_Described):
         notebook: its number, or the name of a course.
         right: the value: an int, a float within 1 %, a text, or a list of these; None if the
             function alone judges.
-        function: called with a value that is not `right`; it returns True, False, or what is wrong
-            with the value.
+        function: called with a value that is not `right`; it returns True, False or None, or what
+            is wrong with the value.
     """
 
     notebook: str
     right: Any = None
-    function: Callable[[Any], bool | str | None] | None = None
+    function: Callable[[Any], bool | str | None] = _not_given
 
-    def judge(self, value: Any) -> bool | str:
+    def __call__(self, function: Callable[[Any], bool | str | None]) -> Question:
+        """As a decorator of the function, define the question."""
+        return _registered(replace(self, function=function))
+
+    def judge(self, value: Any) -> Literal[True] | str:
         """True if the value is right, else what is wrong with it."""
         if self.right is not None and _is(value, self.right):
             return True
-        mistakes = [
-            (ast.literal_eval(kind[4:]), text)
-            for kind, text in self.paragraphs()
-            if kind.startswith("Not ")
-        ]
-        known = [text for wrong, text in mistakes if _is(value, wrong)]
-        found = [*known, self.function(value), *self.texts("Otherwise")]
-        return next(filter(None, found), f"{value!r} is not the answer.")
+        known = self._known_mistakes(value)
+        found = self.function(value)
+        if known:
+            return known[0]
+        if found:
+            return found
+        otherwise = self.texts("Otherwise")
+        return otherwise[0] if otherwise else f"{value!r} is not the answer."
+
+    def _known_mistakes(self, value: Any) -> list[str]:
+        """What the docstring says of a wrong value, in paragraphs such as `Not 1.5: ...`."""
+        texts = []
+        for kind, text in self.paragraphs():
+            if kind.startswith("Not "):
+                wrong = ast.literal_eval(kind.removeprefix("Not "))
+                if _is(value, wrong):
+                    texts.append(text)
+        return texts
 
 
-exercise, question = Exercise, Question
+exercise = Exercise
+question = Question
+_Defined = TypeVar("_Defined", Exercise, Question)
+
+
+def _registered(defined: _Defined) -> _Defined:
+    """The exercise or question itself, which can be found by its name from now on."""
+    _REGISTERED[defined.name] = defined
+    return defined
 
 
 def formula(
     notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = outcome
 ) -> Exercise:
-    """An exercise without messages: a function of plain values, called on one rank with the
-    arguments of each case.
+    """An exercise without messages: a function of plain values, called on one rank.
+
+    Args:
+        notebook: its number, or the name of a course.
+        cases: the arguments of each call.
+        trial: as for Exercise.
     """
     return Exercise(notebook, worlds=(1,), cases=cases, given=as_they_are, trial=trial)
 
 
 class Seen(str):
-    """What a trial saw: a few words, which are compared and shown, and a sentence on what is wrong
-    with it.
+    """What a trial saw: a few words, which are compared and shown.
+
+    Attributes:
+        why: a sentence on what is wrong with it; "" for nothing.
     """
 
     why: str
@@ -248,22 +296,18 @@ def all_but(*names: str) -> list[str]:
 
 def gathered(value: Any) -> list[Any]:
     """The values of all ranks, in the order of the ranks. Runs on: every rank."""
-    everyone = [None] * dist.get_world_size()
+    everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, value)
     return everyone
 
 
 def on_rank(rank: int, value: Any) -> Any:
-    """A value that one rank returns; None on the others, where an answer has to return nothing,
-    too.
-    """
+    """A value that one rank returns; None on the others, where an answer must return nothing too."""
     return value if dist.get_rank() == rank else None
 
 
 def all_exercises() -> dict[str, Exercise | Question]:
-    """Every exercise and question by name: those of installed packages, and those that this process
-    has defined.
-    """
+    """Every exercise and question by name: of installed packages, and of this process."""
     own = dict(_REGISTERED)  # these win over a course's of the same name
     _import_courses()
     _REGISTERED.update(own)
@@ -271,9 +315,7 @@ def all_exercises() -> dict[str, Exercise | Question]:
 
 
 def name_labs(titles: Mapping[str, str]) -> None:
-    """Give notebooks, by their numbers, the titles that `distlab.progress()` shows where the files
-    are not there.
-    """
+    """Give notebooks, by number, the titles that `distlab.progress()` shows without their files."""
     _LABS.update(titles)
 
 
@@ -284,24 +326,24 @@ def title_of_lab(notebook: str) -> str:
 
 @functools.cache
 def _import_courses() -> None:
-    """Import the exercises of installed packages; once, as looking at all that is installed takes
-    its time.
+    """Import the exercises of installed packages.
+
+    Only once, because looking at all that is installed takes its time.
     """
     for module in metadata.entry_points(group="distlab.exercises"):
         module.load()
 
 
 def _is(value: Any, right: Any) -> bool:
-    """Whether a value is the right one: a float within the tolerance, a list for a tuple, a tensor
-    for its numbers.
+    """Whether a value is the right one.
+
+    A float is within the tolerance, a list may be a tuple, and a tensor has these numbers.
     """
-    value = value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(right, (list, tuple)):
-        return (
-            isinstance(value, (list, tuple))
-            and len(value) == len(right)
-            and all(map(_is, value, right))
-        )
+        same_length = isinstance(value, (list, tuple)) and len(value) == len(right)
+        return same_length and all(map(_is, value, right))
     if isinstance(right, float) and isinstance(value, (int, float)):
         return math.isclose(value, right, rel_tol=TOLERANCE)
     return bool(value == right)
