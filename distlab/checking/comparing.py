@@ -21,7 +21,13 @@ from distlab.checking.observed import Observed, Other, Record
 from distlab.simulated.events import Event
 
 ANOTHER_ORDER = "These are the right values in the wrong order."
+NOTHING_RETURNED = (
+    "Nothing is returned: is a `return` missing? "
+    "(`dist.all_reduce` and the like return nothing themselves.)"
+)
 MOST_VALUES = 12  # of a tensor or list that are shown
+MOST_LETTERS = 60  # of any other value
+MOST_TIMES = 16  # the largest factor by which all values may be wrong that is looked for
 NUMBERS = (int, float)
 Path = tuple[Any, ...]
 
@@ -54,38 +60,84 @@ class Outcome:
 def compared(
     exercise: Exercise, expected: Sequence[Observed], actual: Sequence[Observed]
 ) -> list[Outcome]:
-    """The outcome on each rank, of one call of the reference and one of the answer with the same
-    arguments.
+    """The outcome on each rank, of a call of the reference and the same call of the answer.
 
     Where the reference has None on every rank, an answer may have anything. Where it has None on
     some ranks only, as a function that returns its result on rank 0, an answer has None there, too.
     """
-    somewhere = {path for one in expected for path in _paths(one.value)}
-    return [
-        _on_rank(exercise, *pair, somewhere, len(expected))
-        for pair in zip(expected, actual, strict=True)
-    ]
+    somewhere: set[Path] = set()
+    for one in expected:
+        somewhere.update(_paths(one.value))
+    n = len(expected)
+    pairs = zip(expected, actual, strict=True)
+    return [_on_rank(exercise, wanted, found, somewhere, n) for wanted, found in pairs]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of what a call did that has to be alike.
+
+    Attributes:
+        path: where it is, as indices and keys.
+        wanted: what the reference has there.
+        found: what the answer has there.
+    """
+
+    path: Path
+    wanted: Any
+    found: Any
+
+    @property
+    def right(self) -> bool:
+        return _alike(self.wanted, self.found)
 
 
 def _on_rank(
     exercise: Exercise, expected: Observed, actual: Observed, somewhere: set[Path], n: int
 ) -> Outcome:
-    before = expected.given
-    found = [
-        (path, wanted, got)
-        for path, wanted, got in _pairs(expected.value, actual.value)
-        if wanted is not None or path in somewhere
-    ]
-    pairs = found or [((), None, None)]
-    # of a rank that is right
-    shown = next((pair for pair in pairs if pair[1] is not None), pairs[0])
-    path, wanted, got = next((pair for pair in pairs if not _alike(*pair[1:])), shown)
-    size = next(((t.numel(), t.element_size()) for t in before if isinstance(t, Tensor)), (0, 0))
-    right = _alike(wanted, got)
-    why = "" if right else _reason(exercise, path, wanted, got, expected, n)
+    """The outcome on one rank.
+
+    Args:
+        exercise: what was called.
+        expected: what the reference did.
+        actual: what the answer did.
+        somewhere: the paths at which the reference has a value on any rank.
+        n: the number of ranks.
+    """
+    parts = []
+    for part in _parts(expected.value, actual.value):
+        if part.wanted is not None or part.path in somewhere:
+            parts.append(part)
+    shown = _shown(parts)
     return Outcome(
-        right, _words(before), _words(wanted), _words(got), why, size, actual.events, actual.printed
+        right=shown.right,
+        given=_words(expected.given),
+        expected=_words(shown.wanted),
+        actual=_words(shown.found),
+        why="" if shown.right else _reason(exercise, shown, expected, n),
+        size=_size(expected.given),
+        events=actual.events,
+        printed=actual.printed,
     )
+
+
+def _shown(parts: Sequence[_Part]) -> _Part:
+    """The part that a verdict shows: the first that is wrong, or else the first with a value."""
+    for part in parts:
+        if not part.right:
+            return part
+    for part in parts:
+        if part.wanted is not None:
+            return part
+    return parts[0] if parts else _Part((), None, None)
+
+
+def _size(given: tuple[Any, ...]) -> tuple[int, int]:
+    """The elements of the first tensor among the arguments, and the bytes of each."""
+    for value in given:
+        if isinstance(value, Tensor):
+            return value.numel(), value.element_size()
+    return 0, 0
 
 
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -101,39 +153,50 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
             yield from _paths(part, (*path, key))
 
 
-def _pairs(expected: Any, actual: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """What has to be alike, and its path: parts of sequences and dicts of equal length."""
-    sequences = all(isinstance(value, (list, tuple)) for value in (expected, actual)) and len(
-        expected
-    ) == len(actual)
-    dicts = (
-        isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys()
-    )
-    if sequences and all(isinstance(part, (int, float, str)) for part in expected):
-        yield path, list(expected), list(actual)
-    elif sequences or dicts:
-        for key in expected if dicts else range(len(expected)):
-            yield from _pairs(expected[key], actual[key], (*path, key))
+def _parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_Part]:
+    """What has to be alike: the parts of sequences of equal length, and of dicts of equal keys.
+
+    A sequence of plain values is one part, because it is shown as a whole.
+    """
+    if _are_sequences(expected, actual):
+        if all(isinstance(part, (int, float, str)) for part in expected):
+            yield _Part(path, list(expected), list(actual))
+            return
+        for place in range(len(expected)):
+            yield from _parts(expected[place], actual[place], (*path, place))
+    elif _are_dicts(expected, actual):
+        for key in expected:
+            yield from _parts(expected[key], actual[key], (*path, key))
     else:
-        yield path, expected, actual
+        yield _Part(path, expected, actual)
 
 
-def _reason(
-    exercise: Exercise, path: Path, wanted: Any, got: Any, expected: Observed, n: int
-) -> str:
+def _are_sequences(expected: Any, actual: Any) -> bool:
+    """Whether both are sequences of the same length."""
+    both = isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple))
+    return both and len(expected) == len(actual)
+
+
+def _are_dicts(expected: Any, actual: Any) -> bool:
+    """Whether both are dicts with the same keys."""
+    both = isinstance(expected, dict) and isinstance(actual, dict)
+    return both and expected.keys() == actual.keys()
+
+
+def _reason(exercise: Exercise, part: _Part, expected: Observed, n: int) -> str:
     """Which value is wrong, and what is wrong with it; "" if neither can be said."""
-    where = _where(exercise, path, wanted, expected)
+    where = _where(exercise, part, expected)
     if where.endswith("change."):
         return where
     # where nothing is sent, their number has nothing to do with it
     ranks = n if expected.events else 0
-    return f"{where} {_why(wanted, got, expected.given, _part(exercise, path), ranks)}".strip()
+    kind = _kind_of_part(exercise, part.path)
+    why = _why(part.wanted, part.found, expected.given, kind, ranks)
+    return f"{where} {why}".strip()
 
 
-def _part(exercise: Exercise, path: Path) -> str:
-    """Whether a path is of what is returned, or of an argument afterwards; "" where a trial made
-    the value.
-    """
+def _kind_of_part(exercise: Exercise, path: Path) -> str:
+    """Whether it is "returned" or "an argument" afterwards; "" where a trial made the value."""
     if exercise.trial is returned:
         return "returned"
     if exercise.trial is not outcome or not path:
@@ -141,29 +204,38 @@ def _part(exercise: Exercise, path: Path) -> str:
     return "an argument" if path[0] else "returned"
 
 
-def _where(exercise: Exercise, path: Path, wanted: Any, expected: Observed) -> str:
+def _where(exercise: Exercise, part: _Part, expected: Observed) -> str:
     """Which part of a result, or which argument afterwards, is wrong; "" if that is obvious."""
-    if exercise.trial is not outcome or len(path) < 2:
+    if exercise.trial is not outcome or len(part.path) < 2:
         return ""
-    is_argument, first, *rest = path
-    keys = "".join(f"[{key!r}]" for key in (rest if is_argument else (first, *rest)))
+    is_argument, *keys = part.path  # see `outcome`: (what is returned, the arguments)
     if not is_argument:
-        return f"This is {keys} of what is returned."
-    name = f"`{list(inspect.signature(exercise.function).parameters)[first]}{keys}`"
-    if expected.value[0] is not None and not rest and _alike(wanted, expected.given[first]):
+        return f"This is {_in_brackets(keys)} of what is returned."
+    place, *keys = keys
+    parameters = list(inspect.signature(exercise.function).parameters)
+    name = f"`{parameters[place]}{_in_brackets(keys)}`"
+    if keys:
+        return f"This is {name} afterwards."
+    returned_value, _ = expected.value
+    unchanged = _alike(part.wanted, expected.given[place])
+    if returned_value is not None and unchanged:
         return f"{name} must not change."
-    return f"This is {name} afterwards." if rest else ""
+    return ""
+
+
+def _in_brackets(keys: Sequence[Any]) -> str:
+    return "".join(f"[{key!r}]" for key in keys)
 
 
 def _alike(expected: Any, actual: Any) -> bool:
-    """Whether two values are equal, except for rounding: first their types, in which only an int
-    may be a float.
+    """Whether two values are equal, except for rounding.
+
+    Their types have to be the same, too, except that an int may be a float.
     """
     if isinstance(expected, Tensor):
         return isinstance(actual, Tensor) and _alike_tensors(expected, actual)
     if isinstance(expected, (list, tuple)):
-        same = isinstance(actual, (list, tuple)) and len(expected) == len(actual)
-        return same and all(map(_alike, expected, actual))
+        return _are_sequences(expected, actual) and all(map(_alike, expected, actual))
     if type(expected) in NUMBERS and type(actual) in NUMBERS:
         if type(expected) is float:
             both_nan = math.isnan(expected) and math.isnan(actual)
@@ -172,17 +244,13 @@ def _alike(expected: Any, actual: Any) -> bool:
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, dict):
-        return expected.keys() == actual.keys() and all(
-            _alike(expected[key], actual[key]) for key in expected
-        )
+        same_keys = expected.keys() == actual.keys()
+        return same_keys and all(_alike(expected[key], actual[key]) for key in expected)
     if isinstance(expected, Record):
         return expected.kind == actual.kind and _alike(expected.fields, actual.fields)
     if isinstance(expected, numpy.ndarray):
-        return (
-            expected.shape == actual.shape
-            and expected.dtype == actual.dtype
-            and bool((expected == actual).all())
-        )
+        same_kind = expected.shape == actual.shape and expected.dtype == actual.dtype
+        return same_kind and bool((expected == actual).all())
     return bool(expected == actual)
 
 
@@ -198,30 +266,40 @@ def _alike_tensors(expected: Tensor, actual: Tensor) -> bool:
 
 
 def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) -> str:
-    """What is wrong with a value, in a sentence that is true in any exercise; "" if there is none."""
+    """What is wrong with a value, in a sentence that is true in any exercise; "" for none.
+
+    Args:
+        expected: the value of the reference.
+        actual: the value of the answer.
+        given: the arguments of the call.
+        part: what the value is, see _kind_of_part.
+        n: the number of ranks; 0 if they sent nothing.
+    """
     if isinstance(actual, Seen):
         return actual.why
     if actual is None:
-        return "Nothing is returned: is a `return` missing? (`dist.all_reduce` and the like return nothing themselves.)"
+        return NOTHING_RETURNED
+    if expected is None and part == "returned":
+        return "Nothing should be returned here."
     if expected is None:
-        return (
-            "Nothing should be returned here."
-            if part == "returned"
-            else "There should be nothing here."
-        )
+        return "There should be nothing here."
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         return _why_tensor(expected, actual, given, part, n)
     if isinstance(expected, list) and isinstance(actual, list):
-        if len(actual) != len(expected):
-            return f"Its length should be {len(expected)}, not {len(actual)}."
-        if any(isinstance(part, Tensor) for part in actual):
-            return "It should hold numbers, not tensors: `item()` turns a tensor into a number."
-        return ANOTHER_ORDER if sorted(map(repr, expected)) == sorted(map(repr, actual)) else ""
-    if type(actual) is type(expected) or (
-        isinstance(actual, (int, float)) and not isinstance(expected, Tensor)
-    ):
+        return _why_list(expected, actual)
+    is_number = isinstance(actual, (int, float)) and not isinstance(expected, Tensor)
+    if type(actual) is type(expected) or is_number:
         return ""
     return f"Its type should be {_type(expected)}, not {_type(actual)}."
+
+
+def _why_list(expected: list[Any], actual: list[Any]) -> str:
+    if len(actual) != len(expected):
+        return f"Its length should be {len(expected)}, not {len(actual)}."
+    if any(isinstance(value, Tensor) for value in actual):
+        return "It should hold numbers, not tensors: `item()` turns a tensor into a number."
+    same_values = sorted(map(repr, expected)) == sorted(map(repr, actual))
+    return ANOTHER_ORDER if same_values else ""
 
 
 def _type(value: Any) -> str:
@@ -234,22 +312,16 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
         return f"The shape should be {tuple(expected.shape)}, not {tuple(actual.shape)}."
     if actual.dtype != expected.dtype:
         return f"The dtype should be {expected.dtype}, not {actual.dtype}.".replace("torch.", "")
-    parts = [part for one in given for part in (one.values() if isinstance(one, dict) else [one])]
-    if any(isinstance(part, Tensor) and _alike(part, actual) for part in parts):
+    if any(_alike(tensor, actual) for tensor in _tensors_of(given)):
         if part == "returned":
             return "What is returned is a tensor as it was given."
         return "The tensor is unchanged: the result has to be written into it."
     if bool(actual.isfinite().all() < expected.isfinite().all()):
         return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
-    for factor in range(2, 17):
-        also = f", and there are {n} ranks" if factor == n else ""
-        if _alike(expected * factor, actual):
-            return f"Every value is {factor} times too large{also}."
-        if expected.is_floating_point() and _alike(expected, actual * factor):
-            return f"Every value is {factor} times too small{also}."
-    if not expected.is_complex() and _alike(
-        *(part.flatten().sort().values for part in (expected, actual))
-    ):
+    factor = _why_factor(expected, actual, n)
+    if factor:
+        return factor
+    if not expected.is_complex() and _alike(_in_order(expected), _in_order(actual)):
         return ANOTHER_ORDER
     wrong = (expected != actual).flatten().nonzero().flatten().tolist()
     if len(wrong) == expected.numel():
@@ -257,21 +329,56 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
     return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
 
 
+def _tensors_of(given: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among some arguments, those in dicts included."""
+    values: list[Any] = []
+    for one in given:
+        values.extend(one.values() if isinstance(one, dict) else [one])
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _why_factor(expected: Tensor, actual: Tensor, n: int) -> str:
+    """By which whole number all values are wrong; "" for none."""
+    for factor in range(2, MOST_TIMES + 1):
+        also = f", and there are {n} ranks" if factor == n else ""
+        if _alike(expected * factor, actual):
+            return f"Every value is {factor} times too large{also}."
+        if expected.is_floating_point() and _alike(expected, actual * factor):
+            return f"Every value is {factor} times too small{also}."
+    return ""
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    return tensor.flatten().sort().values
+
+
 def _words(value: Any) -> str:
     """A value in few characters."""
     if isinstance(value, Tensor):
-        shown = _words(value.flatten()[: MOST_VALUES + 1].tolist() if value.ndim else value.item())
-        return shown if value.ndim < 2 else f"{tuple(value.shape)}: {shown}"
+        return _words_of_tensor(value)
     if isinstance(value, tuple) and len(value) < 2:
         return "".join(map(_words, value))
     if isinstance(value, (list, tuple)):
-        more = ["..."] if len(value) > MOST_VALUES else []
-        return f"[{', '.join([*map(_words, value[:MOST_VALUES]), *more])}]"
+        words = [_words(part) for part in value[:MOST_VALUES]]
+        if len(value) > MOST_VALUES:
+            words.append("...")
+        return f"[{', '.join(words)}]"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Record):
-        return f"{value.kind}({', '.join(f'{name}={_words(part)}' for name, part in value.fields.items())})"
+        fields = [f"{name}={_words(part)}" for name, part in value.fields.items()]
+        return f"{value.kind}({', '.join(fields)})"
     if isinstance(value, Other):
-        value = Seen(value.words)
-    text = str(value) if isinstance(value, Seen) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        return _shortened(value.words)
+    return _shortened(str(value) if isinstance(value, Seen) else repr(value))
+
+
+def _words_of_tensor(tensor: Tensor) -> str:
+    if tensor.ndim == 0:
+        return _words(tensor.item())
+    values = _words(tensor.flatten()[: MOST_VALUES + 1].tolist())
+    return values if tensor.ndim == 1 else f"{tuple(tensor.shape)}: {values}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
