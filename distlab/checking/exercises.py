@@ -302,7 +302,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def on_rank(rank: int, value: Any) -> Any:
-    """A value that one rank returns; None on the others, where an answer must return nothing too."""
+    """A value that one rank returns; None on the others, where an answer returns nothing either."""
     return value if dist.get_rank() == rank else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.checking.comparing import Outcome, compared
-from distlab.checking.exercises import Exercise, Limits, numbers
+from distlab.checking.exercises import Exercise, Limits, Race, numbers
 from distlab.checking.observed import Observed
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
 from distlab.simulated.events import Collective
@@ -31,7 +31,8 @@ LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)
 # what the reference did, and what the answer did, by rank
 Pair = tuple[list[Observed], list[Observed]]
-World = Callable[[int], AbstractContextManager[Callable[[Any], Pair]]]
+Call = Callable[[Any], Pair]  # tries a case
+World = Callable[[int], AbstractContextManager[Call]]  # of so many ranks
 
 
 class AnswerFailed(Exception):
@@ -45,17 +46,15 @@ class AnswerFailed(Exception):
 
     def __init__(self, kind: str, message: str, stuck: bool):
         super().__init__(kind, message, stuck)
-        self.kind, self.message, self.stuck = kind, message, stuck
+        self.kind = kind
+        self.message = message
+        self.stuck = stuck
 
 
 def failed(error: RanksFailed) -> AnswerFailed:
     """What a cluster raised, as a verdict has it."""
     stuck = isinstance(error, (DeadlockError, RankTimeout))
     return AnswerFailed(type(error).__name__, str(error), stuck)
-
-
-class _WrongInRace(Exception):
-    """With the large input of its race the answer is wrong; says how."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """An answer that another process calls, for `distlab.check`: the world in which its calls are
-    made.
+    """An answer that another process calls, for `distlab.check`.
+
+    Attributes:
+        world: where its calls are made.
     """
 
     world: World
@@ -89,120 +90,201 @@ def judged(exercise: Exercise, world: World) -> Judgement:
         world: world(n) is a context in which call(case) calls the reference and the answer on n
             ranks; it may raise AnswerFailed.
     """
-    run, race = None, ""
+    run = None
+    race = ""
     for n in exercise.worlds:
         with world(n) as call:
-            for case in exercise.cases:
-                where = _case_words(n, case, exercise)
-                try:
-                    expected, actual = call(case)
-                except AnswerFailed as error:
-                    return Judgement(False, _raised(where, error, n, exercise))
-                if words := _wrong(where, compared(exercise, expected, actual), exercise):
-                    return Judgement(False, words)
-            if n == max(exercise.worlds) and (exercise.forbids or exercise.race):
-                try:
-                    run, race = _own_run(exercise, call, actual)
-                except AnswerFailed as error:
-                    return Judgement(False, _raised(where, error, n, exercise))
-                except _WrongInRace as error:
-                    return Judgement(False, str(error))
-    *first, last = exercise.worlds
-    worlds = f"{', '.join(map(str, first))} and {last} ranks" if first else f"{last} ranks"
-    cases = count(len(exercise.cases) * len(exercise.worlds), "case")
-    return Judgement(True, f"{cases}{'' if last == 1 else f' with {worlds}'}.{race}", run)
+            try:
+                _, actual = _right_in_all_cases(exercise, call, n)
+                if n == max(exercise.worlds):
+                    if exercise.race is not None:
+                        run, race = _raced(exercise, exercise.race, call, n)
+                    elif exercise.forbids:
+                        run = _run_on_lan(actual)
+            except _NotRight as error:
+                return Judgement(False, error.words)
+    if run is not None and not run.messages:
+        run = None
+    return Judgement(True, f"{_words_of_cases(exercise)}.{race}", run)
 
 
-def _own_run(
-    exercise: Exercise, call: Callable[[Any], Pair], observed: list[Observed]
-) -> tuple[Trace | None, str]:
-    """The answer on virtual machines, with the input of the race or of its last case; in a race the
-    times, in words.
+class _NotRight(Exception):
+    """The answer is not right.
+
+    Attributes:
+        words: of the verdict.
     """
+
+    def __init__(self, words: str):
+        super().__init__(words)
+        self.words = words
+
+
+def _right_in_all_cases(exercise: Exercise, call: Call, n: int) -> Pair:
+    """Try every case on `n` ranks; what was done in the last one.
+
+    Raises:
+        _NotRight: it failed, or did something wrong.
+    """
+    for case in exercise.cases:
+        where = _words_of_case(n, case, exercise)
+        try:
+            expected, actual = call(case)
+        except AnswerFailed as error:
+            raise _NotRight(_raised(where, error, n, exercise)) from error
+        words = _wrong(where, compared(exercise, expected, actual), exercise)
+        if words:
+            raise _NotRight(words)
+    return expected, actual
+
+
+def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, str]:
+    """The answer on virtual machines with the input of the race, and its times in words.
+
+    Raises:
+        _NotRight: it failed, or did something wrong.
+    """
+    try:
+        others, own = call(race.case)
+    except AnswerFailed as error:
+        # named by the last case, for the race has none of its own in the verdict
+        where = _words_of_case(n, exercise.cases[-1], exercise)
+        raise _NotRight(_raised(where, error, n, exercise)) from error
+    outcomes = compared(exercise, others, own)
+    words = _wrong(_words_of_case(n, race.case, exercise), outcomes, exercise)
+    if words:
+        raise _NotRight(words)
+    run = _run_on_lan(own)
+    library = max(simulate([one.events for one in others], LAN).clocks)
+    size = format_bytes(math.prod(outcomes[0].size))
+    yours, ours, librarys, target = (
+        format_seconds(seconds).strip()
+        for seconds in (run.seconds, race.ours, library, race.target)
+    )
+    met = "met" if run.seconds < race.target else "not met yet"
+    return run, (
+        f"\n{size} on a simulated network ({LAN}): "
+        f"yours {yours}, ours {ours}, the simulated library's {librarys}."
+        f"\nThe target, less than {target}, is {met}."
+    )
+
+
+def _run_on_lan(observed: Sequence[Observed]) -> Trace:
+    """What the answer sent, on virtual machines."""
     ranks = range(len(observed))
-    race, words, size = exercise.race, "", 0
-    if race:
-        others, observed = call(race.case)
-        outcomes = compared(exercise, others, observed)
-        size = math.prod(outcomes[0].size)
-        if wrong := _wrong(_case_words(len(ranks), race.case, exercise), outcomes, exercise):
-            raise _WrongInRace(wrong)
     run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
-    run.finish(virtual.read(simulate([one.events for one in observed], LAN), ranks), {})
-    if race:
-        library = max(simulate([one.events for one in others], LAN).clocks)
-        times = (
-            format_seconds(one).strip() for one in (run.seconds, race.ours, library, race.target)
-        )
-        met = "met" if run.seconds < race.target else "not met yet"
-        words = "\n{} on a simulated network ({}): yours {}, ours {}, the simulated library's {}."
-        words += "\nThe target, less than {}, is {}."
-        words = words.format(format_bytes(size), LAN, *times, met)
-    return (run if run.messages else None), words
+    result = simulate([one.events for one in observed], LAN)
+    run.finish(virtual.read(result, ranks), {})
+    return run
 
 
-def _case_words(n: int, case: Any, exercise: Exercise) -> str:
+def _words_of_cases(exercise: Exercise) -> str:
+    """What a right answer was tried with: "8 cases with 1, 2 and 3 ranks"."""
+    cases = count(len(exercise.cases) * len(exercise.worlds), "case")
+    *first, last = exercise.worlds
+    if last == 1:
+        return cases
+    if not first:
+        return f"{cases} with {last} ranks"
+    return f"{cases} with {', '.join(map(str, first))} and {last} ranks"
+
+
+def _words_of_case(n: int, case: Any, exercise: Exercise) -> str:
     """Which case it is: "3 ranks and 7 numbers of float32"."""
     if exercise.given is not numbers:
         return "these arguments" if exercise.worlds == (1,) else count(n, "rank")
     (tensor,) = numbers(0, n, case)
-    return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {str(tensor.dtype).removeprefix('torch.')}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {dtype}"
 
 
 def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
         return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
-    called = {
-        event.name for one in outcomes for event in one.events if isinstance(event, Collective)
-    }
-    if found := [f"dist.{name}" for name in exercise.forbids if name in called]:
-        return f"The values are right, but it calls {' and '.join(found)}, which this exercise rules out."
-    limits = (
-        exercise.limits(len(outcomes), *outcomes[0].size)
-        if callable(exercise.limits)
-        else exercise.limits
-    )
-    words = _too_much(outcomes, limits) if limits else ""
-    return words and " ".join(
-        [f"The values are right, but with {where}, {words}.", *exercise.texts("Limit")]
-    )
+    called: set[str] = set()
+    for one in outcomes:
+        called.update(event.name for event in one.events if isinstance(event, Collective))
+    forbidden = [f"dist.{name}" for name in exercise.forbids if name in called]
+    if forbidden:
+        names = " and ".join(forbidden)
+        return f"The values are right, but it calls {names}, which this exercise rules out."
+    limits = _limits_of(exercise, outcomes)
+    words = "" if limits is None else _too_much(outcomes, limits)
+    if not words:
+        return ""
+    broken = f"The values are right, but with {where}, {words}."
+    return " ".join([broken, *exercise.texts("Limit")])
+
+
+def _limits_of(exercise: Exercise, outcomes: Sequence[Outcome]) -> Limits | None:
+    """The limits in a case, which may depend on the number of ranks and the size of the tensor."""
+    if not callable(exercise.limits):
+        return exercise.limits
+    length, item = outcomes[0].size
+    return exercise.limits(len(outcomes), length, item)
 
 
 def _wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> str:
-    """A grid of what the ranks should have and what they have, and what that suggests; a formula is
-    of no rank.
+    """A grid of what the ranks should have and what they have, and what that suggests.
+
+    Without `of_ranks` it is a formula, which no rank is named for.
     """
-    rows = [("", "given", "expected", "yours", "")]
+    lines = [f"With {where} it gives wrong values:", repr(_grid(outcomes, of_ranks))]
+    lines += _reasons(outcomes, of_ranks) or _mixed_up(outcomes)
     for rank, one in enumerate(outcomes):
-        name = f"rank {rank}" if of_ranks else ""
-        rows.append((name, one.given, one.expected, one.actual, "" if one.right else "wrong"))
-    if not any(one.given for one in outcomes):
-        rows = [(rank, *rest) for rank, _, *rest in rows]
-    grid = Table("", rows[0], tuple(rows[1:]), "l" * len(rows[0]))
-    reasons = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
-    notes = [
-        f"{rank_list(ranks).capitalize()}: {why}" if of_ranks else why
-        for why, ranks in reasons.items()
+        if one.printed:
+            lines.append(f"rank {rank} printed: {one.printed}")
+    return "\n".join(lines)
+
+
+def _grid(outcomes: Sequence[Outcome], of_ranks: bool) -> Table:
+    """A row for each rank; what was given only where there were arguments."""
+    has_arguments = any(one.given for one in outcomes)
+    heads = ["", "given", "expected", "yours", ""]
+    rows = [
+        [
+            f"rank {rank}" if of_ranks else "",
+            one.given,
+            one.expected,
+            one.actual,
+            "" if one.right else "wrong",
+        ]
+        for rank, one in enumerate(outcomes)
     ]
-    yours = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
+    if not has_arguments:
+        for row in [heads, *rows]:
+            del row[1]
+    return Table("", tuple(heads), tuple(map(tuple, rows)), "l" * len(heads))
+
+
+def _reasons(outcomes: Sequence[Outcome], of_ranks: bool) -> list[str]:
+    """What is wrong, in words, where that is known."""
+    ranks_by_reason = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
+    if not of_ranks:
+        return list(ranks_by_reason)
+    return [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in ranks_by_reason.items()]
+
+
+def _mixed_up(outcomes: Sequence[Outcome]) -> list[str]:
+    """Who has whose values, in a line, if all wrong values are those of other ranks."""
     expected = [one.expected for one in outcomes]
-    if not notes and set(yours.values()) <= set(expected):
-        first = min(yours)
-        notes = [f"Rank {first} has what rank {expected.index(yours[first])} should have."]
-    printed = [
-        f"rank {rank} printed: {one.printed}" for rank, one in enumerate(outcomes) if one.printed
-    ]
-    return "\n".join([f"With {where} it gives wrong values:", repr(grid), *notes, *printed])
+    wrong = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
+    if not set(wrong.values()) <= set(expected):
+        return []
+    first = min(wrong)
+    owner = expected.index(wrong[first])
+    return [f"Rank {first} has what rank {owner} should have."]
 
 
 def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
-    """What the notebook shows for a cell that failed in this way, as if its world of `n` ranks were
-    the whole cluster.
+    """What the notebook shows for a cell that failed in this way.
 
-    What it says about the time after the cell is left out.
+    It reads as if the world of `n` ranks were the whole cluster: their group is not named. What it
+    says about the time after the cell is left out.
     """
-    message = re.sub(rf"(, )?group of {rank_list(range(n))}(?=\))", "", error.message)
+    all_ranks = rank_list(list(range(n)))
+    message = re.sub(rf"(, )?group of {all_ranks}(?=\))", "", error.message)
     lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
     advice = exercise.texts("Stuck") if error.stuck else []
     return "\n".join([f"With {where} it ends in {error.kind}:", *lines, *advice])
@@ -211,36 +293,43 @@ def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
 def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
     result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
-    sent = grouped((transfer.src, transfer.num_bytes) for transfer in result.transfers)
-    calls = {
-        rank: sum(isinstance(event, Collective) for event in one.events)
-        for rank, one in enumerate(outcomes)
-    }
-    for words, by_rank, most, form in (
-        (
-            "sends {}",
-            {rank: sum(sizes) for rank, sizes in sent.items()},
-            limits.num_bytes,
-            format_bytes,
-        ),
-        (
-            "sends {} messages",
-            {rank: len(sizes) for rank, sizes in sent.items()},
-            limits.messages,
-            str,
-        ),
-        (
-            "sends a message of {}",
-            {rank: max(sizes) for rank, sizes in sent.items()},
-            limits.largest,
-            format_bytes,
-        ),
-        ("calls {} collectives", calls, limits.calls, str),
-    ):
-        rank = max(by_rank, key=by_rank.get, default=None)
-        if most is not None and rank is not None and by_rank[rank] > most:
-            return f"rank {rank} {words.format(form(by_rank[rank]))} where {form(most)} would do"
+    sent: dict[int, list[int]] = grouped((one.src, one.num_bytes) for one in result.transfers)
+    total = {rank: sum(sizes) for rank, sizes in sent.items()}
+    messages = {rank: len(sizes) for rank, sizes in sent.items()}
+    largest = {rank: max(sizes) for rank, sizes in sent.items()}
+    calls = {}
+    for rank, one in enumerate(outcomes):
+        calls[rank] = len([event for event in one.events if isinstance(event, Collective)])
     steps = round(max(result.clocks))
-    if limits.steps is not None and steps > limits.steps:
-        return f"{steps} messages follow each other where {limits.steps} would do"
-    return ""
+    return (
+        _above("sends {}", total, limits.num_bytes, format_bytes)
+        or _above("sends {} messages", messages, limits.messages, str)
+        or _above("sends a message of {}", largest, limits.largest, format_bytes)
+        or _above("calls {} collectives", calls, limits.calls, str)
+        or _too_many_steps(steps, limits.steps)
+    )
+
+
+def _above(
+    words: str, by_rank: dict[int, int], limit: int | None, form: Callable[[int], str]
+) -> str:
+    """Which rank does most, and how much would do; "" if that is within the limit.
+
+    Args:
+        words: what the rank does, with {} for how much.
+        by_rank: how much each rank does.
+        limit: how much a rank may do; None for no limit.
+        form: how a number is written.
+    """
+    if limit is None or not by_rank:
+        return ""
+    rank = max(by_rank, key=by_rank.__getitem__)
+    if by_rank[rank] <= limit:
+        return ""
+    return f"rank {rank} {words.format(form(by_rank[rank]))} where {form(limit)} would do"
+
+
+def _too_many_steps(steps: int, limit: int | None) -> str:
+    if limit is None or steps <= limit:
+        return ""
+    return f"{steps} messages follow each other where {limit} would do"
