@@ -1,11 +1,10 @@
-"""What one call of a function did on one rank, on its way to the process that judges it: bytes of
-known types.
+"""What one call of a function did on one rank, as bytes on their way to the process that judges.
 
 A rank writes it (`to_bytes`, called by trial.py), and the process that judges reads it
-(`from_bytes`, called by judging.py's callers). The bytes are JSON, so that reading them runs no
-code, whoever wrote them. Tensors and arrays travel as their memory; subclasses of str, int and
-float become plain ones. A value of any other type travels as its type's name and its repr: it can
-be shown, and equals only what has both.
+(`from_bytes`, called by judging.py's callers). The bytes are JSON of known types, so that reading
+them runs no code, whoever wrote them. Tensors and arrays travel as their memory; subclasses of str,
+int and float become plain ones. A value of any other type travels as its type's name and its repr:
+it can be shown, and equals only what has both.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import base64
 import dataclasses
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,23 +32,24 @@ MOST_DIGITS = 4000  # of an int as JSON, of which Python reads a few more
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in a repr, another one in each process
 MOST_OF_REPR = 200
 TENSORS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-EVENTS = {
-    kind.__name__: kind
-    for kind in (
-        events.Compute,
-        events.PointToPoint,
-        events.Collective,
-        events.Callback,
-        events.Wait,
-        events.Align,
-    )
+KINDS_OF_NUMBERS = "biufc"  # of numpy's dtypes
+# by name, those that have no events inside
+EVENTS: dict[str, Callable[..., Event]] = {
+    "Compute": events.Compute,
+    "PointToPoint": events.PointToPoint,
+    "Collective": events.Collective,
+    "Wait": events.Wait,
+    "Align": events.Align,
 }
 
 
 @dataclass(frozen=True)
 class Other:
-    """A value of a type that does not travel: the name of its type, and its repr without
-    addresses.
+    """A value of a type that does not travel.
+
+    Attributes:
+        kind: the name of its type.
+        words: its repr without addresses.
     """
 
     kind: str
@@ -57,7 +58,12 @@ class Other:
 
 @dataclass(frozen=True)
 class Record:
-    """A dataclass's instance: the name of its class, and its fields."""
+    """An instance of a dataclass.
+
+    Attributes:
+        kind: the name of its class.
+        fields: by name.
+    """
 
     kind: str
     fields: dict[str, Any]
@@ -87,17 +93,22 @@ def to_bytes(
     value: Any, given: Any, happened: list[Event], printed: str, changed: str = ""
 ) -> bytes:
     """One call as bytes; see Observed for the arguments. `value` and `given` may be packed already.
+
     Runs on: a rank.
     """
-    return json.dumps(
-        {
-            "value": value if isinstance(value, Packed) else packed(value),
-            "given": given if isinstance(given, Packed) else packed(given),
-            "events": [_packed_event(event) for event in happened],
-            "printed": str.__str__(printed),
-            "changed": str.__str__(changed),
-        }
-    ).encode()
+    if not isinstance(value, Packed):
+        value = packed(value)
+    if not isinstance(given, Packed):
+        given = packed(given)
+    call = {
+        "value": value,
+        "given": given,
+        "events": [_packed_event(event) for event in happened],
+        # of a str of the answer's own, only the text
+        "printed": str.__str__(printed),
+        "changed": str.__str__(changed),
+    }
+    return json.dumps(call).encode()
 
 
 def from_bytes(data: bytes) -> Observed:
@@ -108,11 +119,15 @@ def from_bytes(data: bytes) -> Observed:
     """
     try:
         found = json.loads(data)
-        texts = found["printed"], found["changed"]
-        if not all(isinstance(text, str) for text in texts):
+        if not isinstance(found["printed"], str) or not isinstance(found["changed"], str):
             raise ValueError("its texts are none")
-        happened = [_unpacked_event(event) for event in found["events"]]
-        return Observed(unpacked(found["value"]), unpacked(found["given"]), happened, *texts)
+        return Observed(
+            value=unpacked(found["value"]),
+            given=unpacked(found["given"]),
+            events=[_unpacked_event(event) for event in found["events"]],
+            printed=found["printed"],
+            changed=found["changed"],
+        )
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         raise ValueError(f"what a rank sent cannot be read: {error}") from error
 
@@ -129,8 +144,11 @@ def read_plain_only() -> None:
 # --- values ---
 
 
-class Packed(list):
-    """A value as JSON has it, [kind, ...]; a value that changes later is packed at once."""
+class Packed(list[Any]):
+    """A value as JSON has it, [kind, ...].
+
+    A value that may change later, such as an argument of the answer, is packed before.
+    """
 
 
 def packed(value: Any, depth: int = 0) -> Packed:
@@ -143,9 +161,13 @@ def packed(value: Any, depth: int = 0) -> Packed:
         value = value.item()
     if isinstance(value, Seen):
         return Packed(["seen", str.__str__(value), str(value.why)])
-    for kind, plain in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
-        if isinstance(value, kind) and type(value) is not bool:
-            return _packed_plain(plain(value))
+    # of a subclass only the plain value, by the method of the plain type
+    if isinstance(value, str):
+        return _packed_plain(str.__str__(value))
+    if isinstance(value, int):
+        return _packed_plain(int.__int__(value))
+    if isinstance(value, float):
+        return _packed_plain(float.__float__(value))
     if isinstance(value, complex):
         return Packed(["complex", value.real, value.imag])
     if isinstance(value, (bytes, bytearray)):
@@ -169,37 +191,40 @@ def _packed_container(value: Any, depth: int) -> Packed | None:
             return Packed(["other", _name(value), f"{len(value)} values"])
         return Packed([kind, [packed(part, depth + 1) for part in value]])
     if isinstance(value, dict):
-        return Packed(
-            [
-                "dict",
-                [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()],
-            ]
-        )
+        pairs = [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()]
+        return Packed(["dict", pairs])
     if isinstance(value, (set, frozenset)):
         parts = [packed(part, depth + 1) for part in value]
         return Packed([type(value).__name__, sorted(parts, key=json.dumps)])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            one.name: packed(getattr(value, one.name, None), depth + 1)
-            for one in dataclasses.fields(value)
-        }
+        fields = {}
+        for one in dataclasses.fields(value):
+            fields[one.name] = packed(getattr(value, one.name, None), depth + 1)
         return Packed(["record", _name(value), fields])
     return None
 
 
 def _packed_memory(value: Any) -> Packed | None:
     """A plain tensor or array; None for anything else."""
-    if type(value) is numpy.ndarray and value.dtype.kind in "biufc" and value.nbytes <= MOST_BYTES:
+    if type(value) is numpy.ndarray:
+        if value.dtype.kind not in KINDS_OF_NUMBERS or value.nbytes > MOST_BYTES:
+            return None
         return Packed(["array", value.dtype.str, list(value.shape), _text_of(value.tobytes())])
     if type(value) not in TENSORS or value.layout is not torch.strided or value.is_quantized:
         return None
     if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES:
         return Packed(["other", "Tensor", f"shape {tuple(value.shape)} on {value.device}"])
-    dense = value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    memory = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-    return Packed(
-        ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), _text_of(memory)]
-    )
+    dtype = str(value.dtype).removeprefix("torch.")
+    return Packed(["tensor", dtype, list(value.shape), _text_of(_memory_of(value))])
+
+
+def _memory_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's elements, in their order."""
+    if tensor.numel() == 0:
+        return b""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    dense = plain.clone(memory_format=torch.contiguous_format)
+    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _packed_other(value: Any) -> Packed:
@@ -242,14 +267,15 @@ def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
     if not isinstance(kind, torch.dtype):
         raise ValueError("no dtype of torch")
     data = bytearray(base64.b64decode(_text(memory)))
+    sizes = [_size(part) for part in shape]
     if not data:
-        return torch.empty([_size(part) for part in shape], dtype=kind)
-    return torch.frombuffer(data, dtype=kind).reshape([_size(part) for part in shape])
+        return torch.empty(sizes, dtype=kind)
+    return torch.frombuffer(data, dtype=kind).reshape(sizes)
 
 
 def _array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
     kind = numpy.dtype(_text(dtype))
-    if kind.kind not in "biufc":
+    if kind.kind not in KINDS_OF_NUMBERS:
         raise ValueError("no array of numbers")
     data = numpy.frombuffer(base64.b64decode(_text(memory)), kind)
     return data.reshape([_size(part) for part in shape]).copy()
@@ -261,7 +287,7 @@ def _size(value: Any) -> int:
     return value
 
 
-_UNPACK = {
+_UNPACK: dict[str, Callable[..., Any]] = {
     "plain": _plain,
     "seen": lambda words, why: Seen(_text(words), _text(why)),
     "complex": complex,
@@ -282,15 +308,19 @@ _UNPACK = {
 
 
 def _key(value: Any) -> Any:
-    """A key of a dict, or a member of a set; a tensor has its numbers as its key, as it has no
-    order otherwise.
+    """A key of a dict, or a member of a set.
+
+    Where the value itself cannot be one, its JSON is. So it is for a tensor, whose own hash says
+    nothing of its numbers.
     """
     found = unpacked(value)
+    if isinstance(found, Tensor):
+        return json.dumps(value)
     try:
         hash(found)
     except TypeError:
         return json.dumps(value)
-    return json.dumps(value) if isinstance(found, Tensor) else found
+    return found
 
 
 # --- events ---
@@ -311,9 +341,9 @@ def _unpacked_event(data: list[Any]) -> Event:
     if name == Callback.__name__:
         op, after, inner = values
         return Callback(_size(op), _size(after), [_unpacked_event(event) for event in inner])
-    event = EVENTS[name](*[tuple(value) if isinstance(value, list) else value for value in values])
-    for value in vars(event).values():
-        parts = value if isinstance(value, tuple) else (value,)
+    fields = [tuple(value) if isinstance(value, list) else value for value in values]
+    for field in fields:
+        parts = field if isinstance(field, tuple) else (field,)
         if not all(part is None or isinstance(part, (bool, int, float, str)) for part in parts):
             raise ValueError("no event")
-    return event
+    return EVENTS[name](*fields)

@@ -1,8 +1,8 @@
-"""Whether an answer has replaced functions of torch or of Python, by their identity before and
-after.
+"""Whether an answer has replaced functions of torch or of Python.
 
 Runs on a rank, where a marking process has asked for it with `remember` before the answer came.
-What is replaced on a rank changes no verdict, which is found elsewhere; but a person should know.
+They are told apart by their identity before and after. What is replaced on a rank changes no
+verdict, which is found elsewhere; but a person should know.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,12 +43,14 @@ OWN = (
     "distlab.simulated.notes",
     "distlab.simulated.backend",
 )
+# by name of a module or class: itself, and what could be called in it
 _BEFORE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 def remember() -> None:
-    """Remember all functions and classes of the modules, before an answer comes. Runs on: every
-    rank.
+    """Remember all functions and classes of the modules, before an answer comes.
+
+    Runs on: every rank.
     """
     backend.register()  # which wraps functions of torch
     own = {name: sys.modules.get(name) for name in OWN}
@@ -57,27 +60,36 @@ def remember() -> None:
 
 
 def changed() -> str:
-    """The full name of a function that is another one than at `remember`; "" for none. Runs on: a
-    rank.
+    """The full name of a function that is another one than at `remember`; "" for none.
+
+    Runs on: a rank.
     """
     for name, (table, before) in _BEFORE.items():
         now = vars(table)
         for attribute, value in before.items():
             if now.get(attribute) is not value:
                 return f"{name}.{attribute}"
-        for base in table.__mro__[1:] if isinstance(table, type) else ():
-            for attribute, value in now.items():
-                if attribute in vars(base) and attribute not in before and callable(value):
-                    return f"{name}.{attribute}"
+        if isinstance(table, type):
+            overridden = next(_overridden(table, before), None)
+            if overridden is not None:
+                return f"{name}.{overridden}"
     return ""
+
+
+def _overridden(table: type, before: dict[str, Any]) -> Iterator[str]:
+    """The methods that a class has now itself, and before had from a base."""
+    for base in table.__mro__[1:]:
+        for attribute, value in vars(table).items():
+            if attribute in vars(base) and attribute not in before and callable(value):
+                yield attribute
 
 
 def _functions(table: Any) -> dict[str, Any]:
     """What can be called, by name; a class's own attributes as they stand in it."""
-    wrapped = (staticmethod, classmethod, property)
-    # by their types, since torch warns whoever asks a deprecated name for its class
-    return {
-        name: value
-        for name, value in vars(table).items()
-        if callable(value) or issubclass(type(value), wrapped)
-    }
+    functions = {}
+    for name, value in vars(table).items():
+        # by its type, since torch warns whoever asks a deprecated name for its class
+        wraps_a_function = issubclass(type(value), (staticmethod, classmethod, property))
+        if callable(value) or wraps_a_function:
+            functions[name] = value
+    return functions

@@ -29,7 +29,7 @@ MOST_PRINTED = 160  # characters of what a function prints that are shown
 def enter(rank: int, world_size: int, n: int) -> None:
     """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
     backend.register()
-    group = dist.new_group(range(n), backend=backend.NAME)
+    group: Any = dist.new_group(range(n), backend=backend.NAME)
     if rank < n:
         group.outer = dist.group.WORLD
         dist.group.WORLD = group
@@ -45,10 +45,11 @@ def leave(rank: int, world_size: int) -> bool:
         whether this rank is there; else the small world was destroyed, or replaced, and the whole
         one with it.
     """
-    group = dist.group.WORLD
+    group: Any = dist.group.WORLD
     if not hasattr(group, "outer"):
         return False
-    groups, number = list(GROUP_NAMES), int(GROUP_NAMES[group])
+    groups = list(GROUP_NAMES)
+    number = int(GROUP_NAMES[group])
     dist.group.WORLD = group.outer
     for own in groups[groups.index(group) :]:
         LOG.forget_group(GROUP_NAMES.get(own, ""))
@@ -70,14 +71,19 @@ def call(
     reference: bool,
     fn: Callable[..., Any] | None,
 ) -> list[bytes]:
-    """Call the reference, a learner's function, or both, on the inputs of a case; see observed.py
-    for the bytes.
+    """Call the reference, a learner's function, or both, on the inputs of a case.
 
     Runs on: every rank of the small world.
 
     Args:
+        rank, world_size: in the cluster.
+        exercise: whose case it is.
+        case: what its `given` makes inputs of.
         reference: whether to call it; first, as a learner's function may change what it finds.
         fn: None for no call of a learner's function.
+
+    Returns:
+        what each call did, see observed.py.
     """
     n = dist.get_world_size()
     found = []
@@ -87,33 +93,39 @@ def call(
         found.append(_observed(exercise, exercise.function, given, before))
     if fn is not None:
         bind_rank_globals(fn, rank=rank, world_size=n)
-        found.append(_observed(exercise, fn, exercise.given(rank, n, case), packed(())))
+        given = exercise.given(rank, n, case)
+        found.append(_observed(exercise, fn, given, packed(())))
     return found
 
 
 def _observed(
     exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...], before: Packed
 ) -> bytes:
-    """What a function did with arguments, in bytes; `before` is what they were, which the
-    reference's has only.
+    """What a function did with arguments, in bytes.
+
+    Args:
+        exercise: how it is called.
+        fn: the function.
+        given: its arguments.
+        before: what they are before the call; () for an answer, whose verdict has them from the
+            reference.
     """
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         value, events = _tried(exercise, fn, given)
-    text = " ".join(printed.getvalue()[: 10 * MOST_PRINTED].split())[:MOST_PRINTED]
+    beginning = printed.getvalue()[: 10 * MOST_PRINTED]  # of any length, with any white space
+    text = " ".join(beginning.split())[:MOST_PRINTED]
     return to_bytes(value, before, events, text, patches.changed())
 
 
 def _tried(
     exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]
 ) -> tuple[Any, list[Event]]:
-    """What a trial of a function returns, and what this rank sent meanwhile; a trial with `events`
-    may look at it.
-    """
+    """What a trial of a function returns, and what this rank sent meanwhile."""
+    takes_events = "events" in inspect.signature(exercise.trial).parameters
     with notes.isolated() as program:
-        more = (
-            {"events": program.events}
-            if "events" in inspect.signature(exercise.trial).parameters
-            else {}
-        )
-        return exercise.trial(fn, *given, **more), program.events
+        if takes_events:
+            value = exercise.trial(fn, *given, events=program.events)
+        else:
+            value = exercise.trial(fn, *given)
+    return value, program.events
