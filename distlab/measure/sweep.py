@@ -1,16 +1,16 @@
-"""`sweep`: functions x sizes x numbers of ranks, timed on the ranks of a cluster; `Sweep`: what it
-measured.
+"""`sweep`: functions x sizes x numbers of ranks, timed on a cluster; `Sweep`: what it measured.
 
-Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, a picture,
-lines.
+Called in the notebook's kernel; `take_turns` runs on every rank. A `Sweep` is a table, and a
+picture.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from distlab.notebook.cluster import Cluster
     from distlab.plotting.axes import Line
+    from distlab.plotting.curves import Curve
 
 EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 ELEMENT = 4  # bytes of a float32
@@ -86,12 +87,8 @@ class Sweep(ShownAsTable):
         """
         ranks = max(self.ranks) if ranks is None else ranks
         if (ranks, size, function) not in self.timings:
-            refuse(
-                "size, function, ranks",
-                "one of those measured",
-                (size, function, ranks),
-                "table() shows them.",
-            )
+            asked = (size, function, ranks)
+            refuse("size, function, ranks", "one of those measured", asked, "table() shows them.")
         return self.timings[ranks, size, function]
 
     def table(self) -> Table:
@@ -99,22 +96,40 @@ class Sweep(ShownAsTable):
 
         A note below says if there were more ranks than cores.
         """
-        lines = []
-        for (n, size, function), t in self.timings.items():
-            what = (format_bytes(size), str(size // ELEMENT), "float32", function, str(n))
-            rates = (format_bandwidth(t.algbw), format_bandwidth(t.busbw(self.collective, n)))
-            spread = f"{format_seconds(t.low)} to {format_seconds(t.high)}"
-            lines.append((*what, format_seconds(t.seconds), *rates, spread))
-        title = f"{self.collective}: median time of the slowest rank; the spread is its quartiles"
+        rows = [self._row(n, size, name, one) for (n, size, name), one in self.timings.items()]
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
-        most = 0 if self.simulated else max(self.ranks, default=0)
-        note = f"{most} ranks on {count(self.cores, 'core')} take turns: their times include waiting for a core."
-        return Table(title, HEADS, tuple(lines), "rrllrrrrr", (note,) if most > self.cores else ())
+        else:
+            title = (
+                f"{self.collective}: median time of the slowest rank; the spread is its quartiles"
+            )
+        notes = []
+        most = max(self.ranks, default=0)
+        if self._is_crowded(most):
+            where = f"{most} ranks on {count(self.cores, 'core')}"
+            notes.append(f"{where} take turns: their times include waiting for a core.")
+        return Table(title, HEADS, tuple(rows), "rrllrrrrr", tuple(notes))
+
+    def _row(self, n: int, size: int, function: str, timing: Timing) -> tuple[str, ...]:
+        """A row of the table, see HEADS."""
+        return (
+            format_bytes(size),
+            str(size // ELEMENT),
+            "float32",
+            function,
+            str(n),
+            format_seconds(timing.seconds),
+            format_bandwidth(timing.algbw),
+            format_bandwidth(timing.busbw(self.collective, n)),
+            f"{format_seconds(timing.low)} to {format_seconds(timing.high)}",
+        )
+
+    def _is_crowded(self, n: int) -> bool:
+        """Whether so many ranks wait for cores, which adds to their times."""
+        return n > self.cores and not self.simulated
 
     def plot(self, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
-        """Time against size on logarithmic axes, a panel for each number of ranks: medians and
-        quartiles.
+        """Time against size on logarithmic axes, a panel for each number of ranks.
 
         Args:
             theory: by name, sizes in bytes and times in seconds of further lines: a model, a limit
@@ -122,20 +137,33 @@ class Sweep(ShownAsTable):
             title: what was measured.
 
         Returns:
-            The figure; a notebook shows it if it is the last value of a cell.
+            The figure, with medians and quartiles; a notebook shows it if it is the last value of a
+            cell.
         """
         from distlab.plotting.curves import size_panels  # it imports matplotlib
 
-        panels, by_size = {}, sorted(self.timings.items(), key=lambda timed: timed[0][1])
+        panels = {}
         for n in self.ranks:
-            own = ((name, t) for (ranks, _, name), t in by_size if ranks == n)
-            points = grouped((name, (t.num_bytes, t.seconds, t.low, t.high)) for name, t in own)
-            crowded = (
-                f" on {count(self.cores, 'core')}" if n > self.cores and not self.simulated else ""
-            )
-            curves = {name: tuple(zip(*timed, strict=True)) for name, timed in points.items()}
-            panels[f"{title or self.collective}, {count(n, 'rank')}{crowded}"] = curves
+            cores = f" on {count(self.cores, 'core')}" if self._is_crowded(n) else ""
+            panels[f"{title or self.collective}, {count(n, 'rank')}{cores}"] = self._curves(n)
         return size_panels(panels, theory or {}, self.simulated)
+
+    def _curves(self, n: int) -> dict[str, Curve]:
+        """Times against size on `n` ranks, by function."""
+        by_size = sorted(self.timings.items(), key=lambda timed: timed[0][1])
+        own = [(name, timing) for (ranks, _, name), timing in by_size if ranks == n]
+        timings_of: dict[str, list[Timing]] = grouped(own)
+        return {name: _curve(timings) for name, timings in timings_of.items()}
+
+
+def _curve(timings: Sequence[Timing]) -> Curve:
+    """Sizes, medians and quartiles, as a figure takes them."""
+    return (
+        tuple(timing.num_bytes for timing in timings),
+        tuple(timing.seconds for timing in timings),
+        tuple(timing.low for timing in timings),
+        tuple(timing.high for timing in timings),
+    )
 
 
 # --- how it is measured ---
@@ -149,13 +177,14 @@ def progress(total: int) -> tqdm:
     Args:
         total: how many steps there are.
     """
-    file = sys.stdout if notebook_shell() else sys.stderr  # JupyterLab shows stderr as an error
-    look = {
-        "bar_format": "{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}",
-        "dynamic_ncols": True,
-        "leave": False,
-    }
-    return tqdm(total=total, file=file, disable=not somebody_watches(), **look)
+    return tqdm(
+        total=total,
+        file=sys.stdout if notebook_shell() else sys.stderr,  # JupyterLab shows stderr as an error
+        disable=not somebody_watches(),
+        bar_format="{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}",
+        dynamic_ncols=True,
+        leave=False,
+    )
 
 
 def sweep(
@@ -200,39 +229,57 @@ def sweep(
     whole_number("repeat", repeat, 1)
     whole_number("warmup", warmup, 0)
     mapping("functions", functions, "names to functions of a tensor", EXAMPLE)
-    counts, sizes = [cluster.n] if ranks is None else list(ranks), list(sizes)
-    for n in counts:
-        whole_number("ranks", n, 1, cluster.n, "Start a larger cluster for more.")
-    for size in sizes:
-        if size <= 0 or size % ELEMENT:
-            refuse(
-                "sizes", f"bytes above 0, multiples of the {ELEMENT} of an element", size, EXAMPLE
-            )
+    counts = [cluster.n] if ranks is None else list(ranks)
+    sizes = list(sizes)
+    _check_counts_and_sizes(counts, sizes, cluster.n)
     timings: dict[tuple[int, int, str], Timing] = {}
     result = Sweep(timings, collective, machine.cores(), cluster.simulated)
+    calls = list(functions.values())
     with progress(len(counts) * len(sizes)) as bar:
         for n, size in itertools.product(counts, sizes):
             where = f"{format_bytes(size)} on {count(n, 'rank')}"
             bar.set_postfix_str(where)
-            kept = f"{count(len(timings), 'time')} measured before that: `import sys; sys.last_value.partial` has them."
-            try:
-                measured = cluster.call(
-                    take_turns, [*functions.values()], size, n, repeat, warmup + 1
-                )[0]
-            except RanksFailed as error:
-                message = f"{' or '.join(functions)} failed at {where}.\n{type(error).__name__}: {error}\n{kept}"
-                failed = SweepError(message, error.failures, error.finished)
-                failed.partial = result  # what took minutes to measure is not lost with the cell
-                raise failed from error
-            except KeyboardInterrupt as error:
-                error.partial = result
-                error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
-                raise
-            timings |= {
-                (n, size, name): timing for name, timing in zip(functions, measured, strict=True)
-            }
+            with _keeping(result, f"{' or '.join(functions)} failed at {where}."):
+                measured, *_ = cluster.call(take_turns, calls, size, n, repeat, warmup + 1)
+            for name, timing in zip(functions, measured, strict=True):
+                timings[n, size, name] = timing
             bar.update()
     return result
+
+
+def _check_counts_and_sizes(counts: Sequence[int], sizes: Sequence[int], most: int) -> None:
+    """Refuse numbers of ranks above `most`, and sizes that are not those of some float32."""
+    for n in counts:
+        whole_number("ranks", n, 1, most, "Start a larger cluster for more.")
+    for size in sizes:
+        if size <= 0 or size % ELEMENT:
+            rule = f"bytes above 0, multiples of the {ELEMENT} of an element"
+            refuse("sizes", rule, size, EXAMPLE)
+
+
+@contextlib.contextmanager
+def _keeping(result: Sweep, failure: str) -> Iterator[None]:
+    """Give errors the result so far, because what took minutes to measure must not be lost.
+
+    Args:
+        result: what was measured before.
+        failure: the first line of the error for a function that fails.
+    """
+    kept = (
+        f"{count(len(result.timings), 'time')} measured before that: "
+        "`import sys; sys.last_value.partial` has them."
+    )
+    try:
+        yield
+    except RanksFailed as error:
+        message = f"{failure}\n{type(error).__name__}: {error}\n{kept}"
+        failed = SweepError(message, error.failures, error.finished)
+        failed.partial = result
+        raise failed from error
+    except KeyboardInterrupt as error:
+        error.partial = result  # type: ignore[attr-defined]  # an attribute that only this one has
+        error.args = (f"{error}\n{kept}".lstrip(), *error.args[1:])
+        raise
 
 
 # --- on every rank ---

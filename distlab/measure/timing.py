@@ -1,5 +1,4 @@
-"""Measuring communication: a call repeated on every rank, timed as its slowest rank, with
-bandwidths and a cost model.
+"""Measuring communication: timed calls on every rank, bandwidths, and a cost model.
 
 Called by the notebooks as `distlab.measure`, and by sweep.py. `measure` runs on the ranks, the rest
 anywhere. algbw and busbw are defined as in nccl-tests (doc/PERFORMANCE.md); a GB is 1e9 bytes.
@@ -70,8 +69,9 @@ def measure(
     warmup: int = 3,
     group: Any = None,
 ) -> Timing:
-    """Time fn(*args): warm up, then barrier and call, `repeat` times; each repetition counts as its
-    slowest rank.
+    """Time fn(*args): warm up, then `repeat` times a barrier and a call.
+
+    Each repetition takes as long as on its slowest rank.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
 
@@ -87,9 +87,10 @@ def measure(
     Raises:
         ArgumentError: repeat or warmup is not a whole number in range.
     """
-    return measure_each(
+    (timing,) = measure_each(
         [fn], *args, num_bytes=num_bytes, repeat=repeat, warmup=warmup, group=group
-    )[0]
+    )
+    return timing
 
 
 def measure_each(
@@ -100,10 +101,13 @@ def measure_each(
     warmup: int = 3,
     group: Any = None,
 ) -> list[Timing]:
-    """Like `measure`, for functions that take turns: whatever slows the machine down slows all of
-    them alike.
+    """Like `measure`, for functions that take turns, so that whatever slows one slows them all.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest).
+
+    Args:
+        functions: each is called as fn(*args).
+        num_bytes, repeat, warmup, group: as for `measure`, for each function.
 
     Returns:
         a `Timing` for each function, the same on every rank; on a simulated cluster it is that of a
@@ -125,7 +129,8 @@ def measure_each(
     for i in range(repeat):
         # in another order each time, the same on all ranks: a function may leave slower caches to
         # the one after it
-        for which in random.Random(i).sample(range(len(functions)), len(functions)):
+        order = random.Random(i).sample(range(len(functions)), len(functions))
+        for which in order:
             dist.barrier(group)
             began = time.perf_counter()
             functions[which](*args)
@@ -149,8 +154,11 @@ def bus_factor(collective: str, world_size: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """The cost model seconds(m) = alpha + beta m: latency alpha in seconds, beta in seconds a
-    byte.
+    """The cost model seconds(m) = alpha + beta m.
+
+    Attributes:
+        alpha: latency in seconds.
+        beta: seconds for each byte.
     """
 
     alpha: float
@@ -166,8 +174,9 @@ class Fit:
 
 
 def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """Fit alpha + beta m to measured times by least squares of the relative error: small messages
-    count as well.
+    """Fit alpha + beta m to measured times.
+
+    Least squares of the relative error, so that small messages count as much as large ones.
 
     Runs on: anywhere. Source: Hockney, The communication challenge for MPP (1994), for the model.
 
@@ -179,15 +188,12 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
         ArgumentError: fewer than two sizes, or a time that is not above 0.
     """
     if len(num_bytes) != len(seconds) or len(set(num_bytes)) < 2:
-        refuse(
-            "num_bytes",
-            "two different sizes or more, one for each time",
-            list(num_bytes),
-            "Measure more sizes.",
-        )
+        rule = "two different sizes or more, one for each time"
+        refuse("num_bytes", rule, list(num_bytes), "Measure more sizes.")
     if min(seconds) <= 0:
         refuse("seconds", "above 0", list(seconds), "Measure again.")
-    m, t = np.array(num_bytes, dtype=float), np.array(seconds, dtype=float)
+    m = np.array(num_bytes, dtype=float)
+    t = np.array(seconds, dtype=float)
     # minimise sum ((alpha + beta m) / t - 1)^2; noise must not make a latency or a bandwidth
     # negative
     beta, alpha = np.polyfit(m, t, 1, w=1 / t)
