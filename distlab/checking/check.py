@@ -146,7 +146,8 @@ def hint(exercise: str, number: int = 1) -> str:
     more = ""
     if number < len(hints):
         more = f' The next one: distlab.hint("{exercise}", {number + 1})'
-    return _Text(f"{hints[number - 1]}\n(Hint {number} of {len(hints)} for {found.title}.{more})")
+    place = f"Hint {number} of {len(hints)} for {found.title}."
+    return _Text(f"{hints[number - 1]}\n({place}{more})")
 
 
 def _title(name: str) -> str:

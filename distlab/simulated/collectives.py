@@ -48,10 +48,9 @@ def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Ste
         num_bytes, element = event.sent
         return _all_reduce(algorithm(n, num_bytes, network), me, n, num_bytes, element)
     if name in ("all_gather", "reduce_scatter"):
-        round_the_ring = [(k, (k + 1) % n, size) for k in range(n)]
-        return _of_member(me, [round_the_ring]) * (n - 1)
+        return _of_member(me, [_rotation(n, 1, size)]) * (n - 1)
     if name == "barrier":
-        return _of_member(me, [[(k, (k + d) % n, 0) for k in range(n)] for d in distances(n)])
+        return _of_member(me, [_rotation(n, distance, 0) for distance in distances(n)])
     if event.root is None:
         raise TypeError(f"{name} needs a root")
     if name in ("gather", "scatter"):
@@ -71,6 +70,11 @@ def _exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Step:
     return [(source, me, 0), (me, target, sizes[target])]
 
 
+def _rotation(n: int, distance: int, size: int) -> Step:
+    """A step in which every member sends to the one at this distance behind it."""
+    return [(k, (k + distance) % n, size) for k in range(n)]
+
+
 def _star(root: int, n: int, size: int) -> list[Step]:
     """The one step of a scatter: the root sends to every other member."""
     return [[(root, other, size) for other in range(n) if other != root]]
@@ -79,9 +83,10 @@ def _star(root: int, n: int, size: int) -> list[Step]:
 def _binomial_tree(root: int, n: int, size: int) -> list[Step]:
     """The steps of a broadcast: in each, every member that has the data gives it to one more."""
     steps: list[Step] = []
+    members = [(root + k) % n for k in range(n)]  # from the root on
     for distance in reversed(distances(n)):
-        having = range(0, n - distance, 2 * distance)  # counted from the root on
-        steps.append([((k + root) % n, (k + distance + root) % n, size) for k in having])
+        having = range(0, n - distance, 2 * distance)
+        steps.append([(members[k], members[k + distance], size) for k in having])
     return steps
 
 

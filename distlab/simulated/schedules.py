@@ -7,15 +7,26 @@ schedules with the messages that are really sent, and the costs with the schedul
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distlab.arguments import one_of, whole_number
 
 # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 SEGMENT_BYTES = 1 << 21
 Steps = list[list["Message"]]
-Maker = Callable[[int], tuple[int, Steps]]  # from n to the number of chunks, and the steps
-# from n to the number of steps, and the share of the buffer that is sent one after another
-Shares = Callable[[int], tuple[int, float]]
+
+
+class Algorithm(NamedTuple):
+    """An all-reduce on n ranks.
+
+    Attributes:
+        schedule: from n to the number of chunks, and the steps.
+        cost: from n to the number of steps, and the share of the buffer that is sent one after
+            another.
+    """
+
+    schedule: Callable[[int], tuple[int, Steps]]
+    cost: Callable[[int], tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,7 @@ def schedule(name: str, world_size: int) -> Schedule:
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
-    make, _ = _found(name, world_size)
-    num_chunks, steps = make(world_size)
+    num_chunks, steps = _found(name, world_size).schedule(world_size)
     return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
 
 
@@ -85,10 +95,10 @@ def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) 
     Raises:
         ArgumentError: no such algorithm, or no such number of ranks.
     """
-    _, shares = _found(name, world_size)
+    algorithm = _found(name, world_size)
     if num_bytes == 0:
         return 0.0
-    steps, sent = shares(world_size)
+    steps, sent = algorithm.cost(world_size)
     segments = 1
     if name == "pipelined ring":
         segments = segments_of(int(num_bytes), world_size)
@@ -103,8 +113,8 @@ def segments_of(num_bytes: int, world_size: int) -> int:
     return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
 
 
-def _found(name: str, world_size: int) -> tuple[Maker, Shares]:
-    """The schedule and the cost of an algorithm, for a number of ranks."""
+def _found(name: str, world_size: int) -> Algorithm:
+    """The algorithm of a name; ArgumentError if there is none, or for no number of ranks."""
     whole_number("world_size", world_size, 1)
     return ALGORITHMS[one_of("name", name, ALGORITHMS)]
 
@@ -206,6 +216,25 @@ def distances(n: int) -> list[int]:
 # --- costs: steps, and the share of the buffer that is sent one after another, on n ranks ---
 
 
+def _naive_cost(n: int) -> tuple[int, float]:
+    messages = 2 * (n - 1)
+    return messages, messages
+
+
+def _tree_cost(n: int) -> tuple[int, float]:
+    steps = 2 * _log(n)
+    return steps, steps
+
+
+def _whole_ring_cost(n: int) -> tuple[int, float]:
+    return n - 1, n - 1
+
+
+def _ring_cost(n: int) -> tuple[int, float]:
+    steps = 2 * (n - 1)
+    return steps, steps / n
+
+
 def _doubling_cost(n: int) -> tuple[int, float]:
     steps = _log(power_below(n)) + _folding_steps(n)
     return steps, steps
@@ -228,14 +257,12 @@ def _log(n: int) -> int:
     return (n - 1).bit_length()
 
 
-_RING = (_ring, lambda n: (2 * (n - 1), 2 * (n - 1) / n))
-# by name: the schedule for n ranks, and its cost
-ALGORITHMS: dict[str, tuple[Maker, Shares]] = {
-    "naive": (_naive, lambda n: (2 * (n - 1), 2 * (n - 1))),
-    "whole ring": (_whole_ring, lambda n: (n - 1, n - 1)),
-    "ring": _RING,
-    "pipelined ring": _RING,
-    "halving doubling": (_halving_doubling, _halving_cost),
-    "recursive doubling": (_recursive_doubling, _doubling_cost),
-    "tree": (_tree, lambda n: (2 * _log(n), 2 * _log(n))),
+ALGORITHMS: dict[str, Algorithm] = {
+    "naive": Algorithm(_naive, _naive_cost),
+    "whole ring": Algorithm(_whole_ring, _whole_ring_cost),
+    "ring": Algorithm(_ring, _ring_cost),
+    "pipelined ring": Algorithm(_ring, _ring_cost),
+    "halving doubling": Algorithm(_halving_doubling, _halving_cost),
+    "recursive doubling": Algorithm(_recursive_doubling, _doubling_cost),
+    "tree": Algorithm(_tree, _tree_cost),
 }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlab.wire.recorded import RecordedCall, TorchRow
 
@@ -193,8 +193,20 @@ class Collective:
         return last if self.complete and all_waited else None
 
 
-# what a trace holds; the profiler's rows are by rank
-Contents = tuple[list[Event], list[Message], list[Collective], dict[int, list[TorchRow]]]
+class Contents(NamedTuple):
+    """What a trace holds; see Trace.
+
+    Attributes:
+        events: in the order in which they began.
+        messages: in the order in which they left.
+        collectives: in the order in which they began.
+        rows: the profiler's own, by rank.
+    """
+
+    events: list[Event]
+    messages: list[Message]
+    collectives: list[Collective]
+    rows: dict[int, list[TorchRow]]
 
 
 def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:

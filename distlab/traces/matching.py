@@ -180,7 +180,11 @@ def match_collectives(calls: Sequence[CallEvent], traced: Collection[int]) -> li
         for number, event in enumerate(events):
             key = group, number, family(event.call.method)
             together.setdefault(key, []).append(event)
-    return meet([(group[2], alike) for (group, *_), alike in together.items()], traced)
+    found = []
+    for (group, _, _), alike in together.items():
+        _, _, ranks = group
+        found.append((ranks, alike))
+    return meet(found, traced)
 
 
 def meet(

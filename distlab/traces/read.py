@@ -50,7 +50,7 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
     end_what_is_in_flight(calls, rows)
     events = [*calls, *waits_of(calls), *computation]
     events.sort(key=lambda event: (event.start, event.rank))
-    return events, messages, collectives, rows
+    return Contents(events, messages, collectives, rows)
 
 
 def clocks_of(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -> dict[int, Clock]:
@@ -114,6 +114,7 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
         waits=[(clock(start), clock(end)) for start, end in recorded.waits],
     )
     end = clock(recorded.end) if recorded.end else inf
+    _, _, ranks = call.group
     event = CallEvent(
         rank=rank,
         kind="collective",
@@ -121,7 +122,7 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
         start=call.start,
         end=end,
         blocking=call.blocking,
-        group=call.group[2],
+        group=ranks,
         peer=call.peer,
         num_bytes=call.num_bytes,
         failed=call.failed,

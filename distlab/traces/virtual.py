@@ -41,7 +41,8 @@ def read(result: Result, ranks: Sequence[int]) -> Contents:
 
     messages = list(_messages(result.transfers, calls, zero))
     messages.sort(key=lambda message: message.left)
-    return happened, messages, _collectives(operations, calls, ranks), {}
+    collectives = _collectives(operations, calls, ranks)
+    return Contents(happened, messages, collectives, rows={})
 
 
 def _operations(result: Result, ranks: Collection[int]) -> list[Operation]:
