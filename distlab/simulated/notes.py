@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distlab.compat.torch import flops_of
 from distlab.simulated.events import Align, Begun, Callback, Compute, Event, Wait
 from distlab.simulated.network import Device, Network
-from distlab.simulated.simulation import Result, simulate
+from distlab.simulated.results import Result
+from distlab.simulated.simulation import simulate
 
 Unfinished = Sequence[tuple[Begun, float]]  # of one rank, see Result
 

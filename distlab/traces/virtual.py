@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from distlab.simulated.events import Callback, Collective, PointToPoint
-from distlab.simulated.simulation import Operation, Result, Span, Transfer
+from distlab.simulated.results import Operation, Result, Span, Transfer
 from distlab.traces import events
 from distlab.traces.events import Contents, Event, Message
 from distlab.traces.matching import meet, route_of
