@@ -1,5 +1,6 @@
-"""`Cluster`: code that runs on ranks with a process group. Runs on the notebook's kernel; entry.py
-replies.
+"""`Cluster`: code that runs on ranks with a process group.
+
+Runs on the notebook's kernel, where a person makes one; rank/entry.py replies on the ranks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,17 @@ if TYPE_CHECKING:
 PACKED = "The function or one of its arguments"  # what cannot be sent
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What a cluster has instead of ranks when it has none.
+
+    Attributes:
+        why: how that came, as the end of a sentence about the cluster, such as "was stopped".
+    """
+
+    why: str
+
+
 class Cluster:
     """A cluster of `n` ranks with a process group, ready when the call returns.
 
@@ -53,7 +65,7 @@ class Cluster:
         init_method: how the ranks find each other: "tcp" (a store on this machine), "env" or
             "file".
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi",
-            "slurm" or "ssh", or an object with more choices, `Mpi(...)`, `Slurm(nodes=2, ...)` or
+            "slurm" or "ssh", or an object with more choices: `Mpi(...)`, `Slurm(nodes=2, ...)` or
             `Ssh(...)`; None takes the best one here. Forked ranks have one hash seed, so that a set
             of strings has the same order on all of them, unlike under torchrun and with "local";
             docs/testing.md lists what else differs. With "mpi", mpiexec starts them: mpi4py's
@@ -75,9 +87,15 @@ class Cluster:
             machine.
 
     Attributes:
-        n, backend, engines, timeout, threads: as given, or as chosen; of engines, the name.
+        n, backend, timeout, threads: as given, or as chosen.
+        engines: the name of what started the ranks, such as "fork".
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
+
+    Raises:
+        ArgumentError: an argument breaks its rule, or does not fit another one.
+        HostError: a host cannot be used.
+        ClusterError: the processes did not start, or their group could not be built.
     """
 
     current: Cluster | None = None
@@ -96,7 +114,7 @@ class Cluster:
         preload: Sequence[str] = (),
         hosts: Mapping[str, int] | None = None,
     ):
-        self._ranks: Ranks | None = None
+        self._running: Ranks | Ended = Ended("did not start")
         self.steps: list[Step] = []
         plan = make_plan(
             n,
@@ -110,8 +128,11 @@ class Cluster:
             hosts=hosts,
         )
         self._plan = plan
-        self.n, self.backend, self.engines = plan.n, plan.backend, plan.engines
-        self.timeout, self.threads = plan.timeout, plan.threads
+        self.n = plan.n
+        self.backend = plan.backend
+        self.engines = plan.engines
+        self.timeout = plan.timeout
+        self.threads = plan.threads
         try:
             self._begin()
         finally:
@@ -120,22 +141,22 @@ class Cluster:
     @classmethod
     def attach(
         cls,
-        where: str | os.PathLike = "default",
+        where: str | os.PathLike[str] = "default",
         *,
         backend: str = "gloo",
         timeout: float = TIMEOUT,
     ) -> Cluster:
-        """Use the engines of a running ipyparallel cluster as ranks; they keep running after
-        `stop`.
+        """Use the engines of a running ipyparallel cluster as ranks.
 
-        Each needs the same Python, torch and distlab as this machine. `where` is the name of an
+        They keep running after `stop`. Each needs the same Python, torch and distlab as this machine. `where` is the name of an
         ipyparallel profile, or the path of a connection file.
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
     def restart(self) -> None:
-        """End every rank and start new ones, without variables; attached engines cannot be
-        restarted from here.
+        """End every rank and start new ones, without variables.
+
+        Attached engines cannot be restarted from here: that is a ClusterError.
         """
         if self._plan.attached is not None:
             raise ClusterError(f"This cluster was started elsewhere: {self._plan.again}.")
@@ -143,18 +164,22 @@ class Cluster:
 
     @interrupts.held()
     def _begin(self) -> None:
-        before, warm, plan = Cluster.current, None, self._plan
+        """Start the ranks, in place of those of the cluster that is running."""
+        plan = self._plan
         why = f"was replaced by Cluster({plan.n})"
-        if before is not None and (plan.hosts is None or before.ranks.plan.hosts == plan.hosts):
+        warm = None
+        before = Cluster.current
+        if before is not None:
             old = before.ranks.plan
-            same = (plan.engines, plan.hosts, plan.preload) == (old.engines, old.hosts, old.preload)
-            # processes that it can use keep running: it starts sooner
-            warm = before._end(why, keep=same)
-        self._why_stopped = "did not start"
-        self._ranks = Ranks.start(plan, warm)
+            if plan.hosts is None or plan.hosts == old.hosts:
+                # processes that this one can use keep running: it starts sooner
+                warm = before._end(why, keep=plan.starts_like(old))
+        self._running = Ended("did not start")
+        ranks = Ranks.start(plan, warm)
+        self._running = ranks
         if Cluster.current is not None:  # hosts may be refused; then the old cluster keeps running
             Cluster.current._end(why)
-        self.threads = self._ranks.plan.threads
+        self.threads = ranks.plan.threads
         self.steps.clear()
         Cluster.current = self
         atexit.register(self._end, "was stopped at exit")
@@ -162,12 +187,12 @@ class Cluster:
     @interrupts.held()
     def _end(self, why: str, keep: bool = False) -> Processes | None:
         """End the ranks; with `keep`, return their processes if another cluster can use them."""
-        ranks, self._ranks = self._ranks, None
         if Cluster.current is self:
             Cluster.current = None
-        if ranks is None:
+        ranks = self._running
+        if isinstance(ranks, Ended):
             return None
-        self._why_stopped = why
+        self._running = Ended(why)
         atexit.unregister(self._end)
         return ranks.end(keep)
 
@@ -178,24 +203,30 @@ class Cluster:
         In a notebook, the process that has forked the ranks waits for the next cluster, which then
         starts at once. If none comes, it ends after five minutes; without a notebook it ends now.
         """
-        if (kept := self._end("was stopped", keep=ahead.keeps())) is not None:
+        kept = self._end("was stopped", keep=ahead.keeps())
+        if kept is not None:
             ahead.keep(kept)
 
     def heal(self) -> None:
-        """Rebuild the process group, and replace ranks that have died with new processes; the
-        others keep variables.
+        """Rebuild the process group, and replace ranks that have died with new processes.
+
+        The other ranks keep their variables.
         """
-        if gone := self.ranks.rebuild(anew=True):
+        gone = self.ranks.rebuild(anew=True)
+        if gone:
             display.say(gone, sys.stdout)
 
     @interrupts.held()
     def interrupt(self) -> None:
-        """Free every rank now and rebuild the process group; variables stay, but not on ranks that
-        must be ended.
+        """Free every rank now and rebuild the process group.
+
+        Variables stay, but not on ranks that must be ended.
         """
         replaced = freeing.free_all(self.ranks)
-        for sentence in filter(None, [self.ranks.rebuild(), *failures.not_freed(replaced)]):
-            display.say(sentence, sys.stdout)
+        sentences = [self.ranks.rebuild(), *failures.not_freed(replaced)]
+        for sentence in sentences:
+            if sentence:
+                display.say(sentence, sys.stdout)
 
     def __enter__(self) -> Cluster:
         return self
@@ -232,25 +263,21 @@ class Cluster:
                 does not match raises MismatchError.
 
         Raises:
-            RankError: the function raised on some rank. RankDied: a rank's process ended.
-                DeadlockError: no rank can
-            go on. RankTimeout: a rank did not return in time. SerializationError: something cannot
-                be sent.
+            RankError: the function raised on some rank.
+            RankDied: a rank's process ended.
+            DeadlockError: no rank can go on.
+            RankTimeout: a rank did not return in time.
+            SerializationError: something cannot be sent.
         """
         if not callable(fn):
-            refuse(
-                "fn",
-                "callable",
-                fn,
-                "Call cluster.run(fn, *args) with the function itself.",
-                wrong_type=True,
-            )
-        targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, kwargs), PACKED)
+            advice = "Call cluster.run(fn, *args) with the function itself."
+            refuse("fn", "callable", fn, advice, wrong_type=True)
+        targets = self.check_ranks(ranks)
+        packed = pickling.pack((fn, args, kwargs), PACKED)
         options = Options(timeout, check, pauses=may_pause(packed[0]), lines=lines_of(fn))
         replies = self._ask(targets, options, entry.call, *packed)
-        self.steps.append(
-            Step("called", tuple(targets), f"{getattr(fn, '__name__', 'a function')}(rank, ...)")
-        )
+        name = getattr(fn, "__name__", "a function")
+        self.steps.append(Step("called", tuple(targets), f"{name}(rank, ...)"))
         return pickling.unpack(replies)
 
     def call(
@@ -261,36 +288,42 @@ class Cluster:
         timeout: float | None = None,
     ) -> list[Any]:
         """Like `run`, for a tool that sends many calls: no live view, and no step in an export."""
-        targets, packed = self.check_ranks(ranks), pickling.pack((fn, args, {}), PACKED)
-        return pickling.unpack(
-            self._ask(targets, Options(timeout, quiet=True), entry.call, *packed)
-        )
+        targets = self.check_ranks(ranks)
+        packed = pickling.pack((fn, args, {}), PACKED)
+        options = Options(timeout, quiet=True)
+        return pickling.unpack(self._ask(targets, options, entry.call, *packed))
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""
         arguments.mapping("names", names, "names to values", 'Call cluster.push({"x": 1}).')
-        targets, described = self.check_ranks(ranks), ", ".join(names)
-        self._ask(targets, Options(), entry.push, *pickling.pack(names, f"A value of {described}"))
+        targets = self.check_ranks(ranks)
+        described = ", ".join(names)
+        packed = pickling.pack(names, f"A value of {described}")
+        self._ask(targets, Options(), entry.push, *packed)
         self.steps.append(Step("pushed", tuple(targets), described))
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
-        listed, targets = isinstance(names, (list, tuple)), self.check_ranks(ranks)
-        values = pickling.unpack(
-            self._ask(targets, Options(), entry.pull, list(names) if listed else [names])
-        )
-        return values if listed else [value[0] for value in values]
+        targets = self.check_ranks(ranks)
+        several = isinstance(names, (list, tuple))
+        wanted = list(names) if several else [names]
+        values = pickling.unpack(self._ask(targets, Options(), entry.pull, wanted))
+        if several:
+            return values
+        return [value for (value,) in values]
 
-    def export(self, path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
-        """Write the `%%px` cells that have run on the ranks so far, word for word, as a script for
-        torchrun.
+    def export(
+        self, path: str | os.PathLike[str], force: bool = False, slurm: bool = False
+    ) -> Export:
+        """Write the `%%px` cells that have run on the ranks so far as a script for torchrun.
 
-        What failed is left out. What only the notebook has, such as a pushed value or a function
+        They are written word for word. What failed is left out. What only the notebook has, such as a pushed value or a function
         that was run, becomes a comment that says what to define. The report lists these and says
         how to run the script.
 
         Args:
-            path: name of the new .py file. force: whether to replace a file of that name.
+            path: name of the new .py file.
+            force: whether to replace a file of that name.
             slurm: whether to write train.sbatch for train.py, too, which runs it on as many nodes
                 as here; it is always written for a cluster that Slurm started.
         """
@@ -298,10 +331,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
-        """Record what the ranks do: `with cluster.trace() as trace: ...`, then trace.plot() and
-        trace.table().
+        """Record what the ranks do: `with cluster.trace() as trace: ...`.
 
-        torch's profiler records what runs in the with block on every rank, or on `ranks`, even if
+        Afterwards trace.plot() and trace.table() show it. torch's profiler records what runs in the with block on every rank, or on `ranks`, even if
         the block raises; on a simulated cluster the trace holds what happened in virtual time.
         """
         # only now: figures of a trace take time to import
@@ -316,10 +348,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:
-        """Put the ranks on simulated machines: `with cluster.network(distlab.Network("5 us", "25
-        GB/s")): ...`.
+        """Put the ranks on simulated machines while a with block runs.
 
-        Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both
+        For example, `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`. Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both
         ends of the block.
         """
         before = self.ranks.plan.network
@@ -327,80 +358,90 @@ class Cluster:
         try:
             yield self
         finally:
-            if self._ranks is not None:
+            if isinstance(self._running, Ranks):  # the block may have stopped them
                 self._move_to(before)
 
     @interrupts.held()
     def _move_to(self, network: Network | None) -> None:
-        self._plan = self.ranks.plan = replace(self._plan, network=network)
+        self._plan = replace(self._plan, network=network)
+        self.ranks.plan = self._plan
         self.ranks.rebuild()
 
     def clock(self) -> float:
-        """Virtual seconds since the group was built, on the slowest rank; the next cell starts at
-        that time.
+        """Virtual seconds since the group was built, on the slowest rank.
+
+        The next cell starts at that time. A cluster in real time has no such clock: ClusterError.
         """
         if self._plan.network is None:
-            raise ClusterError(
-                "This cluster has no virtual clock: it runs in real time. Call Cluster(n, network=...)."
-            )
-        return max(self.call(simulated.clock))
+            no_clock = "This cluster has no virtual clock: it runs in real time."
+            raise ClusterError(f"{no_clock} Call Cluster(n, network=...).")
+        times: list[float] = self.call(simulated.clock)
+        return max(times)
 
     @property
     def simulated(self) -> str:
-        """What figures and tables say where times are virtual: "simulated: 8 ranks, 5 us, 25 GB/s";
-        else "".
+        """What figures and tables say where times are virtual, else "".
+
+        For example, "simulated: 8 ranks, 5 us, 25 GB/s".
         """
-        return (
-            "" if self._plan.network is None else f"simulated: {self.n} ranks, {self._plan.network}"
-        )
+        if self._plan.network is None:
+            return ""
+        return f"simulated: {self.n} ranks, {self._plan.network}"
 
     @interrupts.held()
     def _ask(
         self, targets: list[int], options: Options, function: Callable[..., Any], *args: Any
     ) -> list[Any]:
         """The replies of some ranks to a call of a function of entry.py."""
-        return Cell(
-            self.ranks, targets, lambda view: view.apply_async(function, *args), options
-        ).finish()
+
+        def send(view: Any) -> Any:
+            return view.apply_async(function, *args)
+
+        return Cell(self.ranks, targets, send, options).finish()
 
     @property
     def ranks(self) -> Ranks:
         """The processes and their group; ClusterError when they are not running."""
-        if self._ranks is None:
+        if isinstance(self._running, Ended):
             advice = f"Make one with distlab.Cluster({self.n}), or call restart()."
-            raise ClusterError(f"This cluster {self._why_stopped}. {advice}")
-        return self._ranks
+            raise ClusterError(f"This cluster {self._running.why}. {advice}")
+        return self._running
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
-        """The ranks that are meant, all for None; ArgumentError for one that is not there,
-        ClusterError after stop.
+        """The ranks that are meant, all for None.
+
+        Raises:
+            ArgumentError: one of them is not there.
+            ClusterError: the ranks are not running.
         """
-        everyone = list(range(self.ranks.plan.n))
-        return (
-            everyone
-            if ranks is None
-            else arguments.ranks("ranks", ranks, self.n, "Leave ranks out to mean all of them.")
-        )
+        n = self.ranks.plan.n
+        if ranks is None:
+            return list(range(n))
+        return arguments.ranks("ranks", ranks, n, "Leave ranks out to mean all of them.")
 
     def __reduce__(self) -> NoReturn:
         """Refuse to travel: a function for the ranks that uses the notebook's cluster is told so."""
         raise TypeError("a Cluster stays in the notebook; a rank has `rank` and `world_size`")
 
     def describe(self) -> list[dict[str, Any]]:
-        """One dict for each rank: rank, pid, state ("idle", what it is doing where, or how it
-        died), megabytes, host.
+        """One dict for each rank, with what it does; none for a cluster that has ended.
 
-        Memory counts shared pages in proportion (PSS) where the system reports that.
+        Its keys are rank, pid, state ("idle", what it is doing where, or how it died), megabytes
+        and host. Memory counts shared pages in proportion (PSS) where the system reports that.
         """
-        return [] if self._ranks is None else questions.describe(self._ranks)
+        if isinstance(self._running, Ended):
+            return []
+        return questions.describe(self._running)
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        headline = f"Cluster({self.n}) {self._why_stopped}"
-        if self._ranks is not None:
-            headline = display.headline(self._ranks.plan, self._ranks.hosts, self.simulated)
+        running = self._running
+        if isinstance(running, Ended):
+            headline = f"Cluster({self.n}) {running.why}"
+        else:
+            headline = display.headline(running.plan, running.hosts, self.simulated)
         return display.cluster(headline, self.describe())
 
 
@@ -428,6 +469,6 @@ def trace(ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManag
     return current_cluster().trace(ranks)
 
 
-def export(path: str | os.PathLike, force: bool = False, slurm: bool = False) -> Export:
+def export(path: str | os.PathLike[str], force: bool = False, slurm: bool = False) -> Export:
     """`Cluster.export` of the current cluster."""
     return current_cluster().export(path, force, slurm)

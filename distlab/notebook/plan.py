@@ -78,6 +78,12 @@ class Plan:
         """Whether fork servers start the ranks, and replace one that has died."""
         return self.engines in (FORK, Ssh.name, Slurm.name)
 
+    def starts_like(self, other: Plan) -> bool:
+        """Whether the processes of another plan can start the ranks of this one."""
+        if self.engines != other.engines or self.hosts != other.hosts:
+            return False
+        return self.preload == other.preload
+
     @property
     def again(self) -> str:
         """What to do after a rank has died; "" where a new process takes its place."""

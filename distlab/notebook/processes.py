@@ -113,10 +113,7 @@ class Processes:
 
     def can_serve(self, plan: Plan) -> bool:
         """Whether engines forked here for this plan are as if all had been started now."""
-        ours = self._plan
-        if (ours.engines, ours.hosts, ours.preload) != (plan.engines, plan.hosts, plan.preload):
-            return False
-        return self._surroundings == surroundings()
+        return plan.starts_like(self._plan) and self._surroundings == surroundings()
 
     @property
     def is_only_here(self) -> bool:
