@@ -1,10 +1,9 @@
-"""The guard: a small process for each cluster that ends the cluster's processes when its notebook's
-process is gone.
+"""The guard: a small process for each cluster, which ends the cluster when its notebook is gone.
 
 A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit
 handler. The guard is its child, waits for its end, and then ends every process whose environment
-holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`; its functions also serve
-launcher.py in the notebook's kernel, and the doctor.
+holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`. Its functions are also called
+by starting.py and launcher.py in the notebook's kernel, by this_host.py, and by the doctor.
 """
 
 import contextlib
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 
 import psutil
 
-TAG = "DISTLAB_CLUSTER"
+TAG = "DISTLAB_CLUSTER"  # the variable whose value all processes of one cluster have
+KILLED_SECONDS = 5.0  # for the system to end processes that were killed
 
 
 def find(tag: str) -> list[psutil.Process]:
@@ -26,9 +26,8 @@ def find(tag: str) -> list[psutil.Process]:
 
 
 def of_notebook(pid: int) -> list[psutil.Process]:
-    """Processes of all clusters that the process with this number has started: a tag begins with
-    it.
-    """
+    """Processes of all clusters that the process with this number has started."""
+    # a tag begins with the number of the process that made it
     return [process for process, tag in _tagged() if tag.startswith(f"{pid}-")]
 
 
@@ -41,12 +40,10 @@ def threads(process: psutil.Process) -> int:
 
 def leftovers() -> list[psutil.Process]:
     """Processes of clusters whose guard is gone as well."""
-    guarded = {
-        word
-        for process in psutil.process_iter(["cmdline"])
-        for word in process.info["cmdline"] or ()
-    }
-    return [process for process, tag in _tagged() if tag not in guarded]
+    words: set[str] = set()  # of all command lines: a guard's has the tag of its cluster
+    for process in psutil.process_iter(["cmdline"]):
+        words.update(process.info["cmdline"] or ())
+    return [process for process, tag in _tagged() if tag not in words]
 
 
 def _tagged() -> Iterator[tuple[psutil.Process, str]]:
@@ -59,24 +56,35 @@ def _tagged() -> Iterator[tuple[psutil.Process, str]]:
 
 
 def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
-    """Ask the processes to end, and kill after `patience` seconds those that have not; returns when
-    all are gone.
+    """Ask the processes to end, and kill those that have not after `patience` seconds.
+
+    Returns when all are gone.
     """
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
-        deadline = time.monotonic() + seconds
-        while (processes := [p for p in processes if _lives(p)]) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if not processes:
-            return
+    left = _end_by(signal.SIGTERM, processes, patience)
+    if left:
+        _end_by(signal.SIGKILL, left, KILLED_SECONDS)
+
+
+def _end_by(
+    number: signal.Signals, processes: list[psutil.Process], patience: float
+) -> list[psutil.Process]:
+    """Send the processes a signal, and return those that live on after `patience` seconds."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+    deadline = time.monotonic() + patience
+    while True:
+        processes = [process for process in processes if _lives(process)]
+        if not processes or time.monotonic() >= deadline:
+            return processes
+        time.sleep(0.01)
 
 
 def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
+    try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    except psutil.Error:
+        return False
 
 
 def main(owner: int, tag: str, folder: str) -> None:

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from distlab import machine
 from distlab.arguments import refuse
@@ -19,11 +20,14 @@ from distlab.wire.orders import Hello, HostPlan
 
 # packages of which notebook and hosts must have the same version
 SAME = ("distlab", "torch", "ipyparallel")
-PYTHON, PROTOCOL = "Python", "distlab's messages"  # whose versions must be the same, too
+# whose versions must be the same, too
+PYTHON = "Python"
+PROTOCOL = "distlab's messages"
 
 # of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python
 # of their own each
-MEGABYTES_FORKED, MEGABYTES = 60, 190
+MEGABYTES_FORKED = 60
+MEGABYTES = 190
 # (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77
 # and 6. A rank has 59 and one for each other rank; the rest is for what a learner opens.
 NEEDED_FILES = (100, 7)
@@ -31,26 +35,37 @@ NEEDED_FILES = (100, 7)
 # the notebook begins some; a forked rank has 14 after the first all_reduce, one of ipyparallel's
 # own 22
 NEEDED_TASKS = (20, 14, 22)
-MORE_TASKS = {
-    True: "run `ulimit -u 4096` in the shell that starts Python or Jupyter",
-    False: "start the container with a higher limit, such as docker run --pids-limit 1024",
-}
+MORE_USERS_TASKS = "run `ulimit -u 4096` in the shell that starts Python or Jupyter"
+MORE_CONTAINERS_TASKS = (
+    "start the container with a higher limit, such as docker run --pids-limit 1024"
+)
 
 
 def check(n: int, engines: str) -> None:
-    """ArgumentError if `n` ranks of a launcher need more memory, open files, or processes and
-    threads than there are.
+    """Refuse `n` ranks if they need more memory, open files, or processes and threads than there are.
 
     Without this check, a start hangs when a library is refused a file, and ends in words of the
     system's when it is refused a thread.
+
+    Args:
+        n: number of ranks.
+        engines: name of what starts them.
+
+    Raises:
+        ArgumentError: there is no room for them.
     """
-    free, each = machine.memory() / 1e6, MEGABYTES_FORKED if engines == "fork" else MEGABYTES
-    most = max(2, int(free // each))
-    if n > most:
-        limit = f"It has {free / 1000:.0f} GB of free memory. A rank takes about {each} MB: close other programs."
-        refuse("n", f"at most {most} on this machine", n, limit)
+    _check_memory(n, engines)
     _check_files(n)
     _check_tasks(n, engines)
+
+
+def _check_memory(n: int, engines: str) -> None:
+    free = machine.memory() / 1e6
+    each = MEGABYTES_FORKED if engines == "fork" else MEGABYTES
+    most = max(2, int(free // each))
+    if n > most:
+        limit = f"It has {free / 1000:.0f} GB of free memory."
+        _refuse(n, most, f"{limit} A rank takes about {each} MB: close other programs.")
 
 
 def _check_files(n: int) -> None:
@@ -60,13 +75,9 @@ def _check_files(n: int) -> None:
     common, each = NEEDED_FILES
     most = max(0, (files - common) // each)
     if n > most:
+        limit = f"A process may open {files} files here."
         cure = "For more, run `ulimit -n 4096` in the shell that starts Python or Jupyter."
-        refuse(
-            "n",
-            f"at most {most} on this machine",
-            n,
-            f"A process may open {files} files here. {cure}",
-        )
+        _refuse(n, most, f"{limit} {cure}")
 
 
 def _check_tasks(n: int, engines: str) -> None:
@@ -75,13 +86,18 @@ def _check_tasks(n: int, engines: str) -> None:
     each = forked if engines == "fork" else other
     if limit is None or limit.left >= common + n * each:
         return
-    own = reaper.of_notebook(os.getpid())  # which end, or become the new cluster's
-    most = max(0, (limit.left + sum(map(reaper.threads, own)) - common) // each)
+    # those of this notebook's clusters end, or become the new cluster's
+    own = sum(reaper.threads(process) for process in reaper.of_notebook(os.getpid()))
+    most = max(0, (limit.left + own - common) // each)
     if n > most:
         whose = "You may run" if limit.is_users else "This container may run"
-        words = f"{whose} {limit.most} processes and threads here, and {limit.taken} run already."
-        cure = f"End some, or for more {MORE_TASKS[limit.is_users]}."
-        refuse("n", f"at most {most} on this machine", n, f"{words} {cure}")
+        more = MORE_USERS_TASKS if limit.is_users else MORE_CONTAINERS_TASKS
+        room = f"{whose} {limit.most} processes and threads here, and {limit.taken} run already."
+        _refuse(n, most, f"{room} End some, or for more {more}.")
+
+
+def _refuse(n: int, most: int, advice: str) -> NoReturn:
+    refuse("n", f"at most {most} on this machine", n, advice)
 
 
 # --- its report ---
@@ -94,18 +110,36 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
         plans: one, or one for each of Slurm's nodes, in their order.
 
     Raises:
-        ArgumentError: its ranks do not fit. OSError: it has no address on the interface that is
-            wanted.
+        ArgumentError: its ranks do not fit.
+        OSError: it has no address on the interface that is wanted.
     """
-    plan = plans[int(os.environ["SLURM_NODEID"])] if len(plans) > 1 else plans[0]
-    with contextlib.suppress(OSError):
+    plan = plans[0]
+    if len(plans) > 1:
+        plan = plans[int(os.environ["SLURM_NODEID"])]
+    with contextlib.suppress(OSError):  # the host may not have that folder
         os.chdir(plan.folder)
     check(plan.ranks, "fork")
-    came_by_ssh = os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
-    notebook = plan.notebook or os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or came_by_ssh
+    notebook = plan.notebook or _address_of_notebook()
     address = plan.address or _address(plan.interface, notebook)
-    os.environ.update(dict.fromkeys(rendezvous.INTERFACES, rendezvous.interface_of(address)))
-    return Hello(plan.host, socket.gethostname(), machine.cores(), installed(), notebook, address)
+    interface = rendezvous.interface_of(address)
+    os.environ.update(dict.fromkeys(rendezvous.INTERFACES, interface))
+    return Hello(
+        host=plan.host,
+        name=socket.gethostname(),
+        cores=machine.cores(),
+        versions=installed(),
+        notebook=notebook,
+        address=address,
+    )
+
+
+def _address_of_notebook() -> str:
+    """The address from which srun or ssh came; "" if neither tells."""
+    by_srun = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
+    if by_srun:
+        return by_srun
+    by_ssh, _, _ = os.environ.get("SSH_CONNECTION", "").partition(" ")
+    return by_ssh
 
 
 def installed() -> dict[str, str]:
@@ -115,7 +149,8 @@ def installed() -> dict[str, str]:
     found = {PYTHON: f"{sys.version_info[0]}.{sys.version_info[1]}"}
     for name in SAME:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name).partition("+")[0]
+            version, _, _ = metadata.version(name).partition("+")  # a build's name does not count
+            found[name] = version
     with contextlib.suppress(ImportError):  # an older distlab
         from distlab.wire.codec import protocol
 
@@ -124,14 +159,14 @@ def installed() -> dict[str, str]:
 
 
 def _address(interface: str | None, notebook: str) -> str:
-    """This host's address for the other ones: on an interface, or for None on the one that leads to
-    the notebook.
+    """This host's address for the other ones.
+
+    It is the one on an interface, or for None on the interface that leads to the notebook.
     """
     if interface is None:
         return rendezvous.address_towards(notebook)
     found = rendezvous.addresses()
     if interface not in found:
-        raise OSError(
-            f"it has no interface {interface!r} with an IPv4 address, but {', '.join(found)}"
-        )
+        names = ", ".join(found)
+        raise OSError(f"it has no interface {interface!r} with an IPv4 address, but {names}")
     return found[interface][0]
