@@ -21,7 +21,10 @@ KILLED_SECONDS = 5.0  # for the system to end processes that were killed
 
 
 def find(tag: str) -> list[psutil.Process]:
-    """Processes of this user whose environment holds `tag`, this one excepted. Runs on: anywhere."""
+    """Processes of this user whose environment holds `tag`, this one excepted.
+
+    Runs on: anywhere.
+    """
     return [process for process, found in _tagged() if found == tag]
 
 

@@ -42,7 +42,7 @@ MORE_CONTAINERS_TASKS = (
 
 
 def check(n: int, engines: str) -> None:
-    """Refuse `n` ranks if they need more memory, open files, or processes and threads than there are.
+    """Refuse more ranks than there are memory, open files, processes and threads for.
 
     Without this check, a start hangs when a library is refused a file, and ends in words of the
     system's when it is refused a thread.

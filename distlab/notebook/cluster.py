@@ -148,8 +148,16 @@ class Cluster:
     ) -> Cluster:
         """Use the engines of a running ipyparallel cluster as ranks.
 
-        They keep running after `stop`. Each needs the same Python, torch and distlab as this machine. `where` is the name of an
-        ipyparallel profile, or the path of a connection file.
+        They keep running after `stop`. Each needs the same Python, torch and distlab as this
+        machine.
+
+        Args:
+            where: the name of an ipyparallel profile, or the path of a connection file.
+            backend, timeout: as of `Cluster`.
+
+        Raises:
+            ClusterError: no engines are found.
+            HostError: they cannot be used.
         """
         return cls(engines=connect(where), backend=backend, timeout=timeout)
 
@@ -236,7 +244,7 @@ class Cluster:
 
     @property
     def client(self) -> Any:
-        """The ipyparallel Client of this cluster; everything ipyparallel can do works through it."""
+        """The ipyparallel Client of this cluster: all that ipyparallel can do works through it."""
         return self.ranks.client
 
     def run(
@@ -317,9 +325,9 @@ class Cluster:
     ) -> Export:
         """Write the `%%px` cells that have run on the ranks so far as a script for torchrun.
 
-        They are written word for word. What failed is left out. What only the notebook has, such as a pushed value or a function
-        that was run, becomes a comment that says what to define. The report lists these and says
-        how to run the script.
+        They are written word for word. What failed is left out. What only the notebook has, such as
+        a pushed value or a function that was run, becomes a comment that says what to define. The
+        report lists these and says how to run the script.
 
         Args:
             path: name of the new .py file.
@@ -333,8 +341,9 @@ class Cluster:
     def trace(self, ranks: Sequence[int] | None = None) -> Iterator[Trace]:
         """Record what the ranks do: `with cluster.trace() as trace: ...`.
 
-        Afterwards trace.plot() and trace.table() show it. torch's profiler records what runs in the with block on every rank, or on `ranks`, even if
-        the block raises; on a simulated cluster the trace holds what happened in virtual time.
+        Afterwards trace.plot() and trace.table() show it. torch's profiler records what runs in the
+        with block on every rank, or on `ranks`, even if the block raises; on a simulated cluster
+        the trace holds what happened in virtual time.
         """
         # only now: figures of a trace take time to import
         from distlab.notebook.tracing import traced
@@ -350,7 +359,8 @@ class Cluster:
     def network(self, network: Network) -> Iterator[Cluster]:
         """Put the ranks on simulated machines while a with block runs.
 
-        For example, `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`. Variables stay; groups made with dist.new_group do not: the process group is rebuilt at both
+        For example, `with cluster.network(distlab.Network("5 us", "25 GB/s")): ...`. Variables
+        stay; groups made with dist.new_group do not, because the process group is rebuilt at both
         ends of the block.
         """
         before = self.ranks.plan.network
@@ -420,7 +430,7 @@ class Cluster:
         return arguments.ranks("ranks", ranks, n, "Leave ranks out to mean all of them.")
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to travel: a function for the ranks that uses the notebook's cluster is told so."""
+        """Refuse to travel, and so refuse a function for the ranks that uses the cluster."""
         raise TypeError("a Cluster stays in the notebook; a rank has `rank` and `world_size`")
 
     def describe(self) -> list[dict[str, Any]]:

@@ -113,43 +113,62 @@ def make_plan(
         ArgumentError: an argument breaks its rule, or does not fit another one, or this machine has
             no room for the ranks.
     """
-    attached: Attached | None = None
-    where: Hosts | None = None
-    if isinstance(engines, Attached):
-        attached = engines
-        name = ATTACHED
-        n = len(attached.client.ids)
-    else:
-        method = start_method_of(engines, hosts)
-        name = method if isinstance(method, str) else method.name
-        where = place(n, method, hosts)
-        if where is not None:
-            n = len(where.host_of_rank)
-    only_here = where is None and attached is None
-    n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")
-    init_method = _check_init_method(init_method, only_here)
+    start = _start_of(n, engines, hosts)
+    n = arguments.whole_number("n", start.n, 1, advice="Call Cluster(4).")
+    init_method = _check_init_method(init_method, start.is_only_here)
     if threads is not None:
         arguments.whole_number("threads", threads, 1, advice="Call Cluster(n, threads=1).")
-    elif only_here:
+    elif start.is_only_here:
         threads = max(1, machine.cores() // n)
     backend = check_backend(backend, n)
     timeout = arguments.seconds("timeout", timeout)
     network = check_network(network, n, backend)
     _check_preload(preload)
-    if only_here:
-        this_host.check(n, name)
+    if start.is_only_here:
+        this_host.check(n, start.engines)
     return Plan(
         n=n,
         backend=backend,
         init_method=init_method,
-        engines=name,
+        engines=start.engines,
         timeout=timeout,
         threads=threads,
         network=network,
-        hosts=where,
-        attached=attached,
+        hosts=start.hosts,
+        attached=start.attached,
         preload=tuple(preload),
     )
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What starts the ranks, and where; attributes as of `Plan`, but `n` may not be a number yet."""
+
+    n: int | None
+    engines: str
+    hosts: Hosts | None = None
+    attached: Attached | None = None
+
+    @property
+    def is_only_here(self) -> bool:
+        """Whether all ranks will be started on this machine."""
+        return self.hosts is None and self.attached is None
+
+
+def _start_of(
+    n: int | None,
+    engines: str | StartMethod | Attached | None,
+    hosts: Mapping[str, int] | None,
+) -> _Start:
+    """What starts the ranks, with these arguments of `Cluster`."""
+    if isinstance(engines, Attached):
+        return _Start(len(engines.client.ids), ATTACHED, attached=engines)
+    method = start_method_of(engines, hosts)
+    name = method if isinstance(method, str) else method.name
+    placed = place(n, method, hosts)
+    if placed is None:
+        return _Start(n, name)
+    return _Start(len(placed.host_of_rank), name, placed)
 
 
 def _check_init_method(init_method: str, only_here: bool) -> str:
