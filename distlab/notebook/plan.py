@@ -142,7 +142,7 @@ def make_plan(
 
 @dataclass(frozen=True)
 class _Start:
-    """What starts the ranks, and where; attributes as of `Plan`, but `n` may not be a number yet."""
+    """What starts the ranks, and where; attributes as of `Plan`, but `n` may be anything yet."""
 
     n: int | None
     engines: str
