@@ -3,6 +3,7 @@ starts.
 """
 
 import dataclasses
+import inspect
 import sys
 
 import pytest
@@ -83,6 +84,20 @@ def test_two_jobs_with_the_same_fields_are_equal():
     """A list of options is as good as a tuple; a cluster with an equal plan uses the same nodes."""
     assert distlab.Slurm(options=["-x"]) == distlab.Slurm(options=("-x",))
     assert len({distlab.Slurm(options=["-x"]), distlab.Slurm(options=("-x",))}) == 1
+
+
+def test_the_front_door_fits_on_a_screen():
+    assert list(inspect.signature(distlab.Cluster).parameters) == [
+        "n",
+        "backend",
+        "init_method",
+        "engines",
+        "timeout",
+        "threads",
+        "network",
+        "preload",
+        "hosts",
+    ]
 
 
 @pytest.mark.parametrize("name", ["partition", "nodes", "python", "interface"])
