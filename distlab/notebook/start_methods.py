@@ -1,4 +1,4 @@
-"""`Ssh`, `Slurm` and `Mpi`: the ways to start a cluster's ranks on other machines.
+"""What starts the ranks of a cluster: the names, and `Ssh`, `Slurm` and `Mpi`, which say more.
 
 A person makes one in the notebook's kernel, for the argument `engines` of `Cluster`; plan.py and
 hosts.py read it there. Each checks its fields when it is made. placement.py checks whether it fits
@@ -20,8 +20,8 @@ from distlab.arguments import refuse, wrong
 class Ssh:
     """Ranks on machines that ssh reaches without asking for a password.
 
-    It goes with hosts=: `Cluster(hosts={"nodeA": 4}, engines=Ssh(interface="ib0"))`. Without it,
-    hosts= alone does the same as `Ssh()`.
+    hosts= names them: `Cluster(hosts={"nodeA": 4}, engines=Ssh(interface="ib0"))`. Where neither
+    the Python nor the interface has to be named, `Cluster(hosts={"nodeA": 4})` is enough.
 
     Attributes:
         python: path of the Python on the hosts; None for the path of this Python.
