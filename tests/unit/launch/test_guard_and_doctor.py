@@ -132,7 +132,7 @@ def test_the_general_help_says_what_each_command_does(capsys, monkeypatch):
         doctor.main()
     said = capsys.readouterr().out
     assert "  doctor   check what this machine can do, and say what to change\n" in said
-    assert "  lab      write the lessons that are missing, and open JupyterLab on them\n" in said
+    assert "  lab      write missing lessons, and open JupyterLab on them\n" in said
     assert "  course   write the lessons into a folder\n" in said
     assert "--clean" not in said
 
