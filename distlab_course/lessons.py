@@ -42,7 +42,10 @@ class Written:
 
 
 def course(arguments: Sequence[str]) -> int:
-    """`python -m distlab course [DIR]`: write the lessons into a folder, return the exit status."""
+    """`python -m distlab course [DIR]`: write the lessons into a folder.
+
+    Returns the exit status.
+    """
     parser = argparse.ArgumentParser(
         "python -m distlab course", description="Write the lessons into a folder."
     )
