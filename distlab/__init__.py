@@ -24,7 +24,8 @@ from distlab.compat.ipython import current_shell, show_errors_with
 
 __version__ = "0.1.0"
 
-# module -> the public names in it
+# module -> its names that are public here; at most 30, so that they fit on a screen. Results that a
+# call returns are not among them, nor the errors that few programs catch: distlab.errors has them.
 PUBLIC = {
     "distlab.notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
     "distlab.notebook.start_methods": ["Mpi", "Slurm", "Ssh"],
@@ -32,9 +33,17 @@ PUBLIC = {
     "distlab.checking.check": ["check", "exercises", "hint"],
     "distlab.checking.progress": ["progress"],
     "distlab.devices": ["device_for"],
-    "distlab.errors": errors.NAMES,
-    "distlab.measure.sweep": ["Sweep", "sweep"],
-    "distlab.traces.trace": ["Trace"],
+    "distlab.errors": [
+        "ArgumentError",
+        "CheckpointError",
+        "ClusterError",
+        "DeadlockError",
+        "RankDied",
+        "RankError",
+        "RankTimeout",
+        "RanksFailed",
+    ],
+    "distlab.measure.sweep": ["sweep"],
     "distlab_predict.predict": ["predict"],
     "distlab.rank.waits": ["waiting"],
     "distlab.simulated.network": ["Device", "Link", "Network"],
@@ -45,12 +54,11 @@ __all__ = sorted(name for names in PUBLIC.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    module = next((module for module, names in PUBLIC.items() if name in names), None)
-    if module is None:
-        raise AttributeError(
-            f"module 'distlab' has no attribute {name!r}. It has {', '.join(__all__)}."
-        )
-    return getattr(importlib.import_module(module), name)
+    for module, names in PUBLIC.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    has = ", ".join(__all__)
+    raise AttributeError(f"module 'distlab' has no attribute {name!r}. It has {has}.")
 
 
 def __dir__() -> list[str]:
@@ -71,8 +79,9 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _offer_px() -> None:
-    """In IPython, define %px and %%px: their first use loads the real ones, which explain how to
-    make a cluster.
+    """In IPython, define %px and %%px.
+
+    Their first use loads the real ones, which explain how to make a cluster.
     """
     shell = current_shell()
     if shell is None or "px" in shell.magics_manager.magics["cell"]:
@@ -80,11 +89,9 @@ def _offer_px() -> None:
 
     def px(line: str, cell: str | None = None) -> Any:
         load_ipython_extension(shell)
-        return (
-            shell.run_line_magic("px", line)
-            if cell is None
-            else shell.run_cell_magic("px", line, cell)
-        )
+        if cell is None:
+            return shell.run_line_magic("px", line)
+        return shell.run_cell_magic("px", line, cell)
 
     shell.register_magic_function(px, "line_cell")
     _look_at_errors(shell)
@@ -96,14 +103,16 @@ def _look_at_errors(shell: Any) -> None:
     def explain(
         shell: Any, kind: type, error: Exception, traceback: Any, tb_offset: int | None = None
     ) -> None:
-        # when there is an error: `import distlab` alone costs nothing
+        # imported when there is an error: `import distlab` alone costs nothing
         from distlab.notebook import magics
 
         magics.explain(shell, kind, error, traceback, tb_offset)
 
-    if shell.custom_exceptions == ():  # another extension's handler stays
-        # of a name that only the ranks have, and what torch raises where there is no process group
-        shell.set_custom_exc((NameError, ValueError, RuntimeError, AssertionError), explain)
+    if shell.custom_exceptions != ():
+        return  # another extension's handler stays
+    # a name that only the ranks have, and what torch raises where there is no process group
+    asked_about = (NameError, ValueError, RuntimeError, AssertionError)
+    shell.set_custom_exc(asked_about, explain)
 
 
 def _show_error(error: BaseException, lines: list[str]) -> list[str]:

@@ -57,6 +57,11 @@ def test_another_python_and_interface_on_the_hosts(mpi_hosts, tmp_path):
 def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):
     """It is looked at first, because mpiexec does not say what is wrong."""
     words = str(
-        raised(distlab.HostError, distlab.Cluster, engines="mpi", hosts={"nodeA": 1, "closed": 1})
+        raised(
+            distlab.errors.HostError,
+            distlab.Cluster,
+            engines="mpi",
+            hosts={"nodeA": 1, "closed": 1},
+        )
     )
     assert words.startswith("1 of 2 hosts cannot be used:\n  closed: ssh: connect to host ")

@@ -142,7 +142,7 @@ def _shown(number):
 def test_what_slurm_refuses(slurm, no_job_left, partition, words):
     """In srun's words, with where to look; no job is left of one that does not start in time."""
     job = distlab.Slurm(partition=partition, queue_timeout=3)
-    error = str(raised(distlab.HostError, distlab.Cluster, 2, engines=job))
+    error = str(raised(distlab.errors.HostError, distlab.Cluster, 2, engines=job))
     assert error.startswith(
         f"srun: error: Unable to allocate resources: {words} `squeue` shows the queue, "
     )

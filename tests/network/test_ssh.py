@@ -133,7 +133,7 @@ def test_a_host_that_dies_is_reported_and_comes_back(cluster, ssh_hosts, monkeyp
     assert last.startswith("cluster.heal() and the")
     assert cluster.pull("kept", ranks=[0, 1]) == [1, 1]
     monkeypatch.setattr(hosts, "RETURN_SECONDS", 1.0)
-    words = str(raised(distlab.HostError, cluster.heal))
+    words = str(raised(distlab.errors.HostError, cluster.heal))
     assert words.startswith("1 of 2 hosts cannot be used:\n  nodeB: ssh: connect to host ")
     advice = "heal() tries again, for up to 1 s, and restart() starts new ranks."
     assert words.endswith(f"pull and run with ranks=[0, 1] work. {advice}")
@@ -176,7 +176,9 @@ def test_hosts_that_cannot_be_reached(ssh_hosts):
     """They are named with ssh's own words and what must work; the other one is let go."""
     stop_what_runs()
     error = str(
-        raised(distlab.HostError, distlab.Cluster, hosts=dict.fromkeys(["nodeA", *REACHED], 1))
+        raised(
+            distlab.errors.HostError, distlab.Cluster, hosts=dict.fromkeys(["nodeA", *REACHED], 1)
+        )
     )
     first, *lines, last = error.splitlines()
     assert first == "3 of 4 hosts cannot be used:"
@@ -200,7 +202,7 @@ def test_a_host_that_cannot_be_used(ssh_hosts, options, words):
     """It is reached, and lacks something."""
     stop_what_runs()
     assert words in str(
-        raised(distlab.HostError, distlab.Cluster, **{"hosts": {"nodeB": 1}, **options})
+        raised(distlab.errors.HostError, distlab.Cluster, **{"hosts": {"nodeB": 1}, **options})
     )
     assert wait_until_gone(lambda: servers(ssh_hosts)) == []
 
@@ -209,7 +211,7 @@ def test_a_cluster_that_runs_goes_on_when_hosts_are_refused(ssh_hosts):
     """It is replaced once they are there; this machine may be a host, without ssh."""
     stop_what_runs()
     with distlab.Cluster(2) as running:
-        raised(distlab.HostError, distlab.Cluster, hosts={"closed": 1})
+        raised(distlab.errors.HostError, distlab.Cluster, hosts={"closed": 1})
         assert running.run(pid_on_rank) == [one.pid for one in running.ranks.joined]
         with distlab.Cluster(hosts={"localhost": 1, "nodeB": 1}) as other:
             assert other.run(sum_of_ranks) == [1.0, 1.0]

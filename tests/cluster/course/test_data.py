@@ -62,7 +62,7 @@ def load_from(rank, world_size, address, files, root):
         try:
             images = data.load("mnist", root=root)
             return repr(images), images.train.images.sum().item()
-        except distlab.DataError as error:
+        except distlab.errors.DataError as error:
             return str(error)
 
 

@@ -67,7 +67,13 @@ def test_a_function_that_raises_is_shown_and_what_was_measured_is_kept(usable):
     before = usable.client[:].apply_sync(eval, groups)
     functions = {"gloo": dist.all_reduce, "mine": fails}
     error = raised(
-        distlab.SweepError, distlab.sweep, usable, functions, [8, 64, 512], ranks=[2], repeat=2
+        distlab.errors.SweepError,
+        distlab.sweep,
+        usable,
+        functions,
+        [8, 64, 512],
+        ranks=[2],
+        repeat=2,
     )
     lines = str(error).splitlines()
     assert lines[0] == "gloo or mine failed at 64 B on 2 ranks."

@@ -106,7 +106,7 @@ def test_an_engine_with_another_version_is_refused(engines, break_it, mend_it, w
     """It is refused at once, as a host is, and left as it was."""
     client, _ = engines
     client[1].execute(break_it, block=True)
-    error = raised(distlab.HostError, distlab.Cluster.attach, timeout=20)
+    error = raised(distlab.errors.HostError, distlab.Cluster.attach, timeout=20)
     assert str(error).startswith(
         f"These engines cannot be used. The Python of rank 1 on {os.uname().nodename} {words}"
     )
@@ -120,7 +120,7 @@ def test_engines_of_another_python_are_refused_before_code_is_sent(engines, monk
     """Code of one Python may crash another one."""
     versions = {**this_host.installed(), "Python": "3.99"}
     monkeypatch.setattr(this_host, "installed", lambda: versions)
-    words = str(raised(distlab.HostError, distlab.Cluster.attach, timeout=20))
+    words = str(raised(distlab.errors.HostError, distlab.Cluster.attach, timeout=20))
     found = f"has Python {sys.version_info[0]}.{sys.version_info[1]}; this machine has Python 3.99."
     assert words.startswith(
         f"These engines cannot be used. The Python of ranks 0-1 on {os.uname().nodename} {found}"

@@ -127,12 +127,12 @@ def test_interrupt_from_outside(usable, pause):
 def test_what_cannot_be_pickled_is_refused(usable):
     """A lock in a closure at once, a generator as a value with its rank; with the reason."""
     lock = threading.Lock()
-    error = raised(distlab.SerializationError, usable.run, lambda rank, world_size: lock)
+    error = raised(distlab.errors.SerializationError, usable.run, lambda rank, world_size: lock)
     assert str(error).startswith(
         "The function or one of its arguments cannot be sent to the ranks (TypeError: cannot"
     )
     error = raised(
-        distlab.SerializationError, usable.run, lambda rank, world_size: (i for i in [1])
+        distlab.errors.SerializationError, usable.run, lambda rank, world_size: (i for i in [1])
     )
     assert str(error).startswith(
         "The value of rank 0, generator, cannot be sent to the notebook (TypeError: cannot"

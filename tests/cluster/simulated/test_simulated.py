@@ -246,7 +246,7 @@ def test_after_a_fault_the_clock_begins_anew_on_the_same_machines(cluster, progr
 )
 def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
     with (
-        pytest.raises(distlab.DistlabError, match=f"^network must be {words}, "),
+        pytest.raises(distlab.errors.DistlabError, match=f"^network must be {words}, "),
         cluster.network(network),
     ):
         pass

@@ -1,4 +1,4 @@
-"""distlab.Trace: from hand-written recordings to events, messages and collectives."""
+"""Trace: from hand-written recordings to events, messages and collectives."""
 
 import itertools
 import json
