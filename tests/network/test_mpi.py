@@ -50,8 +50,8 @@ def test_another_python_and_interface_on_the_hosts(mpi_hosts, tmp_path):
     engines = distlab.Mpi(python=str(python), interface="eth0")
     with distlab.Cluster(engines=engines, hosts={"nodeA": 1, "nodeB": 1}, timeout=20) as cluster:
         assert cluster.run(python_and_interface) == [(sys.executable, "eth0")] * 2
-        programs = [word for program in cluster.ranks._processes.programs for word in program.args]
-        assert (str(python) in programs, str(sys.executable) in programs) == (True, False)
+        (mpiexec,) = cluster.ranks.processes.launcher.programs
+        assert (str(python) in mpiexec.args, sys.executable in mpiexec.args) == (True, False)
 
 
 def test_a_host_that_mpiexec_would_not_reach(mpi_hosts):

@@ -193,8 +193,8 @@ def test_hosts_that_cannot_be_reached(ssh_hosts):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"python": "/no/python"}, "/no/python: not found"),
-        ({"python": "/usr/bin/python3"}, "distlab"),
+        ({"engines": distlab.Ssh(python="/no/python")}, "/no/python: not found"),
+        ({"engines": distlab.Ssh(python="/usr/bin/python3")}, "distlab"),
         ({"hosts": {"nodeB": 10**6}}, "nodeB: distlab.errors.ArgumentError: n must be at most "),
     ],
 )
