@@ -1,8 +1,7 @@
-"""Fork server and controller without ranks, for the next cluster of a notebook. Runs on the
-notebook's kernel.
+"""Fork server and controller without ranks, for the next cluster of a notebook.
 
-`%load_ext distlab` begins them before a cluster is asked for, and cluster.py keeps those of a
-cluster that was stopped; ranks.py takes them.
+Runs on the notebook's kernel. `%load_ext distlab` starts them before a cluster is asked for, and
+cluster.py keeps those of a cluster that was stopped; ranks.py takes them.
 """
 
 import os
@@ -31,8 +30,7 @@ def started(plan: Plan) -> Processes:
 
 
 class Ahead(SupervisedThread):
-    """The thread that starts or keeps processes without engines, and ends them if no cluster takes
-    them for a while.
+    """The thread that starts or keeps processes without engines, for as long as they may be wanted.
 
     Importing torch takes most of the time of a start, and a person needs some for the next cell.
     Nobody has asked for these processes yet. So whatever goes wrong is not reported here: the next
@@ -49,14 +47,14 @@ class Ahead(SupervisedThread):
         self._wanted = threading.Event()
 
     def serve(self) -> None:
-        """Start processes, unless some were kept, and end them if they are not wanted for a
-        while.
-        """
-        if self._processes is None:
-            self._processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+        """Start processes, unless some were kept; end them if nobody wants them for a while."""
+        processes = self._processes
+        if processes is None:
+            processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+            self._processes = processes
         if not self._wanted.wait(IDLE_SECONDS):
-            unwanted, self._processes = self._processes, None
-            unwanted.stop()
+            self._processes = None  # no cluster may take them from now on
+            processes.stop()
 
     def on_error(self, error: BaseException) -> None:
         """Leave the report to the next cluster."""
@@ -65,16 +63,18 @@ class Ahead(SupervisedThread):
         """Leave what was started to the next cluster, which takes it or ends it."""
 
     def take(self, plan: Plan) -> Processes | None:
-        """Return the processes if a cluster with this plan can use them; otherwise stop them and
-        return None.
+        """Return the processes if a cluster with this plan can use them; else stop them.
+
+        Returns None where there are none of use.
         """
-        # a process that the notebook has forked: they are its parent's
         if os.getpid() != self._owner:
-            return None
+            return None  # the notebook has forked this process: they are its parent's
         self._wanted.set()
         self.join()
         found = self._processes
-        if found is None or (found.can_fork and found.can_serve(plan)):
+        if found is None:
+            return None
+        if found.can_fork and found.can_serve(plan):
             return found
         found.stop()
         return None
@@ -87,25 +87,28 @@ def _begin(ahead: Ahead) -> None:
 
 
 def begin() -> None:
-    """Start processes for the next cluster, where a fork server starts ranks; once, until a cluster
-    is asked for.
+    """Start processes for the next cluster, where a fork server starts ranks.
+
+    They are started once, until a cluster is asked for.
     """
     if not BEGUN and check_start_method(None) == FORK:
         _begin(Ahead())
 
 
 def keeps() -> bool:
-    """Whether this process keeps a cluster's processes: a notebook does, but a script, a test or a
-    rank does not.
+    """Whether this process keeps the processes of a cluster that it stops.
+
+    A notebook does, but a script, a test or a rank does not.
     """
-    return notebook_shell() is not None and reaper.TAG not in os.environ and not BEGUN
+    is_rank = reaper.TAG in os.environ
+    return notebook_shell() is not None and not is_rank and not BEGUN
 
 
 def keep(stopped: Processes) -> None:
-    """Keep the processes of a cluster that was stopped for the next one, without its ranks and all
-    that they started.
+    """Keep the processes of a cluster that was stopped for the next one, without its ranks.
 
-    Those that lead to other hosts are of no use to most clusters, so they end.
+    What the ranks started ends with them. Processes that lead to other hosts are of no use to most clusters, so they
+    end.
     """
     if not stopped.is_only_here:
         stopped.stop()
@@ -113,15 +116,13 @@ def keep(stopped: Processes) -> None:
     try:
         stopped.end_engines()
         _begin(Ahead(stopped))
-    except (
-        RuntimeError,
-        psutil.Error,
-    ):  # a process has died, or this one may not have another thread
+    except (RuntimeError, psutil.Error):
+        # a process has died, or the system does not let this one have another thread
         stopped.stop()
 
 
 def take(plan: Plan) -> Processes | None:
-    """The processes that wait for a cluster, for one with this plan; None if there are none of use
-    to it.
-    """
-    return BEGUN.pop().take(plan) if BEGUN else None
+    """The processes that wait for a cluster, for one with this plan; None without any of use."""
+    if not BEGUN:
+        return None
+    return BEGUN.pop().take(plan)
