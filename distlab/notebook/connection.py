@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -64,6 +65,7 @@ class Connection(SupervisedThread):
         self.refused = ""
         self._end = end
         self._servers = servers
+        self._sending = threading.Lock()  # the thread answers heartbeats, the main thread orders
         self._beats: dict[int, float] = {}  # when each host's newest heartbeat came
 
     def order(self, order: orders.Order | orders.ServerPlan) -> None:
@@ -71,7 +73,7 @@ class Connection(SupervisedThread):
 
         Runs on: any thread.
         """
-        with contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(OSError):
             self._end.sendall(to_json(order).encode() + b"\n")
 
     def end_orders(self) -> None:
