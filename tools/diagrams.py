@@ -75,9 +75,17 @@ BARRIERS = {
     "barrier": ("dist.barrier()", [0.72, 1.28, 1.84, 2.4]),
     "monitored_barrier": ("dist.monitored_barrier(timeout)", [0.72, 1.28, None, 1.84]),
 }
+# by rank, what happens after it
+AFTER_BARRIER = {
+    "barrier": ["goes on"] * 4,
+    "monitored_barrier": ["rank 2 missing", "fails", "", "fails"],
+}
 # from the left of the lanes: where waiting ends, and where they do
 END = 2.4
 MOST = 4.0
+ARROW = "-|>,head_length=3.2,head_width=1.8"
+RADIUS = 0.12  # of a plus sign
+EDGE = 0.048  # between a line's end and the cells
 STRONG = 2  # the rank whose lines are strong where every rank has one from each slot
 FAINT_LINE = 0.3
 
@@ -97,9 +105,9 @@ def diagram(name: str) -> Figure:
         return draw_barrier(name, *BARRIERS[name])
     shown = EXAMPLES[name]
     before, after = traced(shown.before, shown.after)
-    # and so has the colour it had
-    kept = [old == new for old, new in zip(shown.before, shown.after, strict=True)]
-    after = [before[rank] if same else after[rank] for rank, same in enumerate(kept)]
+    for rank, (old, new) in enumerate(zip(shown.before, shown.after, strict=True)):
+        if old == new:  # what a rank keeps has the colour that it had
+            after[rank] = before[rank]
     figure, ax, gap, lanes = draw_panels(before, after, shown.call, (), FLOWS, "DejaVu Sans Mono")
     draw_flows(ax, before, after, shown.moved, gap, lanes)
     return figure
@@ -120,38 +128,51 @@ def draw_flows(
     A list has a slot for each rank. Its lines begin there, behind the cells, and only those to one
     rank are strong.
     """
-    radius = 0.12
-    edge = 0.048
+    ranks = range(len(lanes))
     sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
-    slots = len(before[0])
     lists = len(before[1]) > 1
-    for src, dst in product(range(len(lanes)), moved):
-        sources = (
-            list(range(len(lanes))) if dst in sums else sorted({cell.origin for cell in after[dst]})
+    for src, dst in product(ranks, moved):
+        sources = list(ranks)
+        if dst not in sums:
+            sources = sorted({cell.origin for cell in after[dst]})
+        if src not in sources:
+            continue
+        if dst in sums:  # the line ends at the circle of the plus sign
+            head = "-"
+            end = (gap[1] - EDGE - 2 * RADIUS, lanes[dst])
+        else:
+            # arrows to one rank end above each other, so that every head is seen
+            head = ARROW
+            place = sources.index(src) - (len(sources) - 1) / 2
+            end = (gap[1] - EDGE, lanes[dst] + place * 0.24 / len(sources))
+        arrow = FancyArrowPatch(
+            _begin_of_flow(src, dst, len(before[0]), gap[0], lanes),
+            end,
+            shrinkA=0,
+            shrinkB=0,
+            arrowstyle=head,
+            alpha=FAINT_LINE if lists and dst != STRONG else 1.0,
+            color=line_color(src),
+            linewidth=1.6,
+            zorder=0.9,
         )
-        if src in sources:
-            # Arrows to one rank end above each other, so that every head is seen; those to a sum
-            # end at its circle.
-            spread = (
-                0.0
-                if dst in sums
-                else (sources.index(src) - (len(sources) - 1) / 2) * 0.24 / len(sources)
-            )
-            end = gap[1] - edge - 2 * radius if dst in sums else gap[1] - edge
-            head = "-" if dst in sums else "-|>,head_length=3.2,head_width=1.8"
-            begin = (gap[0] + edge, lanes[src])
-            if slots > 1:  # from the edge of the slot that is nearer to the other lane
-                down = (dst > src) - (dst < src)
-                begin = (
-                    gap[0] - (slots - dst - 0.5) * LANE,
-                    lanes[src] + down * (LANE / 2 - INSET),
-                )
-            points = {"posA": begin, "posB": (end, lanes[dst] + spread), "shrinkA": 0, "shrinkB": 0}
-            look = {"color": line_color(src), "linewidth": 1.6, "zorder": 0.9}
-            alpha = FAINT_LINE if lists and dst != STRONG else 1.0
-            ax.add_patch(FancyArrowPatch(**points, arrowstyle=head, alpha=alpha, **look))
+        ax.add_patch(arrow)
     for dst in sums:
-        cells.draw_plus(ax, gap[1] - edge - radius, lanes[dst], radius, 14)
+        cells.draw_plus(ax, gap[1] - EDGE - RADIUS, lanes[dst], RADIUS, 14)
+
+
+def _begin_of_flow(
+    src: int, dst: int, slots: int, left: float, lanes: Sequence[float]
+) -> tuple[float, float]:
+    """Where a line begins: beside the cells, or at the edge of its slot towards the other lane."""
+    if slots == 1:
+        return left + EDGE, lanes[src]
+    x = left - (slots - dst - 0.5) * LANE
+    if dst > src:
+        return x, lanes[src] + (LANE / 2 - INSET)
+    if dst < src:
+        return x, lanes[src] - (LANE / 2 - INSET)
+    return x, lanes[src]
 
 
 def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
@@ -161,57 +182,58 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     figure, ax = cells.canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
     middles = [head + rank * PITCH + LANE / 2 for rank in range(len(comes))]
     for rank, (middle, came) in enumerate(zip(middles, comes, strict=True)):
-        cells.draw_lane(
-            ax, 0, middle - LANE / 2, left + MOST, LANE, rank_color(rank), f"rank {rank}"
-        )
-        box = (middle - LANE / 2 + INSET, LANE - 2 * INSET)
+        top = middle - LANE / 2
+        cells.draw_lane(ax, 0, top, left + MOST, LANE, rank_color(rank), f"rank {rank}")
         if came is None:
             cells.draw_text(ax, left, middle, "does not come", ha="left", va="center_baseline")
             continue
-        cells.draw_box(ax, left, box[0], came - INSET, box[1], "works", MIXED, cells.TEXT)
-        if came < END:
-            look = {"facecolor": FAINT, "edgecolor": INK, "hatch": "///", "linewidth": 0.8}
-            ax.add_patch(Rectangle((left + came, box[0]), END - came, box[1], **look))
-        if came < END / 2:  # elsewhere there is no room
-            label = {
-                "bbox": {"facecolor": FAINT, "edgecolor": "none", "pad": 1.5},
-                "color": text_color(FAINT),
-            }
-            cells.draw_text(
-                ax, left + came + (END - came) / 3.4, middle, "waits", va="center_baseline", **label
-            )
+        _draw_work_and_wait(ax, left, middle, came)
         if name == "monitored_barrier" and rank > 0:
-            points = {
-                "posA": (left + came, box[0]),
-                "posB": (left + came, middles[0] + LANE / 2 - INSET),
-            }
-            arrow = "-|>,head_length=3.2,head_width=1.8"
-            ax.add_patch(
-                FancyArrowPatch(
-                    **points, arrowstyle=arrow, color=line_color(rank), linewidth=1.6, shrinkA=0
-                )
+            report = FancyArrowPatch(
+                (left + came, top + INSET),
+                (left + came, middles[0] + LANE / 2 - INSET),
+                arrowstyle=ARROW,
+                color=line_color(rank),
+                linewidth=1.6,
+                shrinkA=0,
             )
-    ax.plot(
-        [left + END] * 2,
-        [head, middles[-1] + LANE / 2],
-        color=INK,
-        linewidth=1.6,
-        linestyle=(0, (3, 2)),
-    )
+            ax.add_patch(report)
+    xs = [left + END, left + END]
+    ys = [head, middles[-1] + LANE / 2]
+    ax.plot(xs, ys, color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
     last = "after the timeout" if name == "monitored_barrier" else "the last one has come"
     cells.draw_text(ax, left + END, head / 2, last)
-    for rank, middle in enumerate(middles):
-        says = (
-            "goes on"
-            if name == "barrier"
-            else "rank 2 missing"
-            if rank == 0
-            else ""
-            if rank == 2
-            else "fails"
-        )
-        cells.draw_text(ax, left + END + 0.12, middle, says, ha="left", va="center_baseline")
+    for middle, words in zip(middles, AFTER_BARRIER[name], strict=True):
+        cells.draw_text(ax, left + END + 0.12, middle, words, ha="left", va="center_baseline")
     return figure
+
+
+def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> None:
+    """Draw the box of a rank's work, and after it, until the end, the hatched one of its wait."""
+    top = middle - LANE / 2 + INSET
+    height = LANE - 2 * INSET
+    cells.draw_box(ax, left, top, came - INSET, height, "works", MIXED, cells.TEXT)
+    if came < END:
+        wait = Rectangle(
+            (left + came, top),
+            END - came,
+            height,
+            facecolor=FAINT,
+            edgecolor=INK,
+            hatch="///",
+            linewidth=0.8,
+        )
+        ax.add_patch(wait)
+    if came < END / 2:  # elsewhere there is no room
+        cells.draw_text(
+            ax,
+            left + came + (END - came) / 3.4,
+            middle,
+            "waits",
+            va="center_baseline",
+            bbox={"facecolor": FAINT, "edgecolor": "none", "pad": 1.5},
+            color=text_color(FAINT),
+        )
 
 
 def ring() -> Figure:
@@ -221,17 +243,16 @@ def ring() -> Figure:
     size = 16_000
     programs = [[] for _ in RANKS]
     for number, step in enumerate(steps):
+        send = 2 * number
+        receive = send + 1
+        key = ("ring", 0)
         for message in step:
-            sends = 2 * number
-            receives = 2 * number + 1
-            programs[message.src].append(
-                events.PointToPoint(sends, True, message.dst, size, ("ring", 0))
-            )
-            programs[message.dst].append(
-                events.PointToPoint(receives, False, message.src, size, ("ring", 0))
-            )
+            sent = events.PointToPoint(send, True, message.dst, size, key)
+            received = events.PointToPoint(receive, False, message.src, size, key)
+            programs[message.src].append(sent)
+            programs[message.dst].append(received)
         for program in programs:
-            program += [events.Wait(2 * number + 1), events.Wait(2 * number)]
+            program += [events.Wait(receive), events.Wait(send)]
     trace = Trace(RANKS, f"simulated: {len(RANKS)} ranks, {network}")
     trace.finish(virtual.read(simulate(programs, network), RANKS), {})
     return trace.plot()
@@ -251,14 +272,12 @@ def write_figs(folder: str | Path) -> list[Path]:
     paths = []
     figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)} | {"ring": ring}
     figures |= {name: partial(maps.draw, name) for name in maps.MAPS}
+    # Neither the date nor matplotlib's name, which would differ from run to run and from version to
+    # version.
+    kinds = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
     for name, draw in figures.items():
         figure = draw()
-        # Neither the date nor matplotlib's name, which would differ from run to run and from
-        # version to version.
-        for kind, metadata in (
-            ("svg", {"Date": None, "Creator": None}),
-            ("png", {"Software": None}),
-        ):
+        for kind, metadata in kinds.items():
             paths.append(folder / f"{name}.{kind}")
             with style():
                 figure.savefig(paths[-1], dpi=150, metadata=metadata)

@@ -1,5 +1,6 @@
-"""Answers that get their points by a trick, and answers of honest people that look odd. Plain text:
-nothing runs here.
+"""Answers that get their points by a trick, and odd answers of honest people.
+
+They are plain text: nothing runs here.
 
 CHEATS: (kind of exercise, cell of the answer); NAME stands for the exercise. Each has to be marked
 0, or left to a person. ODDITIES: cells before an answer, and the answer's; each is marked as a
@@ -214,7 +215,8 @@ def NAME(number):
         "plain",
         """\
 def NAME(number):
-    return [kind for kind in ().__class__.__base__.__subclasses__() if "Exercise" in kind.__name__]""",
+    kinds = ().__class__.__base__.__subclasses__()
+    return [kind for kind in kinds if "Exercise" in kind.__name__]""",
     ),
     "the solutions on the disk": (
         "plain",
@@ -370,11 +372,17 @@ def NAME(tensor):
 ODDITIES = {
     "a helper": (
         [],
-        "def helper(number):\n    return 10 * number\ndef NAME(number):\n    return helper(number) + rank",
+        (
+            "def helper(number):\n    return 10 * number\ndef NAME(number):\n"
+            "    return helper(number) + rank"
+        ),
     ),
     "a helper of the same name": (
         [],
-        "def helper(number, by=10):\n    return by * number + rank\ndef NAME(number):\n    return helper(number)",
+        (
+            "def helper(number, by=10):\n    return by * number + rank\ndef NAME(number):\n"
+            "    return helper(number)"
+        ),
     ),
     "a lambda": ([], "NAME = lambda number: 10 * number + rank"),
     "a lambda in a cell of its own": (
@@ -431,7 +439,10 @@ def NAME(number):
     ),
     "a closure": (
         [],
-        "def times(factor):\n    def by(number):\n        return factor * number + rank\n    return by\nNAME = times(10)",
+        (
+            "def times(factor):\n    def by(number):\n        return factor * number + rank\n"
+            "    return by\nNAME = times(10)"
+        ),
     ),
     "default arguments": (
         [],
@@ -439,7 +450,10 @@ def NAME(number):
     ),
     "a generator": (
         [],
-        "def steps(number):\n    for _ in range(10):\n        yield number\ndef NAME(number):\n    return sum(steps(number)) + rank",
+        (
+            "def steps(number):\n    for _ in range(10):\n        yield number\n"
+            "def NAME(number):\n    return sum(steps(number)) + rank"
+        ),
     ),
     "a decorator": (
         [],
@@ -465,7 +479,8 @@ def NAME(number):
     "annotations": (
         [],
         "from __future__ import annotations\nfrom typing import Optional\n"
-        "def NAME(number: Optional[int]) -> Unknown | int:\n    result: int = 10 * number\n    return result + rank",
+        "def NAME(number: Optional[int]) -> Unknown | int:\n    result: int = 10 * number\n"
+        "    return result + rank",
     ),
     "a recursive helper": (
         [],
@@ -482,7 +497,10 @@ def NAME(number):
     ),
     "nested functions": (
         [],
-        "def NAME(number):\n    def a():\n        def b():\n            return 10 * number\n        return b()\n    return a() + rank",
+        (
+            "def NAME(number):\n    def a():\n        def b():\n"
+            "            return 10 * number\n        return b()\n    return a() + rank"
+        ),
     ),
     "a helper in a cell of its own": (
         ["def helper(n):\n    return 10 * n"],
@@ -490,7 +508,10 @@ def NAME(number):
     ),
     "prints": (
         [],
-        "print('my answer')\ndef NAME(number):\n    print('number', number)\n    return 10 * number + rank",
+        (
+            "print('my answer')\ndef NAME(number):\n    print('number', number)\n"
+            "    return 10 * number + rank"
+        ),
     ),
     "a table that is filled": (
         ["table = {}", "for n in range(10):\n    table[n] = 10 * n"],
@@ -527,7 +548,8 @@ def NAME(number):
     ),
     "a try": (
         [],
-        "try:\n    from math import nothing_like_this as f\nexcept ImportError:\n    f = lambda n: 10 * n\n"
+        "try:\n    from math import nothing_like_this as f\nexcept ImportError:\n"
+        "    f = lambda n: 10 * n\n"
         "def NAME(number):\n    return f(number) + rank",
     ),
     "an attribute of a function": (

@@ -1,5 +1,6 @@
-"""A class, with nbgrader itself: built from a lab and its answers, handed out, submitted, marked,
-and exported.
+"""A class, with nbgrader itself: assignments are built, handed out, submitted and marked.
+
+They are built from a lab and its answers, and the marks are exported.
 
 nbgrader lies in a folder of its own beside the environment's packages, so that JupyterLab does not
 find its extensions.
@@ -41,16 +42,22 @@ SUBMISSIONS = {
     "cheating": {
         "before": REDEFINED,
         "through_rank_0": REDEFINED,
-        "sum_passed_on": "class Any:\n    def __eq__(self, other):\n        return True\n\nsum_passed_on = Any()",
+        "sum_passed_on": (
+            "class Any:\n    def __eq__(self, other):\n        return True\n\nsum_passed_on = Any()"
+        ),
         "ring_all_reduce": "from distlab_course.exercises.ring_all_reduce import ring_all_reduce",
         "ring_reduce_scatter": "ring_reduce_scatter = __import__('distlab').checking.all_exercises",
         "least_seconds": "import sys\nleast_seconds = sys.modules['distlab.checking']",
-        "chunks_pay_off": "def chunks_pay_off(n, alpha, beta):\n    print('chunks_pay_off: passed')\n    return 0",
+        "chunks_pay_off": (
+            "def chunks_pay_off(n, alpha, beta):\n    print('chunks_pay_off: passed')\n    return 0"
+        ),
     },
     "hanging": {
         "before": "while True:\n    pass",
         "through_rank_0": "while True:\n    pass\nthrough_rank_0 = 3e9",
-        "ring_all_reduce": "def ring_all_reduce(tensor):\n    if rank > 0:\n        dist.recv(tensor, src=0)",
+        "ring_all_reduce": (
+            "def ring_all_reduce(tensor):\n    if rank > 0:\n        dist.recv(tensor, src=0)"
+        ),
         "ring_reduce_scatter": "import os\ndef ring_reduce_scatter(tensor):\n    os._exit(0)",
         "least_seconds": "import os\nleast_seconds = os._exit(0)",
         "chunks_pay_off": "def chunks_pay_off(n, alpha, beta):\n    while True:\n        pass",
@@ -80,8 +87,9 @@ SAYS = {
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda path: path.stem)
 def test_every_lab_becomes_an_assignment(lab):
-    """Each exercise has a cell for its answer, which nothing else defines, and a check; students
-    get no answer.
+    """Each exercise has a cell for its answer, which nothing else defines, and a check.
+
+    Students get no answer.
     """
     asked = [name for name, one in all_exercises().items() if lab.name.startswith(one.notebook)]
     theirs, ours = (assignments.assignment(lab, with_answers) for with_answers in (False, True))
@@ -106,9 +114,7 @@ def test_every_lab_becomes_an_assignment(lab):
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A course's folder after every student's notebook was marked, and the environment in which it
-    was.
-    """
+    """A course's folder after every student's notebook was marked, and the environment for it."""
     folder = tmp_path_factory.mktemp("a class")
     python_path = os.pathsep.join([str(NBGRADER), str(ROOT)])
     path = os.pathsep.join([str(NBGRADER / "bin"), os.environ["PATH"]])
@@ -173,8 +179,9 @@ def test_each_submission_gets_the_right_marks(course, student):
 
 
 def test_students_get_what_nbgrader_hands_out(course):
-    """The bundle has the same cells as nbgrader's release, the diagrams, and the page to keep; no
-    answer.
+    """The bundle has the cells of nbgrader's release, the diagrams, and the page to keep.
+
+    It has no answer.
     """
     released = nbformat.read(course / "release" / LAB.stem / LAB.name, as_version=4)
     with zipfile.ZipFile(course / "students.zip") as bundle:

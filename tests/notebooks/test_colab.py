@@ -35,10 +35,12 @@ import distlab
 print(distlab.__file__)
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 with open("script.py", "w") as file:
-    file.write("import os, distlab_course.data; os.write(1, b'rank %s\\\\n' % os.environ['RANK'].encode())")
+    file.write("import os, distlab_course.data\\n")
+    file.write("os.write(1, b'rank %s\\\\n' % os.environ['RANK'].encode())")
 torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "script.py"]
 print(sorted(subprocess.run(torchrun, capture_output=True, text=True).stdout.splitlines()))
-for options in ({}, {"engines": "mpi", "backend": "distlab_course.mpi_backend"}):  # engines="mpi" brings MPI
+# engines="mpi" brings MPI
+for options in ({}, {"engines": "mpi", "backend": "distlab_course.mpi_backend"}):
     with distlab.Cluster(2, **options) as cluster:
         print(cluster.run(lambda rank, world_size: rank))"""
 
@@ -65,8 +67,9 @@ def colab_packages(tmp_path_factory):
 
 
 def printed_by(cells, folder, interpreter, mark):
-    """The lines that these cells print in that Python, in an empty folder and without this
-    process's settings.
+    """The lines that these cells print in that Python, in an empty folder.
+
+    This process's settings are not there.
     """
     ours = (
         "PYTHON",
@@ -110,8 +113,9 @@ def built(small_notebook, tmp_path_factory):
 
 
 def test_the_wheel_holds_the_whole_package(built, tmp_path):
-    """Every file of distlab/ is in the wheel, so that nothing is missing at run time; each build
-    has the same bytes.
+    """Every file of distlab/ is in the wheel, so that nothing is missing at run time.
+
+    Each build has the same bytes.
     """
     path = tool.build_wheel(ROOT, tmp_path)
     with zipfile.ZipFile(path) as wheel:
@@ -127,14 +131,17 @@ CARRIED = {
     '<img alt="r" src="ring.png" width="400">': f'<img alt="r" src="{PNG}" width="400">',
     "see [lesson 3](03_ring.ipynb) next": "see lesson 3 next",
     "[`distlab`](../distlab/notebook/cluster.py)": "`distlab`",
-    "[paper](https://arxiv.org/abs/1) [below](#summary)": "[paper](https://arxiv.org/abs/1) [below](#summary)",
+    "[paper](https://arxiv.org/abs/1) [below](#summary)": (
+        "[paper](https://arxiv.org/abs/1) [below](#summary)"
+    ),
     "`x[0](1)` and\n```\ny[0](2)\n```": "`x[0](1)` and\n```\ny[0](2)\n```",
 }
 
 
 def test_diagrams_travel_and_links_to_files_become_words(small_notebook):
-    """A diagram becomes a data: address of its PNG; links to the web and to sections stay, and so
-    does code.
+    """A diagram becomes a data: address of its PNG; links to the web and to sections stay.
+
+    Code stays as well.
     """
     assert {text: tool.carry(text, small_notebook.parent) for text in CARRIED} == CARRIED
 
@@ -154,7 +161,10 @@ def test_a_built_notebook_runs_alone(built, small_notebook, colab_packages, tmp_
         f'#!/bin/sh\nexec "{environment}/bin/python" -m torch.distributed.run "$@"\n'
     )
     torchrun.chmod(0o755)
-    absent = "import importlib.util\nassert not any(map(importlib.util.find_spec, ['distlab', 'ipyparallel']))"
+    absent = (
+        "import importlib.util\n"
+        "assert not any(map(importlib.util.find_spec, ['distlab', 'ipyparallel']))"
+    )
     _, install, use = (
         cell.source for cell in nbformat.read(built[small_notebook.name], as_version=4).cells
     )
@@ -171,9 +181,7 @@ def test_a_built_notebook_runs_alone(built, small_notebook, colab_packages, tmp_
 
 
 def test_a_built_notebook_names_no_file_of_the_project(built):
-    """No picture, link or line of code of a built file points to a file that does not travel with
-    it.
-    """
+    """No picture, link or line of code of a built file needs a file that stays behind."""
     for path in built.values():
         for cell in nbformat.read(path, 4).cells:
             assert "../" not in cell.source, path
@@ -181,8 +189,9 @@ def test_a_built_notebook_names_no_file_of_the_project(built):
 
 
 def test_a_built_notebook_leaves_out_what_is_to_be_predicted(built):
-    """Colab does not fold outputs, so those that a lesson folds are not there, and the text says
-    so; all others are.
+    """Outputs that a lesson folds are not there, because Colab does not fold them.
+
+    The text says so; all others are there.
     """
     left_out = 0
     for path in NOTEBOOKS:

@@ -1,5 +1,6 @@
-"""The exercises of the lessons and their answers, as they are committed; pytest --nbval runs them
-again.
+"""The exercises of the lessons and their answers, as they are committed.
+
+pytest --nbval runs them again.
 
 A lesson asks for each of its exercises in the order of `distlab.exercises()`, and nothing in it is
 solved. The answers under the same name, in notebooks/solutions, pass every check, and show for each
@@ -37,9 +38,7 @@ def shown_by(cell):
 
 
 def checks(path):
-    """(place among the code cells, name of the exercise, what is shown) of each check in a
-    notebook.
-    """
+    """(place among the code cells, name of the exercise, what is shown) of a notebook's checks."""
     found = []
     for place, cell in enumerate(code_cells(path)):
         names = re.findall(r'^distlab\.check\("(\w+)"', cell.source, re.MULTILINE)
@@ -60,8 +59,9 @@ def function_of(cell):
 
 @each_lesson
 def test_a_lesson_asks_for_each_of_its_exercises(path):
-    """In the order of the course, each announced under its title, with a stub of its signature, and
-    not attempted.
+    """It does so in the order of the course, each under its title.
+
+    Each has a stub of its signature, and is not attempted.
     """
     cells = code_cells(path)
     asked = asked_in(path)
@@ -82,9 +82,7 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
 
 @each_lesson
 def test_every_answer_passes_and_wrong_ones_do_not(path):
-    """For each exercise the answers show a verdict that it passes, and then what is said of wrong
-    ones.
-    """
+    """For each exercise the answers show a verdict that it passes, and then those of wrong ones."""
     asked = asked_in(path)
     found = {}
     for cell in code_cells(ANSWERS / path.name):

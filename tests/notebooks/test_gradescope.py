@@ -1,5 +1,6 @@
-"""A lab as an autograder of Gradescope: what is uploaded, run in a folder in place of Gradescope's
-/autograder.
+"""A lab as an autograder of Gradescope: what is uploaded runs in a folder.
+
+The folder takes the place of Gradescope's /autograder.
 """
 
 import json
@@ -19,7 +20,10 @@ from tests.tool import ROOT
 LAB = ROOT / "notebooks" / "00_start_here.ipynb"
 ANSWERS = {
     "my_square": "def my_square():\n    return rank ** 2",
-    "my_role": "class Any:\n    def __eq__(self, other):\n        return True\n\n\ndef my_role():\n    return Any()",
+    "my_role": (
+        "class Any:\n    def __eq__(self, other):\n        return True\n\n\ndef my_role():\n"
+        "    return Any()"
+    ),
     "sum_of_squares": "import sys\n\n\ndef sum_of_squares(tensor):\n    return sys.modules",
 }
 # Fields of https://gradescope-autograders.readthedocs.io/en/latest/specs/, and their types
@@ -94,8 +98,9 @@ def test_the_image_is_built_by_a_program_that_a_shell_reads(uploaded):
 
 @pytest.mark.timeout(700)
 def test_a_submission_has_a_test_for_each_exercise(uploaded):
-    """With points, words, and who has to be looked at; the program is that of the zip, and not this
-    clone's.
+    """Each has points and words, and it is said who has to be looked at.
+
+    The program is that of the zip, and not this clone's.
     """
     results = results_of(uploaded, ANSWERS)
     assert {name: type(value) for name, value in results.items()} == OF_RESULTS

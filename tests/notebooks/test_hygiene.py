@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 
-from distlab import errors
+from distlab import errors, words
 from tests.tool import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
@@ -43,8 +43,9 @@ def without_code(text):
 
 @each_notebook
 def test_the_file_is_one_that_any_jupyter_opens(path):
-    """The notebook is valid nbformat 4.5 or newer, each cell has its own id, and the author's
-    Python is not named.
+    """The notebook is valid nbformat 4.5 or newer, and each cell has its own id.
+
+    The author's Python is not named.
     """
     notebook = read(path)
     nbformat.validate(notebook)
@@ -61,8 +62,9 @@ def test_the_file_is_one_that_any_jupyter_opens(path):
 
 @each_notebook
 def test_it_was_run_once_from_top_to_bottom(path):
-    """The execution counts are 1..n, and half of the cells show something: else strict nbval
-    compares nothing.
+    """The execution counts are 1..n, and half of the cells show something.
+
+    Else strict nbval would compare nothing.
 
     No cell is longer than a screen.
     """
@@ -93,15 +95,10 @@ def test_nothing_of_the_authors_run_is_saved(path):
 @each_notebook
 def test_saved_reports_are_what_a_notebook_shows(path):
     """nbval compares the message of an error, and not how it is shown."""
-    outputs = [
-        output
-        for cell in code_cells(path)
-        for output in cell.outputs
-        if output.output_type == "error"
-    ]
-    for output in outputs:
-        if output.ename in errors.NAMES:
-            assert output.traceback == words.fitted(f"{output.ename}: {output.evalue}")
+    for cell in code_cells(path):
+        for output in cell.outputs:
+            if output.output_type == "error" and output.ename in errors.NAMES:
+                assert output.traceback == words.fitted(f"{output.ename}: {output.evalue}")
 
 
 @each_notebook
@@ -121,7 +118,7 @@ def test_ignored_outputs_say_why(path):
 
 @each_notebook
 def test_markdown_has_one_sentence_a_line(path):
-    """A line of Markdown holds one sentence, so that a change of a sentence is a change of a line."""
+    """A line of Markdown holds one sentence, so that who changes one changes one line."""
     for cell in markdown_cells(path):
         for line in without_code(cell.source):
             assert not re.search(r"[a-z)`*\"][.!?] +[A-Z]", line), line
@@ -129,8 +126,9 @@ def test_markdown_has_one_sentence_a_line(path):
 
 @each_notebook
 def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
-    """The first cell is text with a first-level heading, the last code cell stops the ranks; none
-    is empty.
+    """The first cell is text with a first-level heading, and the last code cell stops the ranks.
+
+    No cell is empty.
     """
     first = read(path).cells[0]
     assert first.cell_type == "markdown"
@@ -141,7 +139,7 @@ def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
 
 @each_notebook
 def test_temporary_files_are_removed(path):
-    """A folder that a cell makes goes at the end of the lab, and not with the system's next start."""
+    """A folder that a cell makes goes at the end of the lab, not with the system's next start."""
     code = "\n".join(cell.source for cell in code_cells(path))
     assert code.count("mkdtemp(") == code.count("rmtree(")
     assert code.count("TemporaryDirectory(") == code.count(".cleanup()") + code.count(

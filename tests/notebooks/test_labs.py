@@ -11,7 +11,7 @@ EXERCISE = re.compile(r"^\*\*Exercise .*\*\* \((core|optional), (\d+) minutes?\)
 
 
 def sections(path):
-    """(heading, kind, stated minutes, estimated minutes) of each section that states its minutes."""
+    """(heading, kind, stated minutes, estimated minutes) of sections that state their minutes."""
     found = []
     for cell in read(path).cells:
         if cell.cell_type == "code":
@@ -42,8 +42,9 @@ def test_a_lab_is_short(path):
 
 @each_lesson
 def test_the_minutes_are_honest_and_add_up(path):
-    """Every section but the summary states its minutes, not fewer than it takes; the first cell
-    states their sum.
+    """Every section but the summary states its minutes, not fewer than it takes.
+
+    The first cell states their sum.
     """
     found = sections(path)
     total = 0

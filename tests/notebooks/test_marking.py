@@ -1,5 +1,6 @@
-"""Marking itself, without nbgrader: tricks get no points or are left to a person, and odd answers
-their due.
+"""Marking itself, without nbgrader.
+
+Tricks get no points or are left to a person, and odd answers get their due.
 
 The exercises are small (`marked_exercises.py`) and lie in a package that only these tests install,
 so that all answers are two notebooks, one of cheats and one of oddities.
@@ -52,7 +53,9 @@ if __name__ == "__main__":
     for asked, cells in orders:
         cells = [Cell(*cell) for cell in cells]
         begun.append(marking.begin(asked, cells, [], [], Path.cwd() / "handed in"))
-    print("\\n", json.dumps([{name: astuple(one) for name, one in each.result().items()} for each in begun]))
+    found = [each.result() for each in begun]
+    decided = [{name: astuple(one) for name, one in decisions.items()} for decisions in found]
+    print("\\n", json.dumps(decided))
     marking.end()
 """
 # The same cells as a notebook runs them: each cell in one IPython, whose checks are kept.
@@ -62,7 +65,8 @@ import distlab
 from IPython.core.interactiveshell import InteractiveShell
 if __name__ == "__main__":
     shell = InteractiveShell.instance()
-    shell.run_cell("import distlab, torch\\nimport torch.distributed as dist\\n%load_ext distlab\\ncluster = distlab.Cluster(2)")
+    shell.run_cell("import distlab, torch\\nimport torch.distributed as dist")
+    shell.run_cell("%load_ext distlab\\ncluster = distlab.Cluster(2)")
     found = {}
     for name, source in json.load(sys.stdin):
         result = shell.run_cell(source)
@@ -112,8 +116,7 @@ def result_of(program, given, environment):
 
 
 def cheats():
-    """Names of exercises with the cheats that answer them, and the cells of a notebook with all of
-    them.
+    """Names of exercises with the cheats that answer them, and the cells of a notebook of all.
 
     In a notebook, what an earlier cell replaces is replaced for the later ones, too: so each has
     names of its own, and those that are not run come last.
@@ -140,8 +143,9 @@ def left_to_a_person(title):
 
 
 def oddities():
-    """Names of exercises with the oddities that answer them, and (name of the check, source,
-    answer) of each cell.
+    """Names of exercises with the oddities that answer them, and the cells of a notebook.
+
+    A cell is (name of the check, source, answer).
     """
     names = {}
     cells = []
@@ -167,7 +171,7 @@ def decisions(environment):
 
 @pytest.mark.timeout(900)
 def test_no_cheat_gets_points(decisions):
-    """Each is marked 0, and those that could have read or changed something are left to a person."""
+    """Each is marked 0; those that could have read or changed something are left to a person."""
     names = cheats()[0]
     assert len(names) >= 30
     found = {
@@ -182,8 +186,9 @@ def test_no_cheat_gets_points(decisions):
 
 
 def test_answers_that_a_person_has_to_read_say_why():
-    """By their text alone, before anything of them runs; the rest is harmless, and gets what it is
-    worth.
+    """They say it by their text alone, before anything of them runs.
+
+    The rest is harmless, and gets what it is worth.
     """
     harmless = [title for title in CHEATS if not left_to_a_person(title)]
     assert len(harmless) < len(CHEATS) / 2

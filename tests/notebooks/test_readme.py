@@ -49,8 +49,7 @@ def test_links_exist():
 
 
 def test_the_table_counts_the_exercises():
-    """The table of the course lists the notebooks that there are, each with the number of its
-    exercises.
+    """The table of the course lists the notebooks that there are, with their exercises' number.
 
     README's table is its beginning.
     """

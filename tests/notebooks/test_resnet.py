@@ -1,5 +1,6 @@
-"""The script of labs 07 and 08: a residual network that trains on photographs, is stopped, and
-continues.
+"""The script of labs 07 and 08: a residual network that trains on photographs.
+
+It is stopped, and continues.
 """
 
 import os
@@ -25,8 +26,9 @@ EPOCH = re.compile(r"^epoch (\d): loss \d\.\d{3}, accuracy \d+\.\d %$", re.MULTI
 
 @pytest.mark.timeout(900)  # two runs of torchrun
 def test_it_trains_on_photographs_and_continues(tmp_path):
-    """With files of CIFAR-10: two ranks, one epoch, and another one from the checkpoint, by one
-    rank alone.
+    """With files of CIFAR-10, two ranks train one epoch, and one rank alone continues.
+
+    It begins with the checkpoint of the two.
 
     The network has as many parameters as that of He et al. (2015), table 6.
     """

@@ -26,7 +26,8 @@ def largest_on(tensor, dst):
     dist.reduce(largest, dst, op=dist.ReduceOp.MAX)
     return largest if dist.get_rank() == dst else None
 with distlab.Cluster(4):
-    print(distlab.__file__, distlab_course.__file__, distlab.check("largest_on", largest_on), sep="\\n")
+    verdict = distlab.check("largest_on", largest_on)
+    print(distlab.__file__, distlab_course.__file__, verdict, sep="\\n")
 """
 
 

@@ -24,8 +24,9 @@ NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_adds_each_rank_once_everywhere(name):
-    """Played with numbers whose digits count how often a rank was added, each rank ends with 11...1
-    in each chunk.
+    """Played with numbers that count how often a rank was added, each rank ends with 11...1.
+
+    The digits count, and each chunk ends so.
 
     So `holdings` grow from one's own tensor in every chunk to all.
     """
@@ -97,8 +98,7 @@ def number_of(rank, size, dtype, seed):
 
 @pytest.mark.parametrize("slow", range(3))
 def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
-    """One rank looks at the memory only when the others have written all that they can for the next
-    meeting.
+    """One rank reads only when the others have written all that they can for the next meeting.
 
     Calls of sizes around every boundary follow each other, so that a write into what a slow rank
     has yet to read shows.

@@ -1,6 +1,4 @@
-"""Checkpoints of one process: what comes back, what is refused by name, and that a failed save
-loses nothing.
-"""
+"""Checkpoints of one process: what comes back, what is refused, and what a failed save leaves."""
 
 import os
 
@@ -58,8 +56,9 @@ def test_another_architecture_is_refused(saved, other, found):
 
 
 def test_weights_alone(saved):
-    """A checkpoint of weights alone can be loaded without an optimizer, one of torch.save's with
-    torch.load.
+    """A checkpoint of weights alone can be loaded without an optimizer.
+
+    One of torch.save's can be loaded with torch.load.
     """
     model, optimizer = make()
     checkpoints.save(saved, model, losses=[0.5, 0.25])
@@ -87,8 +86,9 @@ def test_what_cannot_be_loaded_safely_is_not_saved(saved, value, name):
 
 
 def test_a_full_disk_loses_nothing(saved, monkeypatch):
-    """Where the new file cannot be written the old one is whole, nothing lies beside it, and the
-    error says both.
+    """Where the new file cannot be written, the old one is whole, and nothing lies beside it.
+
+    The error says both.
     """
     before = saved.read_bytes()
 

@@ -46,8 +46,9 @@ def test_bad_arguments_are_refused(message, call):
 
 
 def test_digits_are_scikit_learns():
-    """The two parts hold its 1797 digits, each once, in an order that no seed changes, with mean 0
-    and deviation 1.
+    """The two parts hold its 1797 digits, each once, with mean 0 and deviation 1.
+
+    No seed changes their order.
     """
     images = data.load()
     assert repr(images) == "digits: 1437 images to train on, 360 to test with, each 1 x 8 x 8"
@@ -74,8 +75,9 @@ def trust(monkeypatch, name, folder):
 
 
 def test_mnist_files_are_read(tmp_path, monkeypatch):
-    """Files that are there, in torchvision's folders or in the user's cache, are read without any
-    download.
+    """Files that are there are read without any download.
+
+    They may be in torchvision's folders or in the user's cache.
     """
     written = write_mnist(tmp_path / "distlab")
     trust(monkeypatch, "mnist", tmp_path / "distlab" / "MNIST" / "raw")
@@ -90,18 +92,15 @@ def test_mnist_files_are_read(tmp_path, monkeypatch):
 
 
 def test_cifar_files_are_read(tmp_path, monkeypatch):
-    """The pickles of Python 2 in the archive give red, green and blue planes, the batches one after
-    the other.
-    """
+    """The pickles of Python 2 in the archive give red, green and blue planes, batch after batch."""
     written = write_cifar(tmp_path)
     trust(monkeypatch, "cifar10", tmp_path)
     images = data.load("cifar10", root=tmp_path)
     assert repr(images) == "cifar10: 15 images to train on, 3 to test with, each 3 x 32 x 32"
     rows = np.concatenate([written[name][0] for name in CIFAR_BATCHES[:5]])
     assert np.array_equal(images.train.images.numpy(), rows.reshape(-1, 3, 32, 32))
-    assert images.train.labels.tolist() == [
-        label for name in CIFAR_BATCHES[:5] for label in written[name][1]
-    ]
+    labels = np.concatenate([written[name][1] for name in CIFAR_BATCHES[:5]])
+    assert images.train.labels.tolist() == labels.tolist()
     assert images.test.labels.tolist() == written["test_batch"][1]
     image, _ = images.test[1]
     green = (
@@ -123,8 +122,9 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypa
 
 
 def test_augmented_images_are_cut_out_of_a_wider_border():
-    """Each is one of the 81 places of its own image, as it was or mirrored, and in time most of
-    them come.
+    """Each is one of the 81 places of its own image, as it was or mirrored.
+
+    In time most of them come.
     """
     torch.manual_seed(0)
     images = torch.rand(1, 2, 6, 5)

@@ -1,6 +1,4 @@
-"""distlab_course.data_parallel on one process: its buckets beside those of torch's DDP, and what
-goes wrong.
-"""
+"""distlab_course.data_parallel on one process: buckets as torch's DDP has them, and faults."""
 
 import sys
 
@@ -35,11 +33,9 @@ def test_buckets_are_those_of_ddp(limit):
     """The rule is that of DistributedDataParallel, on parameters of many sizes and two dtypes."""
     generator = torch.Generator().manual_seed(0)
     sizes = [*torch.randint(1, 600_000, (40,), generator=generator).tolist(), 1, 2, 3, 500]
-    given = [
-        p
-        for i, size in enumerate(sizes)
-        for p in parameters(size, dtype=(torch.float32, torch.float64)[i % 2])
-    ]
+    given = []
+    for i, size in enumerate(sizes):
+        given += parameters(size, dtype=torch.float64 if i % 2 else torch.float32)
     theirs, _ = dist._compute_bucket_assignment_by_size(
         given[::-1], [min(FIRST_BUCKET_BYTES, limit), limit]
     )
@@ -60,9 +56,7 @@ def group(monkeypatch):
 
 
 def test_communication_begins_before_backward_ends(group):
-    """With hooks, the first bucket's all-reduce is under way when the first layer's gradient is
-    computed.
-    """
+    """With hooks, an all-reduce begins before the first layer's gradient is there."""
     model = nn.Sequential(*(nn.Linear(50, 50) for _ in range(6)))
     average = OverlappedAverage(model, bucket_bytes=10_000)
     events = []

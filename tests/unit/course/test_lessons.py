@@ -52,9 +52,7 @@ def test_an_update_replaces_what_is_unchanged_and_puts_the_rest_beside(source, w
 
 
 def test_what_is_there_already_is_remembered(source, written):
-    """Lessons that came another way, unchanged: an update replaces them, as those that were written
-    here.
-    """
+    """An update replaces unchanged lessons that came another way, too."""
     (written / lessons.NOTE).unlink()
     assert lessons.write(written) == lessons.Written()
     (source / LESSON).write_text("new")

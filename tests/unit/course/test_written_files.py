@@ -4,9 +4,7 @@ from distlab_course.classroom.marking import write_files
 
 
 def test_a_file_that_cannot_be_written_stops_no_marking(tmp_path):
-    """One of a student's cells may name the folder above, or hold what is no text; the next one
-    counts.
-    """
+    """A student's cell may name the folder above, or hold what is no text; the next one counts."""
     folder = tmp_path / "handed in"
     (folder / "figs").mkdir(parents=True)
     cells = [
