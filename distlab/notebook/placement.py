@@ -7,7 +7,7 @@ is refused here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from distlab import arguments
 from distlab.arguments import wrong
@@ -28,7 +28,6 @@ EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
 
 
-@runtime_checkable
 class Reachable(Protocol):
     """A mapping of hosts that knows what leads to each, as practice hosts do; see `Cluster`.
 
@@ -43,6 +42,10 @@ class Reachable(Protocol):
 
     def address(self, name: str) -> str:
         """A host's address for the other hosts."""
+
+
+def _is_reachable(hosts: object) -> TypeGuard[Reachable]:
+    return hasattr(hosts, "reach")
 
 
 def place(
@@ -75,7 +78,7 @@ def _named_hosts(n: int | None, method: str | Ssh | Mpi, hosts: Mapping[str, int
     ranks = sum(host.ranks for host in found)
     if n not in (None, ranks):
         wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {EXAMPLE}")
-    here = hosts.here if isinstance(hosts, Reachable) else ""
+    here = hosts.here if _is_reachable(hosts) else ""
     return Hosts(found, method, here)
 
 
@@ -86,7 +89,7 @@ def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
     for name, ranks in hosts.items():
         advice = f"{EXAMPLE} Leave out others."
         arguments.whole_number(f"the number of ranks of {name}", ranks, 1, advice=advice)
-        if isinstance(hosts, Reachable):
+        if _is_reachable(hosts):
             found.append(Host(name, ranks, (*hosts.reach(name), *SHELL), hosts.address(name)))
         elif name == LOCALHOST:
             found.append(Host(name, ranks, SHELL))
