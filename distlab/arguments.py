@@ -1,5 +1,7 @@
-"""Rules for arguments: each raises an ArgumentError for a value that breaks it; "25 GB/s" as a
-number. Runs anywhere.
+"""Rules for arguments: each raises an ArgumentError for a value that breaks it.
+
+Runs anywhere, called by all that take arguments from a person. `quantity` also reads a text such as
+"25 GB/s" as a number.
 """
 
 import math
@@ -31,24 +33,29 @@ def quantity(
     Raises:
         ArgumentError: neither a number nor a text of a number and a unit, or not above 0.
     """
-    number = value
-    if isinstance(value, str):
-        found = QUANTITY.fullmatch(value)
-        number = math.nan
-        if found and found[4] in units:
-            number = (
-                float(f"{found[1]}e{int(found[2] or 0) + PREFIXES[found[3]]}") * units[found[4]]
-            )
+    number = _read(value, units) if isinstance(value, str) else value
     wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
-    if wrong_type or not 0 <= number < math.inf or (number == 0 and not zero):
-        rule, example = "0 or more" if zero else "above 0", f"{name}={example}"
+    is_allowed = not wrong_type and (0 < number < math.inf or (zero and number == 0))
+    if not is_allowed:
+        rule = "0 or more" if zero else "above 0"
         if "" not in units:
-            rule, example = (
-                f"{rule}, as a number or with a unit ({', '.join(units)})",
-                example.replace("=", '="') + '"',
-            )
-        refuse(name, rule, value, f"For example: {example}.", wrong_type)
+            rule = f"{rule}, as a number or with a unit ({', '.join(units)})"
+            example = f'"{example}"'
+        refuse(name, rule, value, f"For example: {name}={example}.", wrong_type)
     return float(number)
+
+
+def _read(text: str, units: Mapping[str, float]) -> float:
+    """The number in a text such as "25 GB/s"; not a number if it cannot be read."""
+    found = QUANTITY.fullmatch(text)
+    if found is None:
+        return math.nan
+    digits, exponent, prefix, unit = found.groups()
+    if unit not in units:
+        return math.nan
+    power = int(exponent or 0) + PREFIXES[prefix]
+    # a power of ten in the text, so that "0.1 ms" is as exact as 0.0001
+    return float(f"{digits}e{power}") * units[unit]
 
 
 def refuse(
@@ -61,8 +68,10 @@ def refuse(
     text = repr(value)
     if len(text) > 200:
         text = text[:197] + "..."
-    message = f"{name} must be {rule}, got {text}."
-    raise (ArgumentTypeError if wrong_type else ArgumentError)(f"{message} {advice}".rstrip())
+    message = f"{name} must be {rule}, got {text}. {advice}".rstrip()
+    if wrong_type:
+        raise ArgumentTypeError(message)
+    raise ArgumentError(message)
 
 
 def wrong(sentence: str) -> NoReturn:
@@ -85,20 +94,15 @@ def wrong(sentence: str) -> NoReturn:
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, advice: str = "") -> int:
     """A whole number from `low` to `high`; None for no upper limit."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < low or (high is not None and value > high):
-        rule = (
-            f"a whole number of {low} or more"
-            if high is None
-            else f"a whole number from {low} to {high}"
-        )
-        refuse(
-            name,
-            rule,
-            value,
-            advice or f"For example: {name}={max(1, low)}.",
-            wrong_type=not is_whole,
-        )
+    if high is None:
+        rule = f"a whole number of {low} or more"
+    else:
+        rule = f"a whole number from {low} to {high}"
+    advice = advice or f"For example: {name}={max(1, low)}."
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(name, rule, value, advice, wrong_type=True)
+    if value < low or (high is not None and value > high):
+        refuse(name, rule, value, advice)
     return value
 
 
@@ -117,17 +121,17 @@ def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> A
 
 def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
     """One or more different ranks of a world of `n`."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    in_range = is_list and all(type(rank) is int and 0 <= rank < n for rank in value)
-    if not in_range or not 0 < len(value) == len(set(value)):
-        refuse(
-            name,
-            f"a list of different ranks from 0 to {n - 1}",
-            value,
-            advice,
-            wrong_type=not is_list,
-        )
-    return list(value)
+    rule = f"a list of different ranks from 0 to {n - 1}"
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        refuse(name, rule, value, advice, wrong_type=True)
+    found: list[int] = []
+    for rank in value:
+        if type(rank) is not int or not 0 <= rank < n or rank in found:
+            refuse(name, rule, value, advice)
+        found.append(rank)
+    if not found:
+        refuse(name, rule, value, advice)
+    return found
 
 
 def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:

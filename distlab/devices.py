@@ -1,4 +1,4 @@
-"""Where a rank computes: on its own GPU, on a shared one, or on the CPU; decided only here.
+"""Where a rank computes: on its own GPU, on a shared one, or on the CPU. It is decided only here.
 
 Called on the ranks, and by the process that starts them; it needs only torch, and the same code
 runs under `torchrun`.
@@ -34,19 +34,25 @@ def device_for(rank: int) -> torch.device:
         ArgumentError: `rank` is not a whole number of 0 or more.
     """
     whole_number("rank", rank, 0)
-    ranks_here = int(
-        os.environ.get("LOCAL_WORLD_SIZE")
-        or (dist.get_world_size() if dist.is_initialized() else 1)
-    )
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")
-    place = (
-        int(os.environ.get("LOCAL_RANK", rank))
-        if os.environ.get("RANK") == str(rank)
-        else rank % ranks_here
-    )
-    return torch.device("cuda", place % gpus)
+    return torch.device("cuda", _place(rank) % gpus)
+
+
+def _place(rank: int) -> int:
+    """The place of a rank among those of its machine, from 0."""
+    if os.environ.get("RANK") == str(rank):  # this process is the rank
+        return int(os.environ.get("LOCAL_RANK", rank))
+    return rank % _ranks_here()
+
+
+def _ranks_here() -> int:
+    """The number of ranks on a machine; without LOCAL_WORLD_SIZE, the size of the world."""
+    given = os.environ.get("LOCAL_WORLD_SIZE")
+    if given:
+        return int(given)
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def backend_for(ranks_here: int) -> str:

@@ -4,8 +4,8 @@
     ├── ArgumentError (ValueError)          a value that cannot be used
     │   └── ArgumentTypeError (TypeError)   a value of a type that cannot be used
     ├── SerializationError                  a value that cannot travel to a rank, or back
-    ├── DataError (OSError)                 a file of a data set is missing, damaged or cannot be downloaded
-    ├── CheckpointError (RuntimeError)      a checkpoint cannot be written or read, or is of another model
+    ├── DataError (OSError)                 a file of a data set is missing or damaged
+    ├── CheckpointError (RuntimeError)      a checkpoint cannot be written, or does not fit
     ├── ClusterError                        the cluster cannot start, or is no longer there
     │   └── HostError                       a host of the cluster cannot be reached, or used
     └── RanksFailed                         a cell or a run failed on some ranks
@@ -13,8 +13,8 @@
         ├── RankDied                        a rank's process ended
         ├── DeadlockError                   ranks wait for what cannot come
         ├── RankTimeout (TimeoutError)      a rank did not come back in time
-        └── SweepError                      a function that distlab.sweep measures failed in one of these ways
-    MismatchError (RuntimeError)            on a rank: the ranks' arguments, or their groups, do not match
+        └── SweepError                      a function failed while distlab.sweep measured it
+    MismatchError (RuntimeError)            on a rank: arguments or groups do not match
 
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
@@ -58,7 +58,10 @@ class DataError(DistlabError, OSError):
 
 
 class CheckpointError(DistlabError, RuntimeError):
-    """A checkpoint cannot be written, is missing or damaged, or does not fit; nothing was changed."""
+    """A checkpoint cannot be written, is missing or damaged, or does not fit.
+
+    Nothing was changed.
+    """
 
 
 class ClusterError(DistlabError, RuntimeError):
@@ -102,8 +105,9 @@ class RankTimeout(RanksFailed, TimeoutError):
 
 
 class SweepError(RanksFailed):
-    """A function failed while distlab.sweep measured it; the error that it failed with is the
-    `__cause__`.
+    """A function failed while distlab.sweep measured it.
+
+    The error that it failed with is the `__cause__`.
 
     Attributes:
         partial: the `Sweep` with all that was measured before.
@@ -121,8 +125,9 @@ class MismatchError(DistlabError, RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person interrupted a cell; the message says where its ranks were. Like KeyboardInterrupt,
-    no Exception.
+    """A person interrupted a cell; the message says where its ranks were.
+
+    Like KeyboardInterrupt, it is no Exception.
     """
 
     _render_traceback_ = DistlabError._render_traceback_

@@ -66,20 +66,27 @@ def cores() -> int:
     counts = [os.cpu_count() or 1]
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         counts.append(len(os.sched_getaffinity(0)))
-    counts += [math.ceil(quota) for quota in map(_quota, _groups("cpu")) if quota is not None]
+    for group in _groups("cpu"):
+        quota = _quota(group)
+        if quota is not None:
+            counts.append(math.ceil(quota))
     return max(1, min(counts))
 
 
 def memory() -> int:
-    """The bytes that this process and its children can still take: of the machine, or of its
-    containers if less.
+    """The bytes that this process and its children can still take.
+
+    They are those of the machine, or those of its containers if that is less.
 
     Runs on: anywhere.
     """
     import psutil
 
     free = [psutil.virtual_memory().available]
-    free += [left for left in map(_memory_left, _groups("memory")) if left is not None]
+    for group in _groups("memory"):
+        left = _memory_left(group)
+        if left is not None:
+            free.append(left)
     return max(0, min(free))
 
 
@@ -90,31 +97,39 @@ def open_files() -> int | None:
 
 
 def tasks() -> TaskLimit | None:
-    """The limit on processes and threads that is reached first; None where there is none, or it is
-    far away.
+    """The limit on processes and threads that is reached first.
+
+    None where there is none, or it is far away.
 
     Runs on: anywhere.
 
     Source: Linux, getrlimit(2) on RLIMIT_NPROC, which does not bind root; admin-guide/cgroup-v2.rst
     on pids.max.
     """
-    found = [limit for limit in map(_tasks_of, _groups("pids")) if limit is not None]
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if sys.platform == "linux" and soft != resource.RLIM_INFINITY and os.getuid() != 0:
-        taken = _tasks_of_all()  # quick to find, and as many as the user's or more
-        if soft - taken < FAR:
-            taken = _tasks_of_user(os.getuid())
-        found.append(TaskLimit(soft, taken, is_users=True))
+    limits = [_tasks_of_container(group) for group in _groups("pids")]
+    limits.append(_tasks_of_this_user())
+    found = [limit for limit in limits if limit is not None]
     return min(found, key=lambda limit: limit.left, default=None)
 
 
-def _tasks_of(group: Path) -> TaskLimit | None:
+def _tasks_of_container(group: Path) -> TaskLimit | None:
     """The limit of a container; None for no limit."""
     with contextlib.suppress(ValueError):  # "max", or no such files
-        return TaskLimit(
-            int(_read(group / "pids.max")), int(_read(group / "pids.current")), is_users=False
-        )
+        most = int(_read(group / "pids.max"))
+        taken = int(_read(group / "pids.current"))
+        return TaskLimit(most, taken, is_users=False)
     return None
+
+
+def _tasks_of_this_user() -> TaskLimit | None:
+    """The limit of the user (`ulimit -u`); None for no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if sys.platform != "linux" or soft == resource.RLIM_INFINITY or os.getuid() == 0:
+        return None
+    taken = _tasks_of_all()  # quick to find, and as many as the user's or more
+    if soft - taken < FAR:
+        taken = _tasks_of_user(os.getuid())
+    return TaskLimit(soft, taken, is_users=True)
 
 
 def _tasks_of_all() -> int:
@@ -142,12 +157,8 @@ def _owner(path: Path) -> int:
 def _given(wanted: str) -> int:
     """The number of cores in DISTLAB_CORES."""
     if not wanted.isdecimal() or int(wanted) == 0:
-        refuse(
-            CORES,
-            "a whole number above 0",
-            wanted,
-            "It is a variable of the environment: unset it, or change it.",
-        )
+        advice = "It is a variable of the environment: unset it, or change it."
+        refuse(CORES, "a whole number above 0", wanted, advice)
     return int(wanted)
 
 
@@ -155,11 +166,13 @@ def _given(wanted: str) -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the control groups that this process is in, whose limits of "cpu", "memory" or
-    "pids" bind it.
+    """The folders of the control groups whose limits bind this process.
 
     A group is also under the limits of those around it. Inside a container the path may be that of
     the host, which is not there; the container's own group is then the root of what is mounted.
+
+    Args:
+        controller: whose limits are wanted: "cpu", "memory" or "pids".
     """
     for line in _read(OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -195,13 +208,15 @@ def _quota(group: Path) -> float | None:
 
 
 def _memory_left(group: Path) -> int | None:
-    """The bytes that a group may still take; None for no limit. What it keeps of files goes when
-    memory is wanted.
+    """The bytes that a group may still take; None for no limit.
+
+    What it keeps of files counts as free: the system drops that when memory is wanted.
     """
-    names = ("memory.max", "memory.current", "inactive_file")
-    if not (group / names[0]).exists():
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    limit, used, kept = names
+    if (group / "memory.max").exists():
+        limit, used, kept = "memory.max", "memory.current", "inactive_file"
+    else:  # version 1
+        limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        kept = "total_inactive_file"
     with contextlib.suppress(ValueError):  # "max", or no such files
         left = int(_read(group / limit)) - int(_read(group / used))
         return left + _statistics(group).get(kept, 0)

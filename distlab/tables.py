@@ -1,13 +1,17 @@
-"""Times, bandwidths and sizes as texts, and tables of them: what notebooks print and figures write
-beside their marks.
+"""Times, bandwidths and sizes as texts, and tables of them.
 
-`distlab.measure` offers the texts to notebooks; results that print themselves are tables. Runs
-anywhere.
+Notebooks print them, and figures write them beside their marks. Runs anywhere: `distlab.measure`
+offers the texts to notebooks, and results that print themselves are tables.
 """
 
+from __future__ import annotations
+
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB")  # each 1024 times the one before
 
 
 def format_seconds(seconds: float) -> str:
@@ -15,36 +19,49 @@ def format_seconds(seconds: float) -> str:
 
     Runs on: anywhere.
     """
-    scales = (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6))
-    unit, scale = next((pair for pair in scales if seconds >= pair[1] * 0.9995), scales[-1])
-    value = seconds / scale
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:>6.{digits}f} {unit}"
+    if seconds >= 0.9995:
+        value, unit = seconds, "s "
+    elif seconds >= 1e-3 * 0.9995:
+        value, unit = seconds / 1e-3, "ms"
+    else:
+        value, unit = seconds / 1e-6, "µs"
+    if value < 9.995:
+        return f"{value:>6.2f} {unit}"
+    if value < 99.95:
+        return f"{value:>6.1f} {unit}"
+    return f"{value:>6.0f} {unit}"
 
 
 def format_bandwidth(gigabytes_per_second: float) -> str:
-    """A bandwidth as a notebook prints it, 11 characters wide: "  1.23 GB/s", where 1 GB is 1e9
-    bytes.
+    """A bandwidth as a notebook prints it, 11 characters wide: "  1.23 GB/s".
 
-    Runs on: anywhere.
+    1 GB is 1e9 bytes. Runs on: anywhere.
     """
     return f"{gigabytes_per_second:>6.2f} GB/s"
 
 
 def format_bytes(num_bytes: int) -> str:
-    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB"; above 10,000 B rounded, unless it is a
-    multiple of a unit.
+    """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB".
+
+    Above 10,000 B it is rounded to three digits, unless it is a multiple of a unit.
 
     Runs on: anywhere.
     """
-    units, value, step = ("B", "KiB", "MiB", "GiB"), num_bytes, 0
-    while value >= 1024 and value % 1024 == 0 and step < 3:
-        value, step = value // 1024, step + 1
+    value = num_bytes
+    step = 0
+    while value >= 1024 and value % 1024 == 0 and step < len(BYTE_UNITS) - 1:
+        value //= 1024
+        step += 1
     if value < 1024 or num_bytes < 10_000:
-        return f"{value} {units[step]}"
-    # three digits are enough from there on
-    step = 1 + sum(num_bytes >= 999.5 * 1024**larger for larger in (1, 2))
-    return f"{num_bytes / 1024**step:.3g} {units[step]}"
+        return f"{value} {BYTE_UNITS[step]}"
+    # the unit in which three digits are below 1000
+    if num_bytes < 999.5 * 1024:
+        step = 1
+    elif num_bytes < 999.5 * 1024**2:
+        step = 2
+    else:
+        step = 3
+    return f"{num_bytes / 1024**step:.3g} {BYTE_UNITS[step]}"
 
 
 def count(number: int, noun: str) -> str:
@@ -56,9 +73,15 @@ def count(number: int, noun: str) -> str:
 
 
 class Link(str):
-    """A cell of a table that leads to `target`, an address, where it is shown as HTML."""
+    """A cell of a table that leads to an address where it is shown as HTML.
 
-    def __new__(cls, words: str, target: str) -> "Link":
+    Attributes:
+        target: the address.
+    """
+
+    target: str
+
+    def __new__(cls, words: str, target: str) -> Link:
         link = super().__new__(cls, words)
         link.target = target
         return link
@@ -83,22 +106,24 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        lines = [self.heads, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        forms = [
-            f"{{:{'>' if side == 'r' else '<'}{width}}}"
-            for side, width in zip(self.sides, widths, strict=True)
-        ]
-        texts = ["   ".join(forms).format(*line).rstrip() for line in lines]
-        return "\n".join([*filter(None, [self.title]), *texts, *self.notes])
+        columns = []
+        for side, *cells in zip(self.sides, self.heads, *self.rows, strict=True):
+            width = max(map(len, cells))
+            if side == "r":
+                columns.append([cell.rjust(width) for cell in cells])
+            else:
+                columns.append([cell.ljust(width) for cell in cells])
+        lines = ["   ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        above = [self.title] if self.title else []
+        return "\n".join([*above, *lines, *self.notes])
 
     def _repr_html_(self) -> str:
-        body = "".join(self._html(line, "td") for line in self.rows)
-        above = (
-            f'<caption style="caption-side:top;text-align:left">{html.escape(self.title)}</caption>'
-        )
+        title = html.escape(self.title)
+        above = f'<caption style="caption-side:top;text-align:left">{title}</caption>'
+        head = f"<thead>{self._html(self.heads, 'th')}</thead>"
+        rows = "".join(self._html(line, "td") for line in self.rows)
         below = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        return f"<table>{above}<thead>{self._html(self.heads, 'th')}</thead><tbody>{body}</tbody></table>{below}"
+        return f"<table>{above}{head}<tbody>{rows}</tbody></table>{below}"
 
     def _html(self, line: Sequence[str], tag: str) -> str:
         cells = ""
@@ -111,8 +136,12 @@ class Table:
         return f"<tr>{cells}</tr>"
 
 
-class ShownAsTable:
+class ShownAsTable(ABC):
     """A result that a notebook shows as its `table()`."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """The result as a table."""
 
     def __repr__(self) -> str:
         return repr(self.table())

@@ -23,7 +23,7 @@ def rank_list(ranks: Collection[int]) -> str:
     runs = grouped((rank - place, rank) for place, rank in enumerate(ordered))
     words: list[str] = []
     for run in runs.values():
-        # two ranks are folded only where nothing else is listed: "ranks 0-1", but "ranks 0, 1 and 5"
+        # two ranks are folded only if no others are listed: "ranks 0-1", but "ranks 0, 1 and 5"
         if len(run) > 2 or (len(run) == 2 and len(runs) == 1):
             words.append(f"{run[0]}-{run[-1]}")
         else:

@@ -239,10 +239,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
             return _reduce_tensor(obj, torch)
-        has_own_class = isinstance(obj, ModuleType) and type(obj) is not ModuleType
-        if has_own_class and sys.modules.get(obj.__name__) is obj:
+        if isinstance(obj, ModuleType) and _goes_by_name(obj):
             return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
+
+
+def _goes_by_name(module: ModuleType) -> bool:
+    """Whether a module has a class of its own, and can be imported by its name."""
+    return type(module) is not ModuleType and sys.modules.get(module.__name__) is module
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
