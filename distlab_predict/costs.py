@@ -1,17 +1,20 @@
 """How long a kernel takes on a device, and a collective on a network, by closed formulas.
 
+Called by timeline.py on the notebook's kernel.
+
 The algorithms are those of simulated/collectives.py, and where all links are alike, the times are
-the simulation's: so no message is stepped through on 16,384 ranks. On hosts, a step of a ring takes
-as long as its slowest link. Ranks of a host that belong to other groups do the same at the same
-time, and share the host's port. What a rank's own calls share while they overlap, timeline.py
-knows.
+the simulation's, but no message is stepped through, which would take too long on 16,384 ranks. On
+hosts, a step of a ring takes as long as its slowest link. Ranks of a host that belong to other
+groups do the same at the same time, and share the host's port. What a rank's own calls share while
+they overlap, timeline.py knows.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
+from typing import NamedTuple
 
 from distlab.simulated.collectives import algorithm
 from distlab.simulated.network import Device, Network
@@ -19,45 +22,76 @@ from distlab.simulated.schedules import cost
 from distlab_predict.nodes import Call, Kernel, Node
 
 
+class Cost(NamedTuple):
+    """What a node costs when it is alone on its ports.
+
+    Attributes:
+        seconds: how long it takes.
+        load: the share of that time in which bytes of a call go through, as the rest of it is
+            latency; None for a kernel.
+        ports: those that a call uses on its rank: its slowest link, in one direction or both.
+    """
+
+    seconds: float
+    load: float | None
+    ports: list[Hashable]
+
+
+class Slowest(NamedTuple):
+    """The slowest link between neighbours in a group.
+
+    Attributes:
+        latency: of a message, in seconds.
+        per_byte: seconds.
+        name: "inside" of a host, or "between" hosts.
+    """
+
+    latency: float
+    per_byte: float
+    name: str
+
+
 @dataclass
 class Costs:
-    """Of nodes, on these machines."""
+    """What nodes cost on these machines.
+
+    Attributes:
+        network: of the machines.
+        device: what each rank computes on.
+        ranks: how many devices there are, of which the slowest sets the pace.
+    """
 
     network: Network
     device: Device
     ranks: int = 1
+    # thousands of calls have the same members
+    _links: dict[tuple[int, ...], Slowest] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        self.link = functools.cache(self.link)  # thousands of calls have the same members
-
-    def of(self, node: Node, rank: int) -> tuple[float, float | None, list[Hashable]]:
-        """How long a node of that rank takes, alone on its ports.
-
-        Also what it does to them, if it is a call: the share of that time in which its bytes go
-        through, as the rest of it is latency; and the rank's ports, that of its slowest link in one
-        direction or both.
-        """
+    def of(self, node: Node, rank: int) -> Cost:
+        """What a node of this rank costs."""
         if isinstance(node, Kernel):
-            return self.device.seconds(node.flops, node.num_bytes) * self._slowest_device, None, []
-        latency, per_byte, which = self.link(
-            node.members if node.peer is None else (rank, node.peer)
-        )
+            seconds = self.device.seconds(node.flops, node.num_bytes) * self._slowest_device
+            return Cost(seconds, None, [])
+        link = self.link(node.members if node.peer is None else (rank, node.peer))
         messages, num_bytes = self._sent(node)
-        moving = num_bytes * per_byte
-        seconds = messages * latency + moving
-        ports = [
-            (which, way) for way, other in (("out", "recv"), ("in", "send")) if node.name != other
-        ]
-        return seconds, moving / seconds if seconds else 0.0, ports
+        moving = num_bytes * link.per_byte
+        seconds = messages * link.latency + moving
+        ports: list[Hashable] = []
+        if node.name != "recv":
+            ports.append((link.name, "out"))
+        if node.name != "send":
+            ports.append((link.name, "in"))
+        return Cost(seconds, moving / seconds if seconds else 0.0, ports)
 
-    @functools.cached_property
+    @cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
 
     def _sent(self, call: Call) -> tuple[float, float]:
         """How many messages of a call come one after another, and their bytes."""
-        n, size = len(call.members), call.sent[0]
+        n = len(call.members)
+        size = call.sent[0]
         if call.peer is not None:
             return 1, size
         if n == 1:
@@ -74,13 +108,19 @@ class Costs:
         depth = (n - 1).bit_length()
         return depth, depth * size
 
-    def link(self, members: tuple[int, ...]) -> tuple[float, float, str]:
-        """Latency, seconds a byte, and the name of the slowest link between neighbours in a group."""
+    def link(self, members: tuple[int, ...]) -> Slowest:
+        """The slowest link between neighbours in a group of these ranks."""
+        if members not in self._links:
+            self._links[members] = self._slowest_link(members)
+        return self._links[members]
+
+    def _slowest_link(self, members: tuple[int, ...]) -> Slowest:
         network = self.network
-        inside = network.inside.latency, 1 / network.inside.bandwidth, "inside"
-        ranks_here = Counter(map(network.host_of, members))
-        if len(ranks_here) == 1:
+        inside = Slowest(network.inside.latency, 1 / network.inside.bandwidth, "inside")
+        ranks_here = Counter(network.host_of(rank) for rank in members)
+        if len(ranks_here) == 1 or network.between is None:
             return inside
+        # other groups have the host's other ranks, and send through its port at the same time
         sharing = max(network.hosts[host] / ranks for host, ranks in ranks_here.items())
-        between = network.between.latency, sharing / network.between.bandwidth, "between"
-        return max(inside, between, key=lambda link: link[1])
+        between = Slowest(network.between.latency, sharing / network.between.bandwidth, "between")
+        return max(inside, between, key=lambda link: link.per_byte)

@@ -1,5 +1,6 @@
-"""A backend for torch.distributed whose calls move nothing: they are noted. Runs in the recorder's
-process.
+"""A backend for torch.distributed whose calls move nothing: they are noted.
+
+Called by recorder.py, in its process.
 """
 
 import contextlib
@@ -18,14 +19,16 @@ NAME = "predicted"
 
 
 class Done(dist.Work):
-    """A call that is noted; what waits for it on the current stream waits for its node."""
+    """A call that is noted. Whoever waits for it makes the current stream wait for its node."""
 
-    def __init__(self, timeline: Timeline, place: int, result: Any):
+    def __init__(self, timeline: Timeline, index: int, result: Any):
         super().__init__()
-        self._timeline, self._place, self._result = timeline, place, result
+        self._timeline = timeline
+        self._index = index
+        self._result = result
 
     def wait(self, timeout: Any = None) -> bool:
-        self._timeline.wait(self._timeline.current(), {self._place})
+        self._timeline.wait(self._timeline.current(), {self._index})
         return True
 
     def synchronize(self) -> None:
@@ -37,41 +40,50 @@ class Done(dist.Work):
     def result(self) -> Any:
         return self._result
 
-    def get_future(self) -> torch.Future:
-        future = torch.futures.Future()
+    def get_future(self) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(self._result)
-        with contextlib.suppress(RuntimeError):  # no backward pass, at whose end DDP waits
-            private.at_end_of_backward(self.wait)
+        # DDP takes futures in a backward pass, and waits for them at its end; outside of one, torch
+        # raises
+        with contextlib.suppress(RuntimeError):
+            private.at_end_of_backward(self.synchronize)
         return future
 
 
 def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
-    """Make "predicted" a backend that notes for a timeline; `meet` hears of each rank at the other
-    end of a message.
+    """Make "predicted" a backend whose calls are noted on a timeline.
+
+    Args:
+        timeline: of the rank in this process.
+        meet: called with each rank at the other end of a message.
     """
 
     class Group(backend.Group):
         def __init__(self, options: Any, _: Any):
-            dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)
-            self.timeout, self._name = options.timeout, ""
-            self._members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+            rank, size = options.group_rank, options.group_size
+            # without the gloo group of a simulated one
+            dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # no stub says it
+            self.timeout = options.timeout
+            self._name = ""
+            self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
 
         def shutdown(self) -> None:
-            """Nothing is open."""
+            """Do nothing, as nothing is open."""
 
         abort = shutdown
 
         def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> Done:
-            size, peer = sum(tensor.nbytes for tensor in tensors), self._members[peer]
-            meet(peer)
-            stream = self._name, name, peer
-            return Done(
-                timeline, timeline.call(stream, name, self._members, (size,), peer), tensors
-            )
+            size = sum(tensor.nbytes for tensor in tensors)
+            other = self._members[peer]
+            meet(other)
+            stream = (self._name, name, other)
+            index = timeline.call(stream, name, self._members, (size,), other)
+            return Done(timeline, index, tensors)
 
         def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
             if name == "all_to_all":  # what stays on this rank comes first
                 sent = sent[self.rank() :] + sent[: self.rank()]
-            return Done(timeline, timeline.call(self._name, name, self._members, sent), args[0])
+            index = timeline.call(self._name, name, self._members, sent)
+            return Done(timeline, index, args[0])
 
     dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])

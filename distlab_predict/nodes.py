@@ -17,7 +17,7 @@ class Kernel:
     """The device computes.
 
     Attributes:
-        after: places of nodes that must have ended.
+        after: indices of the nodes that must have ended.
         name: the operator's.
         flops: as torch's FlopCounterMode counts them.
         num_bytes: read and written.
@@ -36,12 +36,13 @@ class Call:
     """A collective, or a message, in the stream of its group.
 
     Attributes:
+        after: indices of the nodes that must have ended.
         stream: the name of the group; of a message, its other end as well.
         name: as in collectives.py, or "send" or "recv".
         members: ranks of the group.
         sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what
             stays on the rank.
-        peer: rank at the other end of a message.
+        peer: the rank at the other end of a message; None for a collective.
     """
 
     after: tuple[int, ...]
@@ -60,8 +61,9 @@ class Recording:
     """What one rank has noted.
 
     Attributes:
+        rank: which one.
         nodes: in the order in which the program called them.
-        steps: the place of the first node of each step, and the number of nodes at its end.
+        steps: by step, the index of its first node, and the number of nodes at its end.
         peak: bytes of memory at their most, by what they are: "parameters", "gradients",
             "optimizer", "activations", "unsharded parameters".
         printed: what the program has printed.
@@ -80,16 +82,19 @@ class Run:
 
     Attributes:
         header, buffers: of the program, for pickling.loads.
-        ranks: of those that run; None for rank 0, those that it sends messages to, and so on.
-        most: how many are found so at most.
-        environment, folder, path: where the program runs, and where it finds modules.
+        world_size: the number of ranks that the program sees.
+        ranks: which ranks to run; None to start at rank 0 and follow messages.
+        max_roles: upper limit when following messages.
+        environment: variables of the process that runs the program.
+        folder: its working folder.
+        path: where it finds modules.
     """
 
     header: bytes
     buffers: tuple[bytes, ...]
     world_size: int
     ranks: tuple[int, ...] | None
-    most: int
+    max_roles: int
     environment: tuple[tuple[str, str], ...]
     folder: str
     path: tuple[str, ...]

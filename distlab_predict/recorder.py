@@ -249,7 +249,7 @@ def outcomes_of(runs: Sequence[Run]) -> list[Outcomes]:
             elif (
                 runs[number].ranks is None
                 and said not in found[number]
-                and len(found[number]) < runs[number].most
+                and len(found[number]) < runs[number].max_roles
             ):
                 found[number][said] = None
                 wanted.append((number, said))

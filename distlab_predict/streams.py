@@ -1,8 +1,7 @@
-"""Streams and events of a device that is not there, which programs and torch's own FSDP2 get from
-torch.cpu.
+"""Streams and events of a device that is not there, which a program gets from torch.cpu.
 
-torch.cpu has a Stream and an Event, which do nothing; FSDP2 calls them on a CPU as on a GPU.
-Runs in the recorder's process.
+torch.cpu has a Stream and an Event, which do nothing; programs, and torch's own FSDP2, call them on
+a CPU as on a GPU. Called by recorder.py, in its process.
 """
 
 from __future__ import annotations
@@ -31,31 +30,46 @@ class Timeline:
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
     def ends(self, stream: Stream) -> frozenset[int]:
-        """Places of the nodes for which what comes next on a stream waits: the last one on it, and
-        awaited ones.
-        """
+        """Indices of the nodes that the next node of this stream depends on."""
         return self._ends[stream]
 
     def wait(self, stream: Stream, ends: Set[int]) -> None:
-        """What comes next on a stream waits for these nodes, too."""
+        """Have the next node of this stream depend on these nodes as well."""
         self._ends[stream] |= ends
 
-    def compute(self, *what: Any) -> None:
-        """The device computes on the current stream."""
-        self._add(self.current(), Kernel, *what)
+    def compute(self, name: str, flops: int, num_bytes: int, again: bool = False) -> None:
+        """Note a kernel on the current stream; the arguments are those of `Kernel`."""
+        stream = self.current()
+        self._add(stream, Kernel(self._after(stream), name, flops, num_bytes, again))
 
-    def call(self, stream: Stream, *what: Any) -> int:
-        """Begin a collective or a message, once the current stream has come here; returns its
-        place.
+    def call(
+        self,
+        stream: Stream,
+        name: str,
+        members: tuple[int, ...],
+        sent: tuple[int, ...],
+        peer: int | None = None,
+    ) -> int:
+        """Note a collective or a message, which waits for what the current stream has done so far.
+
+        Args:
+            stream, name, members, sent, peer: as of `Call`.
+
+        Returns:
+            The index of its node.
         """
         self.wait(stream, self.ends(self.current()))
-        return self._add(stream, Call, stream, *what)
+        return self._add(stream, Call(self._after(stream), stream, name, members, sent, peer))
 
-    def _add(self, stream: Stream, kind: type[Node], *what: Any) -> int:
-        place = len(self.nodes)
-        self.nodes.append(kind(tuple(self._ends[stream]), *what))
-        self._ends[stream] = frozenset({place})
-        return place
+    def _after(self, stream: Stream) -> tuple[int, ...]:
+        return tuple(self._ends[stream])
+
+    def _add(self, stream: Stream, node: Node) -> int:
+        """Note a node, which is now the one that the next node of its stream depends on."""
+        index = len(self.nodes)
+        self.nodes.append(node)
+        self._ends[stream] = frozenset({index})
+        return index
 
 
 def install(timeline: Timeline) -> None:
@@ -65,9 +79,8 @@ def install(timeline: Timeline) -> None:
         def __init__(self, *_: Any, **__: Any):
             self.ends: Set[int] = frozenset()
 
-        def record(self, stream: Any = None) -> Event:
+        def record(self, stream: Any = None) -> None:
             self.ends = timeline.ends(stream or torch.cpu.current_stream())
-            return self
 
         def wait(self, stream: Any = None) -> None:
             (stream or torch.cpu.current_stream()).wait_event(self)
@@ -80,7 +93,9 @@ def install(timeline: Timeline) -> None:
             """Without the device and the priority that it may be given."""
 
         def record_event(self, event: Any = None) -> Event:
-            return (event or Event()).record(self)
+            event = event or Event()
+            event.record(self)
+            return event
 
         def wait_event(self, event: Any) -> None:
             timeline.wait(self, event.ends)

@@ -1,9 +1,9 @@
-"""When each node of each role begins and ends, on described machines. A pure function.
+"""When each node of each role begins and ends, on described machines. Pure functions.
 
-The model:
+Called by prediction.py on the notebook's kernel. The model:
 
 - A stream does one thing after another: a node begins when the one before it on its stream has
-  ended, and all that it waits for. The program is always ahead of its device.
+  ended, and everything that it waits for. The program is always ahead of its device.
 - A kernel takes as long as its operations or its bytes need, whichever is longer; while messages of
   its rank travel, the device's `contention` slows it.
 - A collective begins when it could on all members, and takes what its formula says (costs.py).
@@ -20,12 +20,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from distlab.errors import ArgumentError
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
+# what a job uses alone or shares: a device (None) or a port, of the recording with this number
+Use = tuple[int, Hashable]
 
 
 @dataclass(eq=False)
@@ -33,19 +36,21 @@ class _Job:
     """A kernel, or a call of all its members.
 
     Attributes:
-        missing: how many jobs have to end before it begins, and how many ranks would have to call
-            it that never do.
+        unmet: predecessors that have not ended, plus members that have not called it.
         left: seconds at full speed, as of the time `since`.
         load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
-        uses: what it shares with other jobs: devices (None) and ports, each with the number of its
-            recording.
+        uses: the devices and ports that it shares with other jobs.
         following: jobs that wait for its end.
+        speed: the share of full speed at which it goes on; 0 before it begins and after its end.
+        since: when `left` was right.
+        begin: when it has begun.
+        end: when it will end at this speed, or has ended.
     """
 
-    missing: int
+    unmet: int
     left: float = math.inf
     load: float | None = None
-    uses: list[tuple[int, Hashable]] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     following: list["_Job"] = field(default_factory=list)
     speed: float = 0.0
     since: float = 0.0
@@ -54,26 +59,48 @@ class _Job:
 
 
 def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
-    """Begin and end of each node, by recording, in seconds; what comes before the first step takes
-    no time.
+    """Begin and end of each node, by recording, in seconds.
+
+    What comes before the first step takes no time.
 
     Raises:
         ArgumentError: ranks wait for each other forever.
     """
-    jobs = _jobs(recordings, costs)
-    _Run(costs.device.contention).go(dict.fromkeys(itertools.chain(*jobs)))
-    both = (zip(one.nodes, own, strict=True) for one, own in zip(recordings, jobs, strict=True))
-    waiting = [next((node for node, job in pairs if job.missing), None) for pairs in both]
-    names = ", ".join(dict.fromkeys(map(_words, filter(None, waiting))))
-    if names:
-        why = f"not every rank calls {names}: on real machines this program would hang"
-        raise ArgumentError(f"program must end: {why}.")
+    jobs = _jobs_of(recordings, costs)
+    # a job of several recordings is there once
+    _Simulation(costs.device.contention).run(dict.fromkeys(itertools.chain(*jobs)))
+    _check_all_began(recordings, jobs)
     return [[(job.begin, job.end) for job in own] for own in jobs]
 
 
-def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
-    """The job of each node, by recording; a call that several recorded ranks make together is one
-    job.
+def _check_all_began(recordings: Sequence[Recording], jobs: Sequence[Sequence[_Job]]) -> None:
+    """Raise an error that names the first call of each recording that has never begun."""
+    names = []
+    for recording, own in zip(recordings, jobs, strict=True):
+        for node, job in zip(recording.nodes, own, strict=True):
+            if job.unmet:
+                names.append(_words(node))
+                break
+    if names:
+        calls = ", ".join(dict.fromkeys(names))
+        why = f"not every rank calls {calls}: on real machines this program would hang"
+        raise ArgumentError(f"program must end: {why}.")
+
+
+def _words(node: Node) -> str:
+    """A node in words: "all_gather", "send (rank 3)"."""
+    if isinstance(node, Kernel) or node.peer is None:
+        return node.name
+    return f"{node.name} (rank {node.peer})"
+
+
+# --- what there is to do ---
+
+
+def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
+    """The job of each node, by recording.
+
+    A call that several recorded ranks make together is one job.
     """
     recorded = sorted(recording.rank for recording in recordings)
     common: dict[Hashable, _Job] = {}
@@ -81,51 +108,78 @@ def _jobs(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
     for number, recording in enumerate(recordings):
         own: list[_Job] = []
         counts: Counter[Hashable] = Counter()
-        for place, node in enumerate(recording.nodes):
-            key, ranks = _meeting(node, recording.rank, recorded)
-            counts[key] += 1
-            job = common.setdefault((key, counts[key]), _Job(ranks)) if ranks > 1 else _Job(1)
-            job.missing -= 1
+        first, _ = recording.steps[0]
+        for index, node in enumerate(recording.nodes):
+            meeting = _meeting_of(node, recording.rank, recorded)
+            if meeting.ranks > 1:
+                # the n-th call of this kind is the same call on every rank
+                counts[meeting.key] += 1
+                place = (meeting.key, counts[meeting.key])
+                job = common.setdefault(place, _Job(meeting.ranks))
+            else:
+                job = _Job(1)
+            job.unmet -= 1
             for before in node.after:
-                job.missing += 1
+                job.unmet += 1
                 own[before].following.append(job)
-            seconds, job.load, ports = costs.of(node, recording.rank)
-            job.left = min(job.left, seconds if place >= recording.steps[0][0] else 0.0)
-            job.uses += [(number, use) for use in (None, *ports)]
+            cost = costs.of(node, recording.rank)
+            job.load = cost.load
+            job.left = min(job.left, cost.seconds if index >= first else 0.0)
+            job.uses += [(number, use) for use in (None, *cost.ports)]
             own.append(job)
         jobs.append(own)
     return jobs
 
 
-def _meeting(node: Node, rank: int, recorded: Sequence[int]) -> tuple[Hashable, int]:
-    """What a node has in common with those of other recorded ranks that it meets, and how many
-    ranks meet.
+class _Meeting(NamedTuple):
+    """Which recorded ranks a node needs.
+
+    Attributes:
+        key: what the node has in common with those of other recorded ranks that it meets.
+        ranks: how many recorded ranks meet.
+    """
+
+    key: Hashable
+    ranks: int
+
+
+def _meeting_of(node: Node, rank: int, recorded: Sequence[int]) -> _Meeting:
+    """Which recorded ranks meet in a node of this rank.
+
+    The other end of a message may not be recorded. Then the last recorded rank before it has its
+    role.
     """
     if isinstance(node, Kernel):
-        return None, 1
+        return _Meeting(None, 1)
     if node.peer is None:
-        return (node.stream, node.members), len({*recorded}.intersection(node.members))
+        return _Meeting((node.stream, node.members), len({*recorded}.intersection(node.members)))
     role = recorded[max(0, bisect.bisect(recorded, node.peer) - 1)]
     ends = (rank, role) if node.name == "send" else (role, rank)
-    return ("message", *ends), len({*ends})
+    return _Meeting(("message", *ends), len({*ends}))
 
 
-class _Run:
-    """Jobs under way, from one end to the next."""
+# --- how it goes on ---
+
+
+class _Simulation:
+    """Jobs under way, from the end of one to the end of the next."""
 
     def __init__(self, contention: float):
         self._contention = contention
-        self._using: defaultdict[tuple[int, Hashable], dict[_Job, None]] = defaultdict(dict)
-        self._now, self._number = 0.0, itertools.count()
+        self._using: defaultdict[Use, dict[_Job, None]] = defaultdict(dict)
+        self._now = 0.0
+        self._numbers = itertools.count()
+        # (end, number of the entry, job), as a heap; the number keeps jobs from being compared
         self._ends: list[tuple[float, int, _Job]] = []
 
-    def go(self, jobs: Iterable[_Job]) -> None:
-        """Find when each job begins and ends; those that never begin stay `missing` something."""
-        for job in [job for job in jobs if not job.missing]:
+    def run(self, jobs: Iterable[_Job]) -> None:
+        """Find when each job begins and ends; for those that never begin, something stays unmet."""
+        for job in [job for job in jobs if not job.unmet]:
             self._begin(job)
         while self._ends:
             end, _, job = heapq.heappop(self._ends)
-            if job.end == end and job.speed:  # or its speed has changed since, or it has ended
+            # otherwise the entry is out of date: the speed has changed since, or the job has ended
+            if job.end == end and job.speed:
                 self._now = end
                 self._end(job)
 
@@ -133,38 +187,44 @@ class _Run:
         job.begin = job.since = self._now
         for use in job.uses:
             self._using[use][job] = None
-        self._change(job)
+        self._update_speeds(job)
 
     def _end(self, job: _Job) -> None:
         job.speed = 0.0
         for use in job.uses:
             del self._using[use][job]
-        self._change(job)
+        self._update_speeds(job)
         for following in job.following:
-            following.missing -= 1
-            if not following.missing:
+            following.unmet -= 1
+            if not following.unmet:
                 self._begin(following)
 
-    def _change(self, job: _Job) -> None:
-        """A job has begun or ended: it, and those that share something with it, have another speed
-        from now on.
-        """
-        for one in dict.fromkeys(one for use in job.uses for one in self._using[use]):
-            speed = self._speed(one)
-            if speed != one.speed:
-                one.left -= (self._now - one.since) * one.speed
-                one.since, one.speed, one.end = self._now, speed, self._now + one.left / speed
-                heapq.heappush(self._ends, (one.end, next(self._number), one))
+    def _update_speeds(self, changed: _Job) -> None:
+        """Find the speeds of a job that has begun or ended, and of all that share with it."""
+        sharing = dict.fromkeys(job for use in changed.uses for job in self._using[use])
+        for job in sharing:
+            speed = self._speed_of(job)
+            if speed == job.speed:
+                continue
+            job.left -= (self._now - job.since) * job.speed
+            job.since = self._now
+            job.speed = speed
+            job.end = self._now + job.left / speed
+            heapq.heappush(self._ends, (job.end, next(self._numbers), job))
 
-    def _speed(self, job: _Job) -> float:
+    def _speed_of(self, job: _Job) -> float:
+        """The share of full speed that a job has beside those that are under way."""
         if job.load is None:
-            slowed = any(one.load is not None for one in self._using[job.uses[0]])
+            (device,) = job.uses
+            slowed = any(other.load is not None for other in self._using[device])
             return 1 - self._contention if slowed else 1.0
-        loads = [
-            sum(one.load for one in self._using[use]) for use in job.uses if use[1] is not None
-        ]
-        return 1 / max(1.0, *loads)
+        slowest = 1.0
+        for use in job.uses:
+            _, port = use
+            if port is not None:
+                slowest = max(slowest, self._load_of(use))
+        return 1 / slowest
 
-
-def _words(node: Node) -> str:
-    return node.name if node.peer is None else f"{node.name} (rank {node.peer})"
+    def _load_of(self, port: Use) -> float:
+        """The share of a port's bandwidth that the calls under way would take at full speed."""
+        return sum(other.load for other in self._using[port] if other.load is not None)
