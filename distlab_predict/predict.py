@@ -1,50 +1,39 @@
-"""`predict` and `predict.sweep`: what a program would do on many ranks of machines that are not
-there.
+"""`distlab.predict` and `predict.sweep`: what a program would do on many ranks, without them.
 
-Runs on the notebook's kernel. The program itself runs in a process of its own (recorder.py),
-started by the first prediction, which waits for the next ones with torch imported.
+Called by the notebooks, on the kernel. The program itself runs in a process of its own, see
+recording_process.py and recorder.py.
 """
 
 import functools
 import hashlib
 import itertools
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Pipe
 from typing import Any
 
 from distlab import arguments
 from distlab.diagnosis.failures import failure, rank_error
-from distlab.errors import ArgumentError, ClusterError, RankError
-from distlab.launch import fork_server
+from distlab.errors import ArgumentError, RankError
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import pack, pickle_module_by_value
-from distlab_predict.nodes import Outcomes, Run
+from distlab_predict.nodes import Outcomes, Recording, Run
 from distlab_predict.prediction import Case, Prediction, Predictions
+from distlab_predict.recording_process import RecordingProcess
 
-EXAMPLE = 'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), device=Device("989 TFLOP/s")).'
+EXAMPLE = (
+    'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), '
+    'device=Device("989 TFLOP/s")).'
+)
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
 MOST_ROLES = 64  # that are found by following messages
 # programs whose notes are kept; an older one runs again when it is asked for: later, never wrong
 MOST_KEPT = 64
-# what the last programs have noted, by fingerprint: on other machines they need not run again
-KEPT: dict[bytes, Outcomes] = {}
 
 
-def predict(
-    program: Callable[[int, int], Any],
-    ranks: int,
-    network: Network,
-    device: Device,
-    *,
-    roles: Sequence[int] | None = None,
-    tokens: int | None = None,
-) -> Prediction:
+class Predict:
     """What a training program would do on many ranks of machines that are not there.
 
     One rank runs the program's real code, with torch's sharding and its own order of calls, on
@@ -76,95 +65,155 @@ def predict(
             forever.
         RankError: the program raised, or needs the value of a tensor; the message has the line.
     """
-    _check(program, ranks, network, device, roles)
-    if tokens is not None:
-        arguments.whole_number("tokens", tokens, 1)
-    run = _run_of(program, ranks, roles)
-    return _prediction(run, _outcomes([run])[0], network, device, tokens)
+
+    def __init__(self, recorder: RecordingProcess) -> None:
+        self._recorder = recorder
+        # what the last programs have noted, by fingerprint: on other machines they need not run
+        # again
+        self._kept: dict[bytes, Outcomes] = {}
+
+    def __repr__(self) -> str:
+        return "<distlab.predict>"
+
+    def __reduce__(self) -> str:
+        return "predict"  # a function that uses it finds the one of its own process
+
+    def __call__(
+        self,
+        program: Callable[[int, int], Any],
+        ranks: int,
+        network: Network,
+        device: Device,
+        *,
+        roles: Sequence[int] | None = None,
+        tokens: int | None = None,
+    ) -> Prediction:
+        """Predict a step of a program; the arguments are described above."""
+        _check(program, ranks, network, device, roles)
+        if tokens is not None:
+            arguments.whole_number("tokens", tokens, 1)
+        run = _run_of(program, ranks, roles)
+        (outcomes,) = self._outcomes([run])
+        return _prediction_of(run, outcomes, network, device, tokens)
+
+    def sweep(
+        self,
+        program: Callable[..., Any],
+        ranks: Sequence[int],
+        network: Network | Callable[[int], Network],
+        device: Device,
+        *,
+        roles: Sequence[int] | None = None,
+        tokens: Callable[..., int] | None = None,
+        **choices: Sequence[Any],
+    ) -> Predictions:
+        """Predict a program on several numbers of ranks, with each of its choices.
+
+        It shows where the program stops to scale, and which choice is best.
+
+        Runs on: the notebook's kernel; the programs in processes of their own, as many at once as there
+        are cores.
+
+        Args:
+            program: called with (rank, world_size, **choice), otherwise as for `predict`.
+            ranks: sizes of the world.
+            network: of the machines, or a function of the number of ranks.
+            device, roles: as for `predict`.
+            tokens: a function of (ranks, **choice): of all ranks together in a step.
+            choices: values for arguments of the program, such as batch=[1, 2, 4]. Where the program
+                raises, as with a mesh that does not divide the ranks, the table says why.
+
+        Raises:
+            ArgumentError: an argument breaks its rule.
+        """
+        _check_lists({"ranks": ranks, **choices})
+        if tokens is not None and not callable(tokens):
+            rule = "a function of the number of ranks and the choice"
+            arguments.refuse("tokens", rule, tokens, SWEEP, wrong_type=True)
+        networks = {number: network(number) if callable(network) else network for number in ranks}
+        for number in ranks:
+            _check(program, number, networks[number], device, roles)
+        wanted = [(number, choice) for number in ranks for choice in _each_choice(choices)]
+        runs = [
+            _run_of(functools.partial(program, **choice), number, roles)
+            for number, choice in wanted
+        ]
+        found = self._outcomes(runs)
+        cases = []
+        for (number, choice), run, outcomes in zip(wanted, runs, found, strict=True):
+            try:
+                in_step = None if tokens is None else tokens(number, **choice)
+                step = _prediction_of(run, outcomes, networks[number], device, in_step)
+                cases.append(Case(number, choice, step))
+            except (ArgumentError, RankError) as error:
+                cases.append(Case(number, choice, None, str(error)))
+        return Predictions(cases)
+
+    def _outcomes(self, runs: Sequence[Run]) -> list[Outcomes]:
+        """What the ranks of each run have noted, now or before."""
+        fingerprints = [_fingerprint(run) for run in runs]
+        wanted = dict(zip(fingerprints, runs, strict=True))
+        new = {key: run for key, run in wanted.items() if key not in self._kept}
+        if new:
+            recorded = self._recorder.record(list(new.values()))
+            self._kept.update(zip(new, recorded, strict=True))
+        outcomes = {key: self._kept[key] for key in wanted}
+        for key, found in outcomes.items():
+            if any(isinstance(outcome, Failure) for outcome in found):
+                del self._kept[key]  # what raised may have had another reason
+        for key in list(self._kept)[:-MOST_KEPT]:
+            del self._kept[key]
+        return [outcomes[key] for key in fingerprints]
 
 
-def sweep(
-    program: Callable[..., Any],
-    ranks: Sequence[int],
-    network: Network | Callable[[int], Network],
-    device: Device,
-    *,
-    roles: Sequence[int] | None = None,
-    tokens: Callable[..., int] | None = None,
-    **choices: Sequence[Any],
-) -> Predictions:
-    """Predict a program on several numbers of ranks, with each of its choices: where it stops to
-    scale, what is best.
+predict = Predict(RecordingProcess())
 
-    Runs on: the notebook's kernel; the programs in processes of their own, as many at once as there
-    are cores.
 
-    Args:
-        program: called with (rank, world_size, **choice), otherwise as for `predict`.
-        ranks: sizes of the world.
-        network: of the machines, or a function of the number of ranks.
-        device, roles: as for `predict`.
-        tokens: a function of (ranks, **choice): of all ranks together in a step.
-        choices: values for arguments of the program, such as batch=[1, 2, 4]. Where the program
-            raises, as with a mesh that does not divide the ranks, the table says why.
+# --- arguments ---
 
-    Raises:
-        ArgumentError: an argument breaks its rule.
-    """
-    for name, values in {"ranks": ranks, **choices}.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            arguments.refuse(name, "a list of values", values, SWEEP, wrong_type=True)
-    if tokens is not None and not callable(tokens):
-        arguments.refuse(
-            "tokens",
-            "a function of the number of ranks and the choice",
-            tokens,
-            SWEEP,
-            wrong_type=True,
-        )
-    networks = {number: network(number) if callable(network) else network for number in ranks}
-    for number in ranks:
-        _check(program, number, networks[number], device, roles)
-    chosen = itertools.product(ranks, *choices.values())
-    cases = [(number, dict(zip(choices, values, strict=True))) for number, *values in chosen]
-    runs = [
-        _run_of(functools.partial(program, **choice), number, roles) for number, choice in cases
+
+def _each_choice(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Each choice of a value for each name; the last name changes fastest."""
+    return [
+        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
     ]
-    found = []
-    for run, outcomes, (number, choice) in zip(runs, _outcomes(runs), cases, strict=True):
-        try:
-            each = tokens and tokens(number, **choice)
-            found.append(
-                Case(number, choice, _prediction(run, outcomes, networks[number], device, each))
-            )
-        except (ArgumentError, RankError) as error:
-            found.append(Case(number, choice, None, str(error)))
-    return Predictions(found)
 
 
-predict.sweep = sweep
+def _check_lists(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+            arguments.refuse(name, "a list of values", value, SWEEP, wrong_type=True)
 
 
 def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
     if not callable(program):
-        arguments.refuse(
-            "program", "a function of (rank, world_size)", program, EXAMPLE, wrong_type=True
-        )
+        rule = "a function of (rank, world_size)"
+        arguments.refuse("program", rule, program, EXAMPLE, wrong_type=True)
     arguments.whole_number("ranks", ranks, 1)
-    for name, value, kind in (("network", network, Network), ("device", device, Device)):
-        arguments.instance(name, value, kind, EXAMPLE)
+    arguments.instance("network", network, Network, EXAMPLE)
+    arguments.instance("device", device, Device, EXAMPLE)
     network.check_size(ranks)
     if roles is not None:
         arguments.ranks("roles", roles, ranks, "For example: roles=[0, 8].")
 
 
+# --- runs ---
+
+
 def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
+    """What to record, in this process's environment, folder and path."""
     pickle_module_by_value(program)
     header, buffers = pack(program, "program")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
-    place = tuple(environment.items()), os.getcwd(), tuple(sys.path)
     return Run(
-        header, tuple(map(bytes, buffers)), ranks, roles and tuple(roles), MOST_ROLES + 1, *place
+        header=header,
+        buffers=tuple(bytes(buffer) for buffer in buffers),
+        world_size=ranks,
+        ranks=None if roles is None else tuple(roles),
+        max_roles=MOST_ROLES + 1,
+        environment=tuple(environment.items()),
+        folder=os.getcwd(),
+        path=tuple(sys.path),
     )
 
 
@@ -177,86 +226,29 @@ def _fingerprint(run: Run) -> bytes:
     return digest.digest()
 
 
-def _outcomes(runs: Sequence[Run]) -> list[Outcomes]:
-    """What the ranks of each run have noted, now or before."""
-    fingerprints = [_fingerprint(run) for run in runs]
-    wanted = dict(zip(fingerprints, runs, strict=True))
-    new = {fingerprint: run for fingerprint, run in wanted.items() if fingerprint not in KEPT}
-    if new:
-        KEPT.update(zip(new, RECORDER.record(list(new.values())), strict=True))
-    outcomes = {fingerprint: KEPT[fingerprint] for fingerprint in wanted}
-    for fingerprint, found in outcomes.items():
-        if any(isinstance(outcome, Failure) for outcome in found):
-            del KEPT[fingerprint]  # what raised may have had another reason
-    for fingerprint in list(KEPT)[:-MOST_KEPT]:
-        del KEPT[fingerprint]
-    return [outcomes[fingerprint] for fingerprint in fingerprints]
-
-
-def _prediction(
+def _prediction_of(
     run: Run, outcomes: Outcomes, network: Network, device: Device, tokens: int | None
 ) -> Prediction:
-    """What the noted calls take on these machines."""
+    """What the noted calls take on these machines; what the program printed is printed.
+
+    Raises:
+        ArgumentError: the program takes no step, has too many roles, or its ranks wait forever.
+        RankError: the program raised.
+    """
     failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
         raise rank_error(failures, [one.rank for one in failures], False, "")
-    sys.stdout.write("".join(outcome.printed for outcome in outcomes[:1]))
-    if run.ranks is None and len(outcomes) > MOST_ROLES:
-        roles_are = f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles is not given"
+    recordings = [outcome for outcome in outcomes if isinstance(outcome, Recording)]
+    sys.stdout.write(recordings[0].printed)
+    if run.ranks is None and len(recordings) > MOST_ROLES:
         raise ArgumentError(
-            f"{roles_are}. Where all ranks do the same, call predict(..., roles=[0])."
+            f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles "
+            "is not given. Where all ranks do the same, call predict(..., roles=[0])."
         )
-    if not all(recording.steps for recording in outcomes):
+    if not all(recording.steps for recording in recordings):
         raise ArgumentError(
             "program must take a step: call a module, and an optimizer's step(). " + EXAMPLE
         )
-    prediction = Prediction(run.world_size, network, device, outcomes, tokens)
+    prediction = Prediction(run.world_size, network, device, recordings, tokens)
     prediction.times  # noqa: B018 - so that what cannot be timed is said here
     return prediction
-
-
-# --- the process that records ---
-
-
-class Recorder:
-    """One for all predictions of a notebook; it ends with the notebook, and after five idle
-    minutes.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen | None = None
-
-    def record(self, runs: Sequence[Run]) -> list[Outcomes]:
-        """What the ranks of these runs note."""
-        if self._process is None or self._process.poll() is not None:
-            self.stop()
-            self._start()
-        try:
-            self._connection.send(runs)
-            return self._connection.recv()
-        except (EOFError, OSError) as error:
-            code = self._process.wait()
-            self._errors.seek(0)
-            words = self._errors.read().decode(errors="replace")[-2000:]
-            raise ClusterError(f"The program's process ended ({code}):\n{words}") from error
-        except BaseException:
-            self.stop()
-            raise
-
-    def _start(self) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
-        self._connection, its_end = Pipe()
-        command = [*fork_server.command("distlab_predict.recorder"), str(its_end.fileno())]
-        ends = {"stdin": subprocess.DEVNULL, "stdout": self._errors, "stderr": self._errors}
-        self._process = subprocess.Popen(command, pass_fds=[its_end.fileno()], **ends)
-        its_end.close()
-
-    def stop(self) -> None:
-        """End it, with what it records."""
-        process, self._process = self._process, None
-        if process is not None:
-            with process:
-                process.kill()
-
-
-RECORDER = Recorder()

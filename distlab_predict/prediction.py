@@ -1,7 +1,7 @@
-"""`Prediction`: what a step takes on machines that are not there; `Predictions`: what predict.sweep
-has found.
+"""What a step takes on machines that are not there, and what `predict.sweep` has found.
 
-Runs on the notebook's kernel.
+`Prediction` is made by predict.py, and asks timeline.py when it is first read; `Predictions` are
+several. Runs on the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
-from distlab.traces.events import Moment, moments
+from distlab.traces.events import Moment, Part, moments
 from distlab.words import grouped
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Recording
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
+GIBIBYTE = 1 << 30
+
+Span = tuple[float, float, str, str]  # begin, end, text and kind, as plotting.spans takes them
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(ShownAsTable):
-    """A step of a program on machines that are not there: predicted, never measured. A notebook
-    shows its table.
+    """A step of a program on machines that are not there: predicted, never measured.
+
+    A notebook shows its table.
 
     Attributes:
         ranks: how many.
+        network: of the machines.
+        device: what each rank computes on.
         recordings: what the recorded ranks noted, a rank of each role.
         tokens: of all ranks together in a step; None if that was not said.
     """
@@ -50,22 +56,27 @@ class Prediction(ShownAsTable):
 
     @property
     def seconds(self) -> float:
-        """Of the last step."""
+        """How long the last step takes."""
         begin, end = self.window
         return end - begin
 
     @cached_property
     def window(self) -> tuple[float, float]:
-        """Begin and end of the last step: it begins when the one before has ended, and the first
-        one at 0.
+        """Begin and end of the last step, in seconds.
+
+        It begins when the one before has ended; the first one begins at 0.
         """
         several = all(len(recording.steps) > 1 for recording in self.recordings)
-        return self._end(-2) if several else 0.0, self._end(-1)
+        begin = self._end(-2) if several else 0.0
+        return begin, self._end(-1)
 
     def _end(self, step: int) -> float:
         """When a step has ended on all recorded ranks."""
-        both = zip(self.recordings, self.times, strict=True)
-        return max(end for one, times in both for _, end in times[slice(*one.steps[step])])
+        ends: list[float] = []
+        for recording, times in zip(self.recordings, self.times, strict=True):
+            first, after_last = recording.steps[step]
+            ends += [end for _, end in times[first:after_last]]
+        return max(ends)
 
     # --- what it means, of the recorded rank that computes longest ---
 
@@ -75,20 +86,23 @@ class Prediction(ShownAsTable):
         return max(range(len(self.recordings)), key=self._computing)
 
     def moments(self, number: int, *kinds: str) -> Iterator[Moment]:
-        """When a recorded rank does what in the last step: it computes, "compute", or communicates,
-        "move".
+        """When a recorded rank does what in the last step.
+
+        Args:
+            number: of the recording.
+            kinds: what counts: "compute" when the device computes, "move" when it communicates.
         """
-        begin, end = self.window
-        nodes = zip(self.recordings[number].nodes, self.times[number], strict=True)
-        parts = (
-            ("compute" if isinstance(node, Kernel) else "move", *times) for node, times in nodes
-        )
-        clipped = (
-            (what, max(since, begin), min(until, end))
-            for what, since, until in parts
-            if what in kinds
-        )
-        return moments(part for part in clipped if part[1] < part[2])
+        return moments(part for part in self._parts(number) if part[0] in kinds)
+
+    def _parts(self, number: int) -> Iterator[Part]:
+        """What a recorded rank does, from when to when, cut to the last step."""
+        first, last = self.window
+        nodes = self.recordings[number].nodes
+        for node, (begin, end) in zip(nodes, self.times[number], strict=True):
+            begin = max(begin, first)
+            end = min(end, last)
+            if begin < end:
+                yield ("compute" if isinstance(node, Kernel) else "move"), begin, end
 
     def _computing(self, number: int) -> float:
         return sum(until - since for since, until, _ in self.moments(number, "compute"))
@@ -106,51 +120,55 @@ class Prediction(ShownAsTable):
 
     @property
     def idle(self) -> float:
-        """Seconds of the step in which the device does neither: it waits for others, as in a
-        pipeline's bubble.
-        """
+        """Seconds of the step in which the device does neither, as in a pipeline's bubble."""
         return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the device in a step, without those that checkpointing
-        repeats.
-        """
+        """Floating-point operations of the device in a step, without those that are repeated."""
         recording = self.recordings[self.busiest]
-        nodes = recording.nodes[slice(*recording.steps[-1])]
+        first, after_last = recording.steps[-1]
+        nodes = recording.nodes[first:after_last]
         return sum(node.flops for node in nodes if isinstance(node, Kernel) and not node.again)
 
     @property
     def mfu(self) -> float:
-        """The share of the device's operations a second that goes into the model (model FLOPs
-        utilization).
-        """
+        """The share of the device's FLOP/s that goes into the model: model FLOPs utilization."""
         return self.flops / self.seconds / self.device.flops
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of one device."""
-        return None if self.tokens is None else self.tokens / self.ranks / self.seconds
+        """Of one device; None if `tokens` was not said."""
+        if self.tokens is None:
+            return None
+        return self.tokens / self.ranks / self.seconds
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of each rank; steps a second, if tokens are not known."""
+        tokens = self.tokens_per_second
+        return 1 / self.seconds if tokens is None else tokens
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes at the peak by what they are, of the recorded rank that needs most; see memory.py
-        for what counts.
+        """Bytes at the peak by what they are, of the recorded rank that needs most.
+
+        memory.py says what counts.
         """
-        return max(
-            (recording.peak for recording in self.recordings), key=lambda peak: sum(peak.values())
-        )
+        peaks = [recording.peak for recording in self.recordings]
+        return max(peaks, key=lambda peak: sum(peak.values()))
 
     @property
     def fits(self) -> bool | None:
         """Whether that is within the device's memory; None if its size is not known."""
-        return (
-            None if self.device.memory is None else sum(self.memory.values()) <= self.device.memory
-        )
+        if self.device.memory is None:
+            return None
+        return sum(self.memory.values()) <= self.device.memory
 
     def calibrated(self, seconds: float) -> Device:
-        """This device, with the efficiency at which the step takes so long: from one measurement,
-        all else follows.
+        """This device, with the efficiency at which the step takes so long.
+
+        So one measurement is enough for predictions of other steps on it.
 
         Args:
             seconds: of a step, measured or published.
@@ -159,10 +177,8 @@ class Prediction(ShownAsTable):
             ArgumentError: no efficiency makes the step as short, or as long.
         """
         low, high = 0.01, 1.0
-        slow, fast = (
-            replace(self, device=replace(self.device, efficiency=one)).seconds
-            for one in (low, high)
-        )
+        slow = self._seconds_at(low)
+        fast = self._seconds_at(high)
         if not fast <= seconds <= slow:
             limits = f"{format_seconds(fast).strip()} and {format_seconds(slow).strip()}"
             raise ArgumentError(
@@ -170,51 +186,73 @@ class Prediction(ShownAsTable):
             )
         for _ in range(20):
             middle = (low + high) / 2
-            takes = replace(self, device=replace(self.device, efficiency=middle)).seconds
-            low, high = (low, middle) if takes < seconds else (middle, high)
+            if self._seconds_at(middle) < seconds:
+                high = middle
+            else:
+                low = middle
         return replace(self.device, efficiency=round(high, 4))
+
+    def _seconds_at(self, efficiency: float) -> float:
+        """How long the step takes on a device with this efficiency."""
+        return replace(self, device=replace(self.device, efficiency=efficiency)).seconds
+
+    # --- how it is shown ---
 
     def table(self) -> Table:
         """What a step takes."""
-        total, gigabyte = sum(self.memory.values()), 1 << 30
         rows = [("a step", format_seconds(self.seconds))]
         if self.tokens is not None:
-            rows += [("tokens a second, each device", f"{self.tokens_per_second:,.0f}")]
-        rows += [("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}")]
-        for what, name in (
-            ("computing", "computing"),
-            ("exposed communication", "exposed"),
-            ("idle", "idle"),
-        ):
-            rows += [(what, f"{getattr(self, name) / self.seconds:.1%}")]
-        rows += [("memory at its peak", f"{total / gigabyte:,.1f} GiB")]
-        largest = sorted(self.memory.items(), key=lambda item: -item[1])
-        rows += [(f"  {kind}", f"{size / gigabyte:,.1f} GiB") for kind, size in largest]
-        if self.fits is not None:
-            has = f"{self.device.memory / gigabyte:,.1f} GiB"
-            rows += [("fits into the device", "yes" if self.fits else f"no, it has {has}")]
+            rows.append(("tokens a second, each device", f"{self.tokens_per_second:,.0f}"))
+        rows += [
+            ("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"),
+            ("computing", f"{self.computing / self.seconds:.1%}"),
+            ("exposed communication", f"{self.exposed / self.seconds:.1%}"),
+            ("idle", f"{self.idle / self.seconds:.1%}"),
+            *self._memory_rows(),
+        ]
         title = f"Predicted, not measured: {count(self.ranks, 'rank')}, {self.network}"
         return Table(title, ("", "predicted"), tuple(rows), "lr")
 
+    def _memory_rows(self) -> list[tuple[str, str]]:
+        """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
+        memory = self.memory
+        rows = [("memory at its peak", _gibibytes(sum(memory.values())))]
+        for kind, size in sorted(memory.items(), key=lambda item: -item[1]):
+            rows.append((f"  {kind}", _gibibytes(size)))
+        if self.device.memory is not None:
+            fits = "yes" if self.fits else f"no, it has {_gibibytes(self.device.memory)}"
+            rows.append(("fits into the device", fits))
+        return rows
+
     def plot(self) -> Axes:
-        """Draw the last step of each recorded rank: when it computes, and when its messages
-        travel.
-        """
+        """Draw the last step of each recorded rank: when it computes, and when messages travel."""
         from distlab.plotting.lanes import spans
 
         lanes = {}
         for number, recording in enumerate(self.recordings):
-            kernels = self.moments(number, "compute")
-            lanes[f"rank {recording.rank} computes"] = [
-                (since, until, "", "compute") for since, until, _ in kernels
-            ]
-            lanes[f"rank {recording.rank}'s messages"] = [
-                (since, until, "", "move" if "compute" in going else "exposed")
-                for since, until, going in self.moments(number, "compute", "move")
-                if "move" in going
-            ]
+            name = f"rank {recording.rank}"
+            lanes[f"{name} computes"] = self._kernel_spans(number)
+            lanes[f"{name}'s messages"] = self._message_spans(number)
         title = f"predicted, not measured: a step on {count(self.ranks, 'rank')}"
         return spans({name: bars for name, bars in lanes.items() if bars}, title=title)
+
+    def _kernel_spans(self, number: int) -> list[Span]:
+        """When a recorded rank computes, for a lane."""
+        return [
+            (since, until, "", "compute") for since, until, _ in self.moments(number, "compute")
+        ]
+
+    def _message_spans(self, number: int) -> list[Span]:
+        """When messages of a recorded rank travel, for a lane: beside computing, or exposed."""
+        bars = []
+        for since, until, going in self.moments(number, "compute", "move"):
+            if "move" in going:
+                bars.append((since, until, "", "move" if "compute" in going else "exposed"))
+        return bars
+
+
+def _gibibytes(num_bytes: float) -> str:
+    return f"{num_bytes / GIBIBYTE:,.1f} GiB"
 
 
 # --- of several numbers of ranks, and with several choices ---
@@ -222,7 +260,14 @@ class Prediction(ShownAsTable):
 
 @dataclass(frozen=True)
 class Case:
-    """A number of ranks and a choice, with its prediction, or why there is none."""
+    """A number of ranks and a choice, with its prediction, or why there is none.
+
+    Attributes:
+        ranks: how many.
+        choice: the arguments of the program, by name.
+        prediction: None where the program failed.
+        why: what it raised; "" where it did not.
+    """
 
     ranks: int
     choice: dict[str, Any]
@@ -241,14 +286,14 @@ class Case:
 
     @property
     def rate(self) -> float:
-        """Tokens a second of each rank; steps a second, if tokens are not known."""
-        step = self.prediction
-        return 1 / step.seconds if step.tokens is None else step.tokens_per_second
+        """Tokens a second of each rank; steps a second, if tokens are not known; 0 if it failed."""
+        return 0.0 if self.prediction is None else self.prediction.rate
 
 
 class Predictions(ShownAsTable, tuple[Case, ...]):
-    """Predictions of a program on several numbers of ranks and with several choices. A notebook
-    shows its table.
+    """Predictions of a program on several numbers of ranks and with several choices.
+
+    A notebook shows its table.
     """
 
     def best(self, ranks: int | None = None) -> Case | None:
@@ -262,42 +307,57 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         return max(fitting, key=lambda case: case.rate, default=None)
 
     def table(self) -> Table:
-        """A row for each case; those that fail have their reason below. Columns that are empty are
-        left out.
+        """A row for each case, without the columns that would be empty.
+
+        Below are the reasons of those that fail.
         """
-        cells = [_cells(case) for case in self]
+        cells = [_cells_of(case) for case in self]
         shown = [place for place in range(len(HEADS)) if any(row[place] for row in cells)]
-        rows = [
-            (*map(str, case.choice.values()), *(row[place] for place in shown))
-            for case, row in zip(self, cells, strict=True)
-        ]
-        failed = [case for case in self if case.prediction is None]
-        notes = [
-            ": ".join(filter(None, (f"{case.ranks:,} ranks", case.name, case.why)))
-            for case in failed
-        ]
+        rows = []
+        for case, row in zip(self, cells, strict=True):
+            choice = [str(value) for value in case.choice.values()]
+            rows.append((*choice, *(row[place] for place in shown)))
         heads = (*self[0].choice, *(HEADS[place] for place in shown))
-        return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), tuple(notes))
+        notes = tuple(_reason_of(case) for case in self if case.prediction is None)
+        return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), notes)
 
     def plot(self) -> Axes:
-        """Draw what each rank does a second against the number of ranks, a curve for each choice."""
+        """Draw what each rank does a second against the number of ranks, a curve for a choice."""
         from distlab.plotting.curves import scaling
 
-        found = [case for case in self if case.prediction]
+        found = [case for case in self if case.prediction is not None]
         curves = grouped((case.name, (case.ranks, case.rate, case.fits)) for case in found)
-        what = "tokens" if any(case.prediction.tokens for case in found) else "steps"
+        steps = [case.prediction for case in self if case.prediction is not None]
+        what = "tokens" if any(step.tokens for step in steps) else "steps"
         return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
 
 
-def _cells(case: Case) -> tuple[str, ...]:
+def _reason_of(case: Case) -> str:
+    """Why a case has failed: "8 ranks: batch=16: rank 0 raised ..."."""
+    parts = [f"{case.ranks:,} ranks", case.name, case.why]
+    return ": ".join(part for part in parts if part)
+
+
+def _cells_of(case: Case) -> list[str]:
+    """The cells of a case, below `HEADS`; "" where nothing is known."""
     step = case.prediction
     if step is None:
-        return (f"{case.ranks:,}", *[""] * (len(HEADS) - 2), "fails")
-    each = "" if step.tokens is None else f"{step.tokens_per_second:,.0f}"
-    shares = (
-        f"{share:.1%}"
-        for share in (step.mfu, step.exposed / step.seconds, step.idle / step.seconds)
-    )
-    memory = f"{sum(step.memory.values()) / (1 << 30):,.1f} GiB"
-    fits = "" if step.fits is None else "yes" if step.fits else "no"
-    return (f"{case.ranks:,}", format_seconds(step.seconds), each, *shares, memory, fits)
+        unknown = [""] * (len(HEADS) - 2)
+        return [f"{case.ranks:,}", *unknown, "fails"]
+    tokens = step.tokens_per_second
+    return [
+        f"{case.ranks:,}",
+        format_seconds(step.seconds),
+        "" if tokens is None else f"{tokens:,.0f}",
+        f"{step.mfu:.1%}",
+        f"{step.exposed / step.seconds:.1%}",
+        f"{step.idle / step.seconds:.1%}",
+        _gibibytes(sum(step.memory.values())),
+        _fits_in_words(step.fits),
+    ]
+
+
+def _fits_in_words(fits: bool | None) -> str:
+    if fits is None:
+        return ""
+    return "yes" if fits else "no"

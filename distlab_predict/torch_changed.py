@@ -1,14 +1,13 @@
-"""What of torch is changed for a program without data, so that it does what it would do on GPUs.
-Tried with torch 2.13.
+"""Patches torch so that a program on fake tensors takes the code paths of a GPU.
 
-Runs in the process of recorder.py.
+Called by recorder.py, in its process. Tried with torch 2.13.
 """
 
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,48 +27,89 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, dataloader
 
 Function = Callable[..., Any]
-# of a mesh, which DTensor asks at every operator: they look at no data
+# methods of a mesh that look at no data: DTensor calls them at every operator
 QUICK = {"__eq__", "__hash__", "size", "get_coordinate", "_is_current_rank_part_of_mesh"}
 
 
+class Patch(NamedTuple):
+    """Another value for an attribute of a class or a module."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Give an object of torch another attribute, which type checkers do not allow by assignment."""
+    setattr(owner, name, value)
+
+
 def adapt(backend: str) -> None:
-    """Change what in torch looks at the data of tensors, or does on a CPU what it would not do on a
-    GPU.
+    """Patch what looks at the data of tensors, or does on a CPU what it would not do on a GPU.
 
     Args:
         backend: of all groups, whatever a program calls it.
     """
-    # which tries an operator to learn its result's shape
-    for kind in (device_mesh.DeviceMesh, ShardingPropagator):
-        for name, method in list(vars(kind).items()):
-            if inspect.isfunction(method) and name not in QUICK:
-                setattr(kind, name, _with_data(method))
-    DataLoader.__iter__ = _with_data(DataLoader.__iter__)
-    dataloader._BaseDataLoaderIter.__next__ = _with_data(dataloader._BaseDataLoaderIter.__next__)
+    for patch in (*_real_numbers(), *_groups(), *_layers(), *_tensors()):
+        put(*patch)
     for function in (device_mesh.init_device_mesh, _fsdp_init._get_post_forward_mesh_info):
         _replace(function, _with_data(function))
     _replace(c10d._new_process_group_helper, _with_backend(c10d._new_process_group_helper, backend))
-    _fsdp_param._chunk_with_empty = _Chunks
-    dist._verify_params_across_processes = lambda *_: None
-    dist.Reducer = _Reducer
-    if hasattr(pipeline_stage, "InferenceMode"):
-        schedules._PipelineSchedule._warmup_p2p = _without_vote
-    # or else an all_to_all on a CPU is an all_gather, as gloo has none
-    dtensor.local_tensor_mode = lambda: True
-    torch.compile = _as_it_is_written
-    functional.scaled_dot_product_attention = scaled_dot_product_attention
-    nn.SyncBatchNorm.forward = _sync_batch_norm
-    DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None
+
+
+def _real_numbers() -> Iterator[Patch]:
+    """Have meshes and loaders of data compute with real numbers."""
+    # the propagator tries an operator to learn its result's shape
+    for kind in (device_mesh.DeviceMesh, ShardingPropagator):
+        for name, method in list(vars(kind).items()):
+            if inspect.isfunction(method) and name not in QUICK:
+                yield Patch(kind, name, _with_data(method))
+    iterator = dataloader._BaseDataLoaderIter
+    yield Patch(DataLoader, "__iter__", _with_data(DataLoader.__iter__))
+    yield Patch(iterator, "__next__", _with_data(iterator.__next__))
+
+
+def _groups() -> Iterator[Patch]:
+    """Have DDP, FSDP2, DTensor and pipelines call what they call on GPUs."""
+    yield Patch(dist, "_verify_params_across_processes", _do_nothing)
+    yield Patch(dist, "Reducer", _Reducer)
     # for bfloat16 it would ask for a GPU
-    DistributedDataParallel._check_comm_hook = lambda *_: None
-    GradScaler._maybe_opt_step = lambda _, optimizer, __, *args, **kwargs: optimizer.step(
-        *args, **kwargs
-    )
-    FakeTensor.__format__ = lambda *_: "(no data)"
-    FakeTensor.__deepcopy__ = _deep_copy
+    yield Patch(DistributedDataParallel, "_check_comm_hook", _do_nothing)
+    yield Patch(DistributedDataParallel, "_passing_sync_batchnorm_handle", _do_nothing)
+    yield Patch(_fsdp_param, "_chunk_with_empty", _Chunks)
+    # or else an all_to_all on a CPU is an all_gather, as gloo has none
+    yield Patch(dtensor, "local_tensor_mode", lambda: True)
+    if hasattr(pipeline_stage, "InferenceMode"):
+        yield Patch(schedules._PipelineSchedule, "_warmup_p2p", _without_vote)
+
+
+def _layers() -> Iterator[Patch]:
+    """Have layers call the kernels that they call on a GPU."""
+    yield Patch(functional, "scaled_dot_product_attention", scaled_dot_product_attention)
+    yield Patch(nn.SyncBatchNorm, "forward", _sync_batch_norm)
+    yield Patch(torch, "compile", _as_it_is_written)
+
+
+def _tensors() -> Iterator[Patch]:
+    """Have nothing ask for the values of tensors."""
+    yield Patch(GradScaler, "_maybe_opt_step", _optimizer_step)
+    yield Patch(FakeTensor, "__format__", lambda *_: "(no data)")
+    yield Patch(FakeTensor, "__deepcopy__", _deep_copy)
     # it draws until all are near
-    nn.init._no_grad_trunc_normal_ = lambda tensor, *_, **__: nn.init.normal_(tensor)
-    torch.save = checkpoint.save = lambda *_, **__: None
+    yield Patch(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: nn.init.normal_(tensor))
+    yield Patch(torch, "save", _do_nothing)
+    yield Patch(checkpoint, "save", _do_nothing)
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Stand in for a check or a write that needs data."""
+
+
+def _optimizer_step(
+    scaler: Any, optimizer: torch.optim.Optimizer, state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Step, without the look whether a gradient is infinite."""
+    return optimizer.step(*args, **kwargs)
 
 
 def _replace(function: Function, other: Function) -> None:
@@ -79,14 +119,29 @@ def _replace(function: Function, other: Function) -> None:
         setattr(module, name, other)
 
 
+def after_resize(note: Callable[[torch.UntypedStorage], None]) -> None:
+    """Have this called with each storage that has got another size."""
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size: int) -> Any:
+        value = resize(storage, size)
+        note(storage)
+        return value
+
+    put(torch.UntypedStorage, "resize_", resized)
+
+
 def _as_it_is_written(model: Any = None, **options: Any) -> Any:
-    """What torch.compile gets; as a decorator with options, it gets it later."""
-    return functools.partial(_as_it_is_written, **options) if model is None else model
+    """Return what torch.compile is given; as a decorator with options, it is given that later."""
+    if model is None:
+        return functools.partial(_as_it_is_written, **options)
+    return model
 
 
 def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of a tensor without data; a number that some have nevertheless, as an optimizer's
-    `step`, has data.
+    """Copy a tensor without data.
+
+    Some have a number nevertheless, as an optimizer's `step`, which is copied with its data.
     """
     if tensor.constant is not None:
         memo[id(tensor.constant)] = _with_data(torch.clone)(tensor.constant)
@@ -94,16 +149,20 @@ def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
 
 
 class _Chunks:
-    """The parts of a parameter, of which FSDP2 takes two; torch.chunk makes one for each of ten
-    thousand ranks.
+    """The parts of a parameter, made when they are asked for.
+
+    FSDP2 takes two of them; torch.chunk makes one for each of ten thousand ranks.
     """
 
     def __init__(self, tensor: Tensor, number: int, dim: int):
-        self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // number)
+        self._tensor = tensor
+        self._dim = dim
+        self._size = -(-tensor.shape[dim] // number)
 
     def __getitem__(self, place: int) -> Tensor:
         length = self._tensor.shape[self._dim]
-        if (begin := place * self._size) >= length:
+        begin = place * self._size
+        if begin >= length:
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, begin, min(self._size, length - begin))
 
@@ -124,9 +183,7 @@ def _with_backend(new_group: Function, backend: str) -> Function:
 
 
 class _Reducer(dist.Reducer):
-    """DDP's, with the buckets that it makes after its first step: in the reverse order of the
-    parameters.
-    """
+    """DDP's, with the buckets of its second step: in the reverse order of the parameters."""
 
     def __init__(self, parameters: list[Tensor], _: Any, __: Any, *others: Any):
         sparse, most_bytes = others[1:3]
@@ -142,12 +199,16 @@ class _Reducer(dist.Reducer):
 
 
 def _without_vote(self: Any, stages: list[Any], has_backward: bool, *_: Any) -> None:
-    """Since torch 2.13, stages ask each other whether all were given their shapes: as if they
-    were.
+    """Go on as if all stages were given their shapes.
+
+    Since torch 2.13 stages ask each other whether they were, which needs data.
     """
     for one in stages:
         if pipeline_stage.InferenceMode.needs_dynamic(one._user_meta, has_backward):
-            how = 'give each PipelineStage its input_args and output_args, such as torch.empty(8, 64, device="meta")'
+            how = (
+                "give each PipelineStage its input_args and output_args, "
+                'such as torch.empty(8, 64, device="meta")'
+            )
             raise NotImplementedError(
                 f"here stages cannot ask each other for the shapes of what they send: {how}"
             )
@@ -169,8 +230,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention in a single kernel, which makes no matrix of all scores; context parallelism knows
-    no other one.
+    """Attention in a single kernel, which makes no matrix of all scores.
+
+    Context parallelism knows no other one.
     """
     if query.dim() != 4 or not torch.backends.cuda.mem_efficient_sdp_enabled():
         return _ON_CPU(
@@ -180,36 +242,43 @@ def scaled_dot_product_attention(
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:
-        key, value = (
-            one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
-        )
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
     bias = None if attn_mask is None else attn_mask.to(query.dtype)
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
 
 def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
-    """The collectives of torch's own, whose kernels no CPU has, besides the kernels of BatchNorm."""
-    if self.training:
-        group, own = self.process_group or dist.group.WORLD, torch.empty(2 * self.num_features + 1)
-        dist.all_gather_into_tensor(torch.empty(group.size() * own.numel()), own, group)
-    settings = (
-        self.running_mean,
-        self.running_var,
-        self.weight,
-        self.bias,
-        self.training,
-        self.momentum or 0.0,
-    )
-    result = functional.batch_norm(values, *settings, self.eps)
-    if self.training and result.requires_grad:
-        result.register_hook(lambda _: dist.all_reduce(own[1:], group=group))
+    """The collectives of torch's own, whose kernels no CPU has, beside the kernels of BatchNorm."""
+    if not self.training:
+        return _batch_norm(self, values)
+    group: Any = self.process_group or dist.group.WORLD
+    sums = torch.empty(2 * self.num_features + 1)  # of this rank: two for each feature, and a count
+    dist.all_gather_into_tensor(torch.empty(group.size() * sums.numel()), sums, group)
+    result = _batch_norm(self, values)
+    if result.requires_grad:
+        result.register_hook(lambda _: dist.all_reduce(sums[1:], group=group))
     return result
 
 
+def _batch_norm(layer: nn.SyncBatchNorm, values: Tensor) -> Tensor:
+    return functional.batch_norm(
+        values,
+        layer.running_mean,
+        layer.running_var,
+        layer.weight,
+        layer.bias,
+        layer.training,
+        layer.momentum or 0.0,
+        layer.eps,
+    )
+
+
 def replace_cpu_streams(stream: type, event: type) -> None:
-    """Give programs, and FSDP2, other streams and events for a CPU than torch's own, which do
-    nothing.
-    """
-    torch.cpu.Stream, torch.cpu.Event = stream, event
-    torch.cpu._default_cpu_stream = torch.cpu._current_stream = stream()
+    """Give a CPU these streams and events; torch's own do nothing."""
+    put(torch.cpu, "Stream", stream)
+    put(torch.cpu, "Event", event)
+    default = stream()
+    put(torch.cpu, "_default_cpu_stream", default)
+    put(torch.cpu, "_current_stream", default)

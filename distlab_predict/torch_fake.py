@@ -1,7 +1,7 @@
-"""The private parts of torch that make tensors without data, and say what an operator does. Tried
-with torch 2.13.
+"""The private parts of torch that make tensors without data, and say what an operator does.
 
-Runs in the process of recorder.py; what else is changed there is in torch_changed.py.
+Called by recorder.py, in its process; what else is changed there is in torch_changed.py. Tried with
+torch 2.13.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -20,22 +20,27 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import key_of
+from distlab_predict.torch_changed import put
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import GroupName
 
 # what asks for the value of a tensor raises one of these
 NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
+
+LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators do nothing besides
+
+Made = Callable[[list[FakeTensor]], FakeTensor]  # makes the result of an operator from its tensors
 
 
 @contextmanager
 def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
     """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
-    # without torch.compile nothing must be hidden from it
+    # torch hides these methods from torch.compile, which is not used here and costs time
     for mode in (type(recorder), FakeTensorMode):
-        mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
+        put(mode, "__torch_dispatch__", inspect.unwrap(mode.__torch_dispatch__))
     with _QuickMode(allow_non_fake_inputs=True), recorder:
         yield
-
-
-LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators do nothing besides
 
 
 class _QuickMode(FakeTensorMode):
@@ -47,86 +52,63 @@ class _QuickMode(FakeTensorMode):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        # how to make results
-        self._known: dict[tuple[Any, ...], Callable[[list[FakeTensor]], FakeTensor] | None] = {}
+        # by operator and arguments: how to make the result; None where only torch can
+        self._known: dict[tuple[Any, ...], Made | None] = {}
+        self._forget_results()
+
+    def _forget_results(self) -> None:
+        """Have torch's converter remember fake tensors of real ones only.
+
+        A reference to a result, which nobody looks up, would keep module.to(...) from changing
+        parameters.
+        """
         remember = self.fake_tensor_converter.set_tensor_memo
-        # a reference to a result, which nobody looks up, would keep module.to(...) from changing
-        # parameters
-        self.fake_tensor_converter.set_tensor_memo = lambda one, fake: (
-            None if one.is_meta else remember(one, fake)
-        )
+
+        def remember_real(tensor: Tensor, made: FakeTensor) -> None:
+            if not tensor.is_meta:
+                remember(tensor, made)
+
+        put(self.fake_tensor_converter, "set_tensor_memo", remember_real)
 
     def __deepcopy__(self, _: Any) -> FakeTensorMode:
-        """A copy of a tensor belongs to the same mode."""
+        """Itself: a copy of a tensor belongs to the same mode."""
         return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
-        key: list[Any] = [id(func), torch.get_default_dtype()]
+        described: list[Any] = [id(func), torch.get_default_dtype()]
         given: list[FakeTensor] = []
-        if func.namespace not in LIBRARIES or not self._describe((args, kwargs), key, given):
+        if func.namespace not in LIBRARIES or not _describe((args, kwargs), described, given):
             return super().dispatch(func, types, args, kwargs or {})
-        if make := self._known.get(key := tuple(key)):
+        key = tuple(described)
+        make = self._known.get(key)
+        if make is not None:
             return make(given)
         value = super().dispatch(func, types, args, kwargs or {})
-        self._known[key] = (
-            None if torch.Tag.inplace_view in func.tags else self._maker(value, given)
-        )
+        if torch.Tag.inplace_view in func.tags:
+            self._known[key] = None
+        else:
+            self._known[key] = self._maker(value, given)
         return value
 
-    def _describe(self, values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
-        """Add all that matters of these values to a key, and their tensors to a list; whether that
-        is known.
-        """
-        for value in values:
-            if isinstance(value, FakeTensor):
-                if (
-                    value.layout is not torch.strided
-                    or value.constant is not None
-                    or value.is_conj()
-                    or value.is_neg()
-                ):
-                    return False
-                key += (
-                    value.shape,
-                    value.stride(),
-                    value.storage_offset(),
-                    value.dtype,
-                    value.fake_device,
-                )
-                key.append(value.untyped_storage().nbytes())
-                tensors.append(value)
-            elif isinstance(value, (tuple, list, dict)):
-                key += type(value), len(value)
-                if not self._describe(
-                    value.items() if isinstance(value, dict) else value, key, tensors
-                ):
-                    return False
-            elif isinstance(value, (Tensor, torch.Generator)):
-                return False
-            else:
-                key += type(value), value
-        return True
+    def _maker(self, value: Any, given: list[FakeTensor]) -> Made | None:
+        """How to make such a value of such tensors; None if only torch can.
 
-    def _maker(
-        self, value: Any, given: list[FakeTensor]
-    ) -> Callable[[list[FakeTensor]], FakeTensor] | None:
-        """How to make such a value of such tensors: it is one of them, or has the storage of one,
-        or its own.
+        It is one of them, or has the storage of one, or a storage of its own.
         """
         like: list[Any] = []
-        if not isinstance(value, FakeTensor) or not self._describe([value], like, []):
+        if not isinstance(value, FakeTensor) or not _describe([value], like, []):
             return None
-        for place, one in enumerate(given):
-            if one is value:
+        for place, tensor in enumerate(given):
+            if tensor is value:
                 return itemgetter(place)
-        own, storages = (
-            key_of(value.untyped_storage()),
-            [key_of(one.untyped_storage()) for one in given],
-        )
-        return partial(self._like, like, storages.index(own) if own in storages else None)
+        own = key_of(value.untyped_storage())
+        storages = [key_of(tensor.untyped_storage()) for tensor in given]
+        source = storages.index(own) if own in storages else None
+        return partial(self._like, like, source)
 
     def _like(self, like: list[Any], source: int | None, given: list[FakeTensor]) -> FakeTensor:
+        """A tensor of this description, in the storage of the given one at `source`."""
         shape, stride, offset, dtype, device, _ = like
         with torch._C._DisableTorchDispatch():
             made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -135,22 +117,74 @@ class _QuickMode(FakeTensorMode):
         return FakeTensor(self, made, device)
 
 
+def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
+    """Add to a key all that matters of these values, and their tensors to a list.
+
+    Returns:
+        Whether all that matters is known.
+    """
+    for value in values:
+        if isinstance(value, FakeTensor):
+            if not _is_plain(value):
+                return False
+            key += (
+                value.shape,
+                value.stride(),
+                value.storage_offset(),
+                value.dtype,
+                value.fake_device,
+                value.untyped_storage().nbytes(),
+            )
+            tensors.append(value)
+        elif isinstance(value, (tuple, list, dict)):
+            key += (type(value), len(value))
+            parts = value.items() if isinstance(value, dict) else value
+            if not _describe(parts, key, tensors):
+                return False
+        elif isinstance(value, (Tensor, torch.Generator)):
+            return False
+        else:
+            key += (type(value), value)
+    return True
+
+
+def _is_plain(tensor: FakeTensor) -> bool:
+    """Whether a tensor is strided, without a known value and without a lazy conj or neg."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.constant is None
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
 # --- what operators compute ---
 
 
 def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor]) -> int:
-    """Bytes that an operator reads and writes: what it is given, what it makes, and what it changes
-    in its place.
+    """Bytes that an operator reads and writes.
+
+    It reads what it is given, and writes what it makes, or what it changes in place.
+
+    Args:
+        operator: of torch.ops.
+        args: what it was called with.
+        tensors: those among them.
+        made: those that it has returned.
     """
     if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
         return 2 * sum(tensor.nbytes for tensor in args[0])
-    arguments = zip(operator._schema.arguments, args, strict=False)
-    changed = [
+    written = made or tensors_in(_changed(operator, args))
+    return sum(tensor.nbytes for tensor in (*tensors, *written))
+
+
+def _changed(operator: Any, args: tuple) -> list[Any]:
+    """The arguments that an operator changes in place."""
+    return [
         value
-        for argument, value in arguments
+        for argument, value in zip(operator._schema.arguments, args, strict=False)
         if argument.alias_info and argument.alias_info.is_write
     ]
-    return sum(tensor.nbytes for tensor in (*tensors, *(made or tensors_in(changed))))
 
 
 # --- arguments and names ---
@@ -172,12 +206,14 @@ def operator_name(operator: Any) -> str:
 
 def named(operator: Any, args: tuple) -> dict[str, Any]:
     """The arguments of an operator by their names."""
-    return dict(zip((one.name for one in operator._schema.arguments), args, strict=False))
+    names = (argument.name for argument in operator._schema.arguments)
+    return dict(zip(names, args, strict=False))
 
 
 def group_named(name: str) -> dist.ProcessGroup:
     """The group that a functional collective names."""
-    return dist.distributed_c10d._resolve_process_group(name)
+    # a GroupName is a text, but its type says that torch has made it
+    return dist.distributed_c10d._resolve_process_group(cast("GroupName", name))
 
 
 def device_of(tensor: Tensor) -> torch.device:
@@ -197,7 +233,8 @@ def ddp_asks(operator: Any, caller: FrameType) -> bool:
 
 
 def repeats_forward() -> bool:
-    """Whether this thread computes a forward pass inside of a backward pass, as activation
-    checkpointing does.
+    """Whether this thread computes a forward pass inside of a backward pass.
+
+    Activation checkpointing does so.
     """
     return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()

@@ -15,7 +15,7 @@ from distlab.rank.log import LOG, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
-from distlab.wire.source import is_learners, line_of
+from distlab.wire.source import described
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
@@ -33,14 +33,8 @@ OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pa
 
 def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook receives it, with the learner's own lines."""
+    message, lines = described(error)
     stack = traceback.extract_tb(error.__traceback__, limit=200)
-    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
-    message = str(error)
-    if isinstance(error, SyntaxError):
-        message = error.msg
-        if error.filename and error.lineno:
-            where = line_of(error.filename, error.lineno, "<module>")
-            lines.append(replace(where, text=(error.text or "").strip()))
     in_torch = isinstance(error, dist.DistNetworkError) or any(
         _TORCH_DISTRIBUTED in frame.filename for frame in stack
     )
@@ -51,7 +45,7 @@ def describe_failure(error: BaseException) -> Failure:
     call = record_of(note) if note is not None else None
     handled = _handled(error) if communicated else None
     return Failure(
-        THIS_RANK.rank, kind, message, tuple(lines), whole, waited, communicated, call, handled
+        THIS_RANK.rank, kind, message, lines, whole, waited, communicated, call, handled
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import linecache
 import os
-from dataclasses import dataclass, field
+import traceback
+from dataclasses import dataclass, field, replace
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
@@ -102,3 +103,20 @@ def line_of(filename: str, number: int, function: str) -> Line:
     if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
         return Line(number, text, place)
     return Line(number, text, place, filename)
+
+
+def described(error: BaseException) -> tuple[str, tuple[Line, ...]]:
+    """The message of an exception, and the learner's own lines that led to it, outermost first.
+
+    A syntax error has a place of its own, which no frame has: it is the last line.
+
+    Runs on: the process that caught it.
+    """
+    stack = traceback.extract_tb(error.__traceback__, limit=200)
+    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
+    if not isinstance(error, SyntaxError):
+        return str(error), tuple(lines)
+    if error.filename and error.lineno:
+        where = line_of(error.filename, error.lineno, "<module>")
+        lines.append(replace(where, text=(error.text or "").strip()))
+    return error.msg, tuple(lines)

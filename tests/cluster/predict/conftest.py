@@ -1,11 +1,11 @@
-"""The process that records programs ends with each module, which counts processes."""
+"""The process that records ends with the tests of a module, which look whether anything is left."""
 
 import pytest
 
-from distlab_predict.predict import RECORDER
+import distlab
 
 
 @pytest.fixture(autouse=True, scope="module")
 def recorder_ends(nothing_left):
     yield
-    RECORDER.stop()
+    distlab.predict._recorder.stop()

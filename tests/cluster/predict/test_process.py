@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import distlab
-from distlab_predict.predict import KEPT, RECORDER
 from tests.refused import raised
 
 MACHINES = distlab.Network("5 us", "1 GB/s"), distlab.Device("1 TFLOP/s")
@@ -29,9 +28,14 @@ def step(width, act=None):
     return program
 
 
+def running():
+    """The process that records, as long as there is one."""
+    return distlab.predict._recorder._running
+
+
 def recording_process(width):
     distlab.predict(step(width), 2, *MACHINES)
-    return RECORDER._process
+    return running().process
 
 
 def test_it_is_started_again_when_it_was_killed():
@@ -42,7 +46,7 @@ def test_it_is_started_again_when_it_was_killed():
 
 
 def test_what_is_kept_of_a_program_is_small():
-    """Asked about another machine it does not run again, and its data is not kept."""
+    """Asked about another machine it does not run again, and its data does not stay in the kernel."""
     data = torch.rand(1_000_000)
     program = step(5, lambda: data.sum())
     process = recording_process(10)
@@ -52,7 +56,7 @@ def test_what_is_kept_of_a_program_is_small():
         distlab.predict(program, 2, MACHINES[0], distlab.Device("2 TFLOP/s"))
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    assert len(pickle.dumps(KEPT)) < data.nbytes / 2
+    assert len(pickle.dumps(distlab.predict._kept)) < data.nbytes / 2
 
 
 def of_the_notebook():
@@ -70,27 +74,42 @@ def test_the_program_finds_what_the_notebook_finds(monkeypatch, capsys, tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     distlab.predict(step(9, of_the_notebook), 2, *MACHINES)
     assert capsys.readouterr().out == f"0.25 {tmp_path} 16\n"
-    assert RECORDER._process is process
+    assert running().process is process
 
 
-def test_a_program_that_ends_its_process_is_told_and_the_next_one_runs():
+def ends_its_process():
+    print("the last words", file=sys.stderr)
+    os._exit(3)
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (ends_its_process, "(exit status 3). Its last lines:\nthe last words"),
+        (killed, "(exit status -9)."),
+    ],
+)
+def test_a_program_that_ends_its_process_is_reported_and_the_next_one_runs(end, words):
     process = recording_process(10)
-    error = raised(distlab.RankError, distlab.predict, step(11, lambda: os._exit(3)), 2, *MACHINES)
-    assert (
-        "rank 0 raised RuntimeError: the program has ended its process, "
-        "or the machine had no memory"
-    ) in str(error)
+    error = raised(distlab.RankError, distlab.predict, step(11, end), 2, *MACHINES)
+    said = "rank 0 raised RuntimeError: The recording process ended "
+    assert str(error).startswith(said + words)
     assert recording_process(12) is process
 
 
 def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
     process = recording_process(13)
-    monkeypatch.setattr(RECORDER._connection, "recv", lambda: signal.raise_signal(signal.SIGINT))
+    interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(running().connection, "recv", interrupt)
     with pytest.raises(KeyboardInterrupt):
         distlab.predict(step(14), 2, *MACHINES)
     monkeypatch.undo()
     assert process.poll() is not None
-    assert RECORDER._process is None
+    assert running() is None
     recording_process(15)
 
 

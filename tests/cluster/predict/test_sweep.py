@@ -1,4 +1,4 @@
-"""Programs predicted on several numbers of ranks, with choices, and on other machines."""
+"""Programs predicted on several numbers of ranks, with choices, and again on other machines."""
 
 import functools
 
@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import distlab
-from distlab_predict.predict import RECORDER
 from tests.refused import refused
 
 NETWORK = distlab.Network("5 us", "50 GB/s")
@@ -68,7 +67,7 @@ def test_a_case_that_fails_twice_has_its_reason_twice():
 def test_on_other_machines_a_program_does_not_run_again(monkeypatch):
     program = functools.partial(sharded, batch=24)
     first = distlab.predict(program, 8, NETWORK, DEVICE)
-    monkeypatch.setattr(RECORDER, "record", None)
+    monkeypatch.setattr(distlab.predict._recorder, "record", None)
     second = distlab.predict(program, 8, distlab.Network("5 us", "5 GB/s"), DEVICE)
     assert second.exposed > 5 * first.exposed
     assert second.memory == first.memory

@@ -1,4 +1,9 @@
-"""The child that records a rank, where distlab itself fails in it."""
+"""The child that records a rank, where distlab itself fails in it.
+
+Each test runs in a Python of its own, which forks.
+"""
+
+import pytest
 
 from tests.processes import python
 
@@ -12,13 +17,8 @@ def fails(*_):
 
 recorder.record = fails
 parent = os.getpid()
-outcome = recorder.start(None, 3)
-try:
-    said = outcome.recv()
-    print(said.kind, said.message)
-except EOFError:
-    print("ended")
-os.wait()
+outcome = recorder.start(None, 3).receive()
+print(outcome.rank, outcome.kind, outcome.message)
 print(os.getpid() == parent)
 """
 
@@ -30,8 +30,15 @@ def result(fault):
 
 
 def test_an_exception_in_the_child_is_its_outcome():
-    """It neither goes on as its parent, nor writes a traceback; also if it cannot be pickled."""
-    assert result("1 / 0") == ["ZeroDivisionError division by zero", "True"]
-    (words, same) = result("return lambda: None")
-    assert (words.split()[0] in ("PicklingError", "AttributeError"), same) == (True, "True")
-    assert result("sys.exit(3)") == ["ended", "True"]
+    """It does not go on as its parent; what cannot be pickled is an exception, too."""
+    assert result("1 / 0") == ["3 ZeroDivisionError division by zero", "True"]
+    words, same = result("return lambda: None")
+    assert words.split()[1] in ("PicklingError", "AttributeError")
+    assert same == "True"
+
+
+@pytest.mark.parametrize("fault", ["sys.exit(3)", "os._exit(3)"])
+def test_a_child_that_ends_by_itself_is_reported(fault):
+    said = "3 RuntimeError The recording process ended (exit status 3)."
+    assert result(fault) == [said, "True"]
+    assert result(f"os.write(2, b'why'); {fault}") == [said + " Its last lines:", "why", "True"]

@@ -1,0 +1,91 @@
+"""The process that runs recorder.py, for all predictions of a notebook.
+
+Called by predict.py, on the notebook's kernel.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from typing import IO
+
+from distlab.errors import ClusterError
+from distlab.launch import fork_server
+from distlab_predict.nodes import Outcomes, Run
+
+LAST_CHARACTERS = 2000  # of what the process has written, shown when it is gone
+
+
+class RecordingProcess:
+    """The process that records, as long as it is needed.
+
+    The first prediction starts it, and it waits for the next ones with torch imported. It ends with
+    the notebook, and after five idle minutes; the next prediction then starts another one.
+    """
+
+    def __init__(self) -> None:
+        self._running: Running | None = None
+
+    def record(self, runs: Sequence[Run]) -> list[Outcomes]:
+        """What the ranks of these runs note.
+
+        Raises:
+            ClusterError: the process ended before it had sent that.
+        """
+        if self._running is None or self._running.process.poll() is not None:
+            self.stop()
+            self._running = start()
+        try:
+            self._running.connection.send(runs)
+            return self._running.connection.recv()
+        except (EOFError, OSError) as error:
+            raise ClusterError(self._running.end_in_words()) from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process, if there is one, with what it records."""
+        running = self._running
+        self._running = None
+        if running is not None:
+            with running.process:
+                running.process.kill()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that has been started.
+
+    Attributes:
+        process: itself.
+        connection: takes lists of runs, and gives their outcomes.
+        written: what it has written to its stdout and stderr.
+    """
+
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    written: IO[bytes]
+
+    def end_in_words(self) -> str:
+        """How the process ended, and the last that it wrote."""
+        code = self.process.wait()
+        self.written.seek(0)
+        words = self.written.read().decode(errors="replace")[-LAST_CHARACTERS:]
+        return f"The program's process ended ({code}):\n{words}"
+
+
+def start() -> Running:
+    """Start a process that waits for runs."""
+    written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+    connection, its_end = Pipe()
+    process = subprocess.Popen(
+        [*fork_server.command("distlab_predict.recorder"), str(its_end.fileno())],
+        pass_fds=[its_end.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=written,
+        stderr=written,
+    )
+    its_end.close()
+    return Running(process, connection, written)
