@@ -1,4 +1,4 @@
-"""Predictions beside published measurements, as a table for benchmarks/README.md.
+"""Predictions beside published measurements, as tables in benchmarks/README.md.
 
 Run it with `python -m benchmarks.predictions`.
 
@@ -62,7 +62,17 @@ GPT = {
 
 @dataclass(frozen=True)
 class Row:
-    """What was published: tokens a second of each GPU, and memory in GiB, where it is."""
+    """What was published of a program on some GPUs.
+
+    Attributes:
+        name: of the model, and what is special of it.
+        device: the GPU.
+        ranks: how many of them.
+        size: of the model.
+        tokens: a second, of each GPU; None if that was not published.
+        memory: in GiB, or in words; None if that was not published.
+        options: of `distlab_course.pretraining.train`.
+    """
 
     name: str
     device: Device
@@ -84,9 +94,15 @@ DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
 def herd(
     name: str, ranks: int, flops: float, sequences: int, length: int = 8192, context: int = 1
 ) -> Row:
-    """405B on its pipeline of 16, from the FLOP/s of a GPU.
+    """405B on its pipeline of 16, with so many micro-batches of one sequence.
 
-    There are so many micro-batches of one sequence.
+    Args:
+        name: what is special of it.
+        ranks: how many GPUs.
+        flops: that each GPU reached, a second.
+        sequences: in a step of one pipeline.
+        length: of a sequence, in tokens.
+        context: how many ranks share a sequence.
     """
     options = HERD | {
         "batch": sequences,
@@ -95,9 +111,8 @@ def herd(
         "context": context,
     }
     of_a_token = 6 * 404e9 + 6 * 126 * 16384 * length
-    return Row(
-        f"405B, {name}", H100_80, ranks, SIZES["405B"], round(flops / of_a_token), None, options
-    )
+    tokens = round(flops / of_a_token)
+    return Row(f"405B, {name}", H100_80, ranks, SIZES["405B"], tokens, None, options)
 
 
 # the first row of each table calibrates its device
@@ -169,14 +184,13 @@ TABLES = {
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight GPUs with a port of 400 or 200 Gb/s each, or one for all.
+    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each.
 
-    That they share one is what we assume of the A100.
+    Those with an A100 share one, as we assume.
     """
     inside, between = LINKS.get(row.device, H100_LINKS)
-    return Network(
-        hosts=[8] * (row.ranks // 8), inside=Link("3 us", inside), between=Link("5 us", between)
-    )
+    hosts = [8] * (row.ranks // 8)
+    return Network(hosts=hosts, inside=Link("3 us", inside), between=Link("5 us", between))
 
 
 def predicted(row: Row, device: Device) -> Prediction:
@@ -193,8 +207,11 @@ def predicted(row: Row, device: Device) -> Prediction:
 
 def beside(published: float | str | None, predicted: float, digits: int) -> str:
     """Cells: what was published, what is predicted, and by how much that is off."""
-    off = f"{predicted / published - 1:+.1%}" if isinstance(published, float | int) else ""
-    return f" {'' if published is None else published} | {predicted:,.{digits}f} | {off} |"
+    off = ""
+    if isinstance(published, float | int):
+        off = f"{predicted / published - 1:+.1%}"
+    known = "" if published is None else published
+    return f" {known} | {predicted:,.{digits}f} | {off} |"
 
 
 def table(title: str, rows: list[Row]) -> str:
@@ -203,18 +220,23 @@ def table(title: str, rows: list[Row]) -> str:
         f"| {title} | GPUs | tokens/s of each | predicted | off | GiB | predicted | off |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    device = rows[0].device
-    name = f"{rows[0].name} (calibrates)"
-    for row in rows:
-        step = predicted(row, device)
-        if row is rows[0]:
-            device = step.calibrated(step.tokens / row.ranks / row.tokens)
-            step = replace(step, device=device)
-        speed = beside(row.tokens, step.tokens_per_second, 0)
-        memory = beside(row.memory, sum(step.memory.values()) / GIB, 1)
-        lines.append(f"| {name if row is rows[0] else row.name} | {row.ranks} |{speed}{memory}")
-        print(lines[-1], flush=True)
+    first, *others = rows
+    guess = predicted(first, first.device)
+    device = guess.calibrated(guess.tokens / first.ranks / first.tokens)
+    calibrated = replace(guess, device=device)
+    lines.append(line_of(f"{first.name} (calibrates)", first, calibrated))
+    for row in others:
+        lines.append(line_of(row.name, row, predicted(row, device)))
     return "\n".join([*lines, "", f"Efficiency: {device.efficiency:.2f}."])
+
+
+def line_of(name: str, row: Row, step: Prediction) -> str:
+    """A line of a table, which is printed at once, as the next one may take minutes."""
+    speed = beside(row.tokens, step.tokens_per_second, 0)
+    memory = beside(row.memory, sum(step.memory.values()) / GIB, 1)
+    line = f"| {name} | {row.ranks} |{speed}{memory}"
+    print(line, flush=True)
+    return line
 
 
 def timed(row: Row) -> tuple[Prediction, float]:
@@ -231,7 +253,8 @@ def interleaving() -> str:
         Row("", FLOAT8, 512, SIZES["405B"], None, None, options | {"stages": stages})
         for stages in (1, 2)
     ]
-    (one, took), (two, _) = map(timed, rows)
+    one, took = timed(rows[0])
+    two, _ = timed(rows[1])
     _, short = timed(Row("", H100, 1024, SIZES["8B"], None, None, {"steps": 1}))
     ratio = one.seconds / two.seconds
     return (
@@ -244,11 +267,14 @@ def interleaving() -> str:
 
 
 def main() -> None:
-    text = "\n\n".join([*(table(title, rows) for title, rows in TABLES.items()), interleaving()])
+    """Write the tables into README.md, between their marks."""
+    tables = [table(title, rows) for title, rows in TABLES.items()]
+    text = "\n\n".join([*tables, interleaving()])
     readme = Path(__file__).with_name("README.md")
-    marks = "<!-- predictions -->", "<!-- /predictions -->"
-    before, rest = readme.read_text().split(marks[0])
-    readme.write_text(f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{rest.split(marks[1])[1]}")
+    begin, end = "<!-- predictions -->", "<!-- /predictions -->"
+    before, rest = readme.read_text().split(begin)
+    _, after = rest.split(end)
+    readme.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ class Predict:
 
         It shows where the program stops to scale, and which choice is best.
 
-        Runs on: the notebook's kernel; the programs in processes of their own, as many at once as there
-        are cores.
+        Runs on: the notebook's kernel; the programs in processes of their own, as many at once as
+        there are cores.
 
         Args:
             program: called with (rank, world_size, **choice), otherwise as for `predict`.

@@ -138,7 +138,7 @@ def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
 
 
 def meetings_of(collectives: Iterable[Collective], spans: Spans) -> list[Meeting]:
-    """The collectives of several ranks whose calls all have a bar and whose last arrival is known."""
+    """The collectives of several ranks whose calls all have a bar, if the last arrival is known."""
     return [
         Meeting(collective.events, collective.came)
         for collective in collectives

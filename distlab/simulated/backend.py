@@ -231,7 +231,7 @@ class Group(dist.ProcessGroup):
 
         return Work(self._of_gloo("recv_anysource", tensors, tag), 0, note_source)
 
-    def begin(self, method: str, args: tuple[Any, ...], name: str, sent: Sizes) -> Work:
+    def begin(self, method: str, args: tuple[Any, ...], name: str, sent: Sizes) -> dist.Work:
         """A collective: gloo's own, with a note."""
         work = self._of_gloo(method, *args)
         self._count += 1

@@ -46,7 +46,7 @@ def test_it_is_started_again_when_it_was_killed():
 
 
 def test_what_is_kept_of_a_program_is_small():
-    """Asked about another machine it does not run again, and its data does not stay in the kernel."""
+    """Asked about another machine, it does not run again, and its data is not in the kernel."""
     data = torch.rand(1_000_000)
     program = step(5, lambda: data.sum())
     process = recording_process(10)
