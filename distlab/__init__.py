@@ -13,7 +13,8 @@ Which process runs what:
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard
     both sides              wire between them; debugger and checking have a half on each
-    anywhere                arguments, words, tables, errors, machine, supervised, compat
+    anywhere                arguments, words, tables, errors, machine, programs, supervised,
+                            compat
 """
 
 import importlib

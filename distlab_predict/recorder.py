@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab import machine
 from distlab.compat import torch as private
-from distlab.launch.fork_server import end_with_parent
+from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import described

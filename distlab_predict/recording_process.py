@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import IO
 
+from distlab import programs
 from distlab.errors import ClusterError
-from distlab.launch import fork_server
 from distlab_predict.nodes import Outcomes, Run
 
 LAST_CHARACTERS = 2000  # of what the process has written, shown when it is gone
@@ -81,7 +81,7 @@ def start() -> Running:
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
     connection, its_end = Pipe()
     process = subprocess.Popen(
-        [*fork_server.command("distlab_predict.recorder"), str(its_end.fileno())],
+        [*programs.command("distlab_predict.recorder"), str(its_end.fileno())],
         pass_fds=[its_end.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=written,

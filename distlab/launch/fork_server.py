@@ -27,15 +27,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distlab import programs
 from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
 from distlab.launch.logs import LOG_BYTES, end_of, fault_of, log_of, stderr_of
 from distlab.launch.preloading import PRELOADED, import_all, torch_library
+from distlab.programs import end_with_parent
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
-PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 0.5  # between two heartbeats of a host
 ALONE_SECONDS = 60.0  # without an answer to them, after which the notebook counts as gone
 
@@ -269,30 +270,14 @@ class Server:
             os.close(of_another)
 
 
-def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the system send this process a signal when its parent ends; 0 for none.
-
-    Only Linux can do that; elsewhere nothing happens.
-    """
-    if sys.platform == "linux":
-        import ctypes  # not for the notebook's kernel, which starts this server
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-def command(module: str = __name__, python: str = sys.executable) -> list[str]:
-    """The command line that calls a module's main(), without the working folder on the path.
-
-    Python's own modules are imported by their names: a learner's random.py or queue.py is not one
-    of them.
-    """
-    bare = "import sys; sys.path[:] = filter(None, sys.path)"
-    return [python, "-c", f"{bare}; from {module} import main; main()"]
+def command(python: str = sys.executable) -> list[str]:
+    """The command line that runs a server."""
+    return programs.command(__name__, python)
 
 
 def remote_command(python: str) -> str:
     """The line for another host's shell that runs a server there."""
-    server = shlex.join(command(python=python))
+    server = shlex.join(command(python))
     return f"exec sh -c {shlex.quote(f'exec {server}')}"
 
 

@@ -34,7 +34,7 @@ def environment(tag: str, interface: str | None) -> dict[str, str]:
         # traces read torch's flight recorder; this is torch's own default
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
-        # as fork_server.command does it, for all that it does not start; join takes it back
+        # as programs.command does it, for all that it does not start; join takes it back
         "PYTHONSAFEPATH": "1",
     }
     variables |= thread_variables(1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distlab import programs
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
@@ -211,7 +212,7 @@ def _launch(launcher: Launcher, ends: contextlib.ExitStack) -> Connected:
             connection.process.kill()
     if not is_only_here:
         arguments = settings.controller_arguments(address, launcher.folder)
-        command = [*fork_server.command(CONTROLLER_MODULE), *arguments]
+        command = [*programs.command(CONTROLLER_MODULE), *arguments]
         launcher.controller = launcher.start_program(command, launcher.environment, "controller")
     connections = _connections(launcher)
     launcher.engine_variables = {"IPP_CONNECTION_INFO": json.dumps(connections["engine"])}

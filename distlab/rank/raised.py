@@ -44,9 +44,7 @@ def describe_failure(error: BaseException) -> Failure:
     note = note_of_error(error)
     call = record_of(note) if note is not None else None
     handled = _handled(error) if communicated else None
-    return Failure(
-        THIS_RANK.rank, kind, message, lines, whole, waited, communicated, call, handled
-    )
+    return Failure(THIS_RANK.rank, kind, message, lines, whole, waited, communicated, call, handled)
 
 
 def _handled(error: BaseException) -> Failure | None:

@@ -1,0 +1,31 @@
+"""Programs of distlab's that run as processes of their own: how they start, and how they end.
+
+The notebook's kernel asks for their command lines; the processes themselves call the rest. Needs no
+other part of distlab.
+"""
+
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def command(module: str, python: str = sys.executable) -> list[str]:
+    """The command line that calls a module's main(), without the working folder on the path.
+
+    Python's own modules are imported by their names: a learner's random.py or queue.py is not one
+    of them.
+    """
+    bare = "import sys; sys.path[:] = filter(None, sys.path)"
+    return [python, "-c", f"{bare}; from {module} import main; main()"]
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the system send this process a signal when its parent ends; 0 for none.
+
+    Only Linux can do that; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        import ctypes  # not for the notebook's kernel, which asks for command lines only
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
