@@ -60,7 +60,8 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
 
     class Group(backend.Group):
         def __init__(self, options: Any, _: Any):
-            rank, size = options.group_rank, options.group_size
+            rank = options.group_rank
+            size = options.group_size
             # without the gloo group of a simulated one
             dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # no stub says it
             self.timeout = options.timeout

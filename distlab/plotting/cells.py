@@ -31,18 +31,21 @@ from distlab.plotting.style import (
 )
 
 FONT = "DejaVu Sans"
-TITLE, TEXT = 13, 12  # font sizes, in points
+TITLE = 13  # font size of a title, in points
+TEXT = 12  # font size of other texts, in points
 LINE = 0.38  # height of a line of the title
 MARGIN = 0.12
 LONGEST = 12  # characters of text in a cell
 MOST_SLOTS = 8  # a longer row ends in "…"
 WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
 GAP = 0.44  # between two panels side by side
-LANE, PITCH = 0.4, 0.464  # height of a lane; from one lane to the next
+LANE = 0.4  # height of a lane
+PITCH = 0.464  # from one lane to the next
 INSET = 0.032  # between a lane's edge, or a slot's, and its cell
 ROUND = 0.064  # radius of a cell's corners
 DASHES = (0, (3, 2.5))  # the edge of an empty cell
-HEADING, NAMED = 0.36, 0.64  # height above the lanes of a panel; of one whose slots have names
+HEADING = 0.36  # height above the lanes of a panel
+NAMED = 0.64  # height above the lanes of a panel whose slots have names
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,12 @@ from distlab.plotting.style import (
 from distlab.traces.events import pack
 from distlab.words import grouped
 
-ROW, GAP = 0.3, 0.4  # height of a row in inches; from one lane to the next, in rows
+ROW = 0.3  # height of a row, in inches
+GAP = 0.4  # from one lane to the next, in rows
 MARGIN = 0.05  # above and below a bar, in rows
-WIDE_ENOUGH, HIGH_ENOUGH = 8, 12  # pixels of a bar with an edge, and of one with a text
-HIGH = 20  # pixels of a bar whose text is as large as asked for
+WIDE_ENOUGH = 8  # pixels: the least width of a bar with an edge
+HIGH_ENOUGH = 12  # pixels: the least height of a bar with a text
+HIGH = 20  # pixels: the least height of a bar whose text is as large as asked for
 LOW_SIZE = 8.5  # points at most of a text in a lower bar
 LEGEND = 10  # font size, in points
 
@@ -153,9 +155,13 @@ def time_shares(
     """
     drawn = {name: _share_bars(parts, relative) for name, parts in bars.items()}
     if relative:
-        xlabel, end, unit = "share of the time", 100.0, "%"
+        xlabel = "share of the time"
+        end = 100.0
+        unit = "%"
     else:
-        xlabel, end, unit = "time", max(sum(parts) for parts in bars.values()), "s"
+        xlabel = "time"
+        end = max(sum(parts) for parts in bars.values())
+        unit = "s"
     with new_axes(6.4, height_of(drawn) + 1.5, title=title, xlabel=xlabel) as ax:
         legend_below(ax, used(SHARES, drawn))
         draw_lanes(ax, drawn, 1.02 * end, unit)

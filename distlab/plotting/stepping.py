@@ -31,12 +31,14 @@ from distlab.simulated.schedules import Message
 from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
-TEXT, SMALL = 9.5, 8.5  # font sizes, in points
+TEXT = 9.5  # font size of headings and names, in points
+SMALL = 8.5  # font size of numbers and of the line below, in points
 HEAD = 0.22  # height of a heading
 NUMBERS = 0.18  # height of the chunks' numbers
 KEY = 0.2  # height of the line below
 NAMES = 0.66  # width of the ranks' names
-LANE, PITCH = 0.32, 0.36  # height of a lane; from one lane to the next
+LANE = 0.32  # height of a lane
+PITCH = 0.36  # from one lane to the next
 CELL = 0.24  # height of a cell
 GUTTER = 0.18  # between two cells, for arrows
 SIDE = 0.03  # at a lane's ends

@@ -23,9 +23,12 @@ GAP = 1.1  # from one lane to the next, for arrows
 FLYING = 0.55  # height of the bar of a call in flight
 MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
 MOST_HIGH = 8  # ranks; the lanes of more are half as high
-MOST_ARROWS, MOST_MARKS = 200, 48  # of messages; of collectives
-TEXT, NOTE = 9.5, 9  # font sizes in points
-LINE, ROW = 0.15, 0.22  # heights of a note and of a row of the legend, in inches
+MOST_ARROWS = 200  # messages; of more, none is drawn
+MOST_MARKS = 48  # collectives; of more, none is marked
+TEXT = 9.5  # font size in bars, in points
+NOTE = 9  # font size below the title, in points
+LINE = 0.15  # height of a note, in inches
+ROW = 0.22  # height of a row of the legend, in inches
 DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
@@ -129,7 +132,9 @@ def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
     """The messages between two ranks of which both halves have a bar."""
     arrows = []
     for message in messages:
-        src, send, recv = message.src, message.send, message.recv
+        src = message.src
+        send = message.send
+        recv = message.recv
         if src is None or send is None or recv is None:
             continue
         if src != message.dst and send in spans and recv in spans:
@@ -316,5 +321,6 @@ def draw_meetings(ax: Axes, meetings: Iterable[Meeting], places: Spans) -> None:
     """Draw a dotted line across the bars of each collective, where its last rank arrived."""
     for events, came in meetings:
         edges = [edge for event in events for edge in places[event]]
-        top, bottom = min(edges) - 0.15, max(edges) + 0.15
+        top = min(edges) - 0.15
+        bottom = max(edges) + 0.15
         ax.vlines(came, top, bottom, color=INK, lw=1, ls=DOTS, zorder=4)
