@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab import arguments
@@ -133,21 +133,14 @@ class Predict:
         networks = {number: network(number) if callable(network) else network for number in ranks}
         for number in ranks:
             _check(program, number, networks[number], device, roles)
-        wanted = [(number, choice) for number in ranks for choice in _each_choice(choices)]
-        runs = [
-            _run_of(functools.partial(program, **choice), number, roles)
-            for number, choice in wanted
-        ]
-        found = self._outcomes(runs)
-        cases = []
-        for (number, choice), run, outcomes in zip(wanted, runs, found, strict=True):
-            try:
-                in_step = None if tokens is None else tokens(number, **choice)
-                step = _prediction_of(run, outcomes, networks[number], device, in_step)
-                cases.append(Case(number, choice, step))
-            except (ArgumentError, RankError) as error:
-                cases.append(Case(number, choice, None, str(error)))
-        return Predictions(cases)
+        wanted = []
+        for number in ranks:
+            for choice in _each_choice(choices):
+                run = _run_of(functools.partial(program, **choice), number, roles)
+                wanted.append(_Wanted(number, choice, networks[number], run))
+        outcomes = self._outcomes([one.run for one in wanted])
+        pairs = zip(wanted, outcomes, strict=True)
+        return Predictions([one.case(noted, device, tokens) for one, noted in pairs])
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcomes]:
         """What the ranks of each run have noted, now or before."""
@@ -169,7 +162,33 @@ class Predict:
 predict = Predict(RecordingProcess())
 
 
-# --- arguments ---
+# --- what is asked for ---
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A case of a sweep that is to be predicted.
+
+    Attributes:
+        ranks: how many.
+        choice: arguments of the program.
+        network: of so many ranks.
+        run: of the program with this choice.
+    """
+
+    ranks: int
+    choice: dict[str, Any]
+    network: Network
+    run: Run
+
+    def case(self, noted: Outcomes, device: Device, tokens: Callable[..., int] | None) -> Case:
+        """The prediction for what its ranks have noted, or the reason why there is none."""
+        try:
+            in_step = None if tokens is None else tokens(self.ranks, **self.choice)
+            step = _prediction_of(self.run, noted, self.network, device, in_step)
+        except (ArgumentError, RankError) as error:
+            return Case(self.ranks, self.choice, None, str(error))
+        return Case(self.ranks, self.choice, step)
 
 
 def _each_choice(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
