@@ -84,6 +84,8 @@ class Row:
 
 
 FULL = {"recompute": "full"}
+EVERY_SECOND = {"recompute": "layer"}
+NOTHING = {"recompute": "none"}
 TENSOR = {"tensor": 8, "recompute": "full"}
 SHORT = {"length": 4096}
 HERD = {"tensor": 8, "pipeline": 16, "stages": 8, "recompute": "none", "steps": 1}
@@ -124,51 +126,42 @@ TABLES = {
     "H100, compiled": [
         Row("8B", H100, 8, SIZES["8B"], 6667, 77.0),
         Row("8B", H100, 128, SIZES["8B"], 6514, 62.0),
-        Row("8B, tensors on 8", H100, 64, SIZES["8B"], 4378, None, {"tensor": 8, "batch": 12}),
+        Row("8B, tensors on 8", H100, 64, SIZES["8B"], 4378, options={"tensor": 8, "batch": 12}),
         Row(
             "70B, tensors on 8, all again",
             H100,
             256,
             SIZES["70B"],
             597,
-            None,
-            TENSOR | {"batch": 16},
+            options=TENSOR | {"batch": 16},
         ),
-        Row("405B, tensors on 8, all again", H100, 128, SIZES["405B"], 109, None, TENSOR),
+        Row("405B, tensors on 8, all again", H100, 128, SIZES["405B"], 109, options=TENSOR),
     ],
     "A100": [
-        Row("8B", A100, 64, SIZES["8B"], 2973, None, {"batch": 1}),
+        Row("8B", A100, 64, SIZES["8B"], 2973, options={"batch": 1}),
         Row(
             "8B, every second block",
             A100,
             64,
             SIZES["8B"],
             2904,
-            None,
-            {"batch": 1, "recompute": "layer"},
+            options={"batch": 1} | EVERY_SECOND,
         ),
-        Row("70B, all again", A100, 64, SIZES["70B"], 331, None, FULL | {"batch": 1}),
-        Row(
-            "Llama 2 13B, nothing again",
-            A100,
-            64,
-            LLAMA2["13B"],
-            2162,
-            None,
-            SHORT | {"recompute": "none"},
-        ),
+        Row("70B, all again", A100, 64, SIZES["70B"], 331, options=FULL | {"batch": 1}),
+        Row("Llama 2 13B, nothing again", A100, 64, LLAMA2["13B"], 2162, options=SHORT | NOTHING),
         Row(
             "Llama 2 13B, every second block",
             A100,
             64,
             LLAMA2["13B"],
             1914,
-            None,
-            SHORT | {"recompute": "layer"},
+            options=SHORT | EVERY_SECOND,
         ),
-        Row("Llama 2 13B", A100, 64, LLAMA2["13B"], 1904, None, SHORT),
-        Row("Llama 2 70B, one sequence", A100, 64, LLAMA2["70B"], 355, None, SHORT | {"batch": 1}),
-        Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, None, SHORT | FULL),
+        Row("Llama 2 13B", A100, 64, LLAMA2["13B"], 1904, options=SHORT),
+        Row(
+            "Llama 2 70B, one sequence", A100, 64, LLAMA2["70B"], 355, options=SHORT | {"batch": 1}
+        ),
+        Row("Llama 2 70B, all again", A100, 64, LLAMA2["70B"], 353, options=SHORT | FULL),
         Row("Llama 2 70B", A100, 64, LLAMA2["70B"], None, "too much", SHORT),
     ],
     "H100, Llama 3's paper": [
@@ -177,8 +170,8 @@ TABLES = {
         herd("16 micro-batches, a context of 131,072 on 16", 16384, 380e12, 16, 131072, 16),
     ],
     "A100, Megatron-LM": [
-        Row("GPT 22B, tensors on 8", SELENE, 8, GPT["22B"], 931, None, MEGATRON | {"batch": 4}),
-        Row("GPT 175B, a pipeline of 8", SELENE, 64, GPT["175B"], 149, None, MEGATRON | DEEP),
+        Row("GPT 22B, tensors on 8", SELENE, 8, GPT["22B"], 931, options=MEGATRON | {"batch": 4}),
+        Row("GPT 175B, a pipeline of 8", SELENE, 64, GPT["175B"], 149, options=MEGATRON | DEEP),
     ],
 }
 
