@@ -177,9 +177,9 @@ TABLES = {
 
 
 def machines(row: Row) -> Network:
-    """Hosts of eight, whose GPUs have a port of 400 or 200 Gb/s each.
+    """Hosts of eight GPUs with a port of 400 or 200 Gb/s each, or one for all.
 
-    Those with an A100 share one, as we assume.
+    That they share one is what we assume of the A100.
     """
     inside, between = LINKS.get(row.device, H100_LINKS)
     hosts = [8] * (row.ranks // 8)
