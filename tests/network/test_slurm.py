@@ -153,11 +153,17 @@ def test_what_slurm_refuses(slurm, no_job_left, partition, words):
     [
         (
             {"engines": distlab.Slurm(nodes=3)},
-            "Each node needs a rank: n is 2, and there are 3 nodes. Call Cluster(8, engines=Slurm(nodes=2)).",
+            (
+                "Each node needs a rank: n is 2, and there are 3 nodes. "
+                "Call Cluster(8, engines=Slurm(nodes=2))."
+            ),
         ),
         (
             {"engines": "slurm", "hosts": {"a": 1}},
-            'engines="slurm" needs no hosts=, because Slurm chooses them. Call Cluster(8, engines=Slurm(nodes=2)).',
+            (
+                'engines="slurm" needs no hosts=, because Slurm chooses them. '
+                "Call Cluster(8, engines=Slurm(nodes=2))."
+            ),
         ),
     ],
 )

@@ -122,7 +122,8 @@ MISSING = Failure(
 CLOSED = Failure(0, "RuntimeError", "Connection closed by peer", consequence=True)
 WAITED = (
     "Ranks wait 60 s for each other, and then 6 s for their connections. "
-    "On several hosts, engines=Ssh(interface=...) names the network on which they reach each other. "
+    "On several hosts, engines=Ssh(interface=...) names the network "
+    "on which they reach each other. "
     "Then start the cluster again."
 )
 

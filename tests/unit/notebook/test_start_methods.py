@@ -134,11 +134,17 @@ def all_installed(monkeypatch):
         ),
         (
             {"n": None, "hosts": {"a": 0}},
-            f"the number of ranks of a must be a whole number of 1 or more, got 0. {EXAMPLE} Leave out others.",
+            (
+                "the number of ranks of a must be a whole number of 1 or more, "
+                f"got 0. {EXAMPLE} Leave out others."
+            ),
         ),
         (
             {"n": None, "hosts": TWO_EACH, "init_method": "file"},
-            'init_method="file" needs a file that all ranks share, and hosts share none: leave it out.',
+            (
+                'init_method="file" needs a file that all ranks share, and hosts share none: '
+                "leave it out."
+            ),
         ),
         (
             {"engines": "slurm", "hosts": TWO_EACH},
