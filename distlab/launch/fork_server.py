@@ -1,5 +1,6 @@
-"""The parent of forked ranks: imports torch and ipyparallel's engine once, then forks a process for
-every engine.
+"""The parent of forked ranks.
+
+It imports torch and ipyparallel's engine once, then forks a process for every engine.
 
 Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to
 it over stdin and stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one
@@ -194,8 +195,10 @@ class Server:
         self.report(orders.EngineProcess(engine, pid, code, log, fault_of(engine)))
 
     def _last_words(self, engine: int, pid: int) -> str:
-        """The end of what an engine's process has written, with what it had no time to read itself
-        before it ended.
+        """The end of what an engine's process has written.
+
+        Of what was written past Python, the process may have had no time to read all before it
+        ended.
         """
         written = end_of(log_of(engine)) + end_of(stderr_of(engine))
         reader = self._errors.pop(pid, None)
@@ -208,9 +211,7 @@ class Server:
         return written[-LOG_BYTES:].decode(errors="replace")
 
     def _serve_store(self, address: str) -> None:
-        """Fork a process that serves a TCPStore at an address of this machine, and report its
-        port.
-        """
+        """Fork a process that serves a TCPStore at an address of this machine; report its port."""
         from distlab.wire.rendezvous import listen  # now: only the first host serves a store
 
         with listen(address) as listener:
@@ -291,8 +292,9 @@ def main() -> None:
 
 
 def _serve(plan: orders.ServerPlan) -> None:
-    """Import what every rank needs, and serve; another host first reports what it is, and has its
-    own folder.
+    """Import what every rank needs, and serve.
+
+    A server on another host first reports what the host is, and has a folder of its own.
     """
     os.environ.update(plan.environment)
     server = Server(*_take_stdin_and_stdout())
@@ -333,8 +335,9 @@ def _take_stdin_and_stdout() -> tuple[int, int]:
 
 
 def _preload(server: Server, plan: orders.ServerPlan) -> None:
-    """Import what the engines will share, and fork the controller on the way: it starts while torch
-    is imported.
+    """Import what the engines will share, and fork the controller on the way.
+
+    The controller then starts while torch is imported.
     """
     # nothing that is imported is garbage, and looking for it takes a tenth of the time
     gc.disable()

@@ -161,10 +161,11 @@ def srun(job: Slurm, nodes: int, ranks: int) -> list[str]:
 def programs(
     wanted: Hosts, numbers: Sequence[int], plan: ServerPlan, here: str
 ) -> Iterator[tuple[list[str], ServerPlan]]:
-    """The programs that lead to fork servers on the hosts of these numbers: the command line and
-    the plan of each.
+    """The command line and the plan of each program that leads to fork servers on hosts.
 
     Args:
+        wanted: the hosts of the cluster.
+        numbers: of the hosts that are to be reached.
         plan: of each server, without its hosts.
         here: the address of this machine that the hosts reach; "" if they find it themselves.
     """

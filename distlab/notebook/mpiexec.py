@@ -1,5 +1,4 @@
-"""mpiexec as the program that starts the ranks: where it is, its arguments, what it writes when a
-rank ends.
+"""mpiexec, which can start the ranks: where it is, its arguments, what it writes at their end.
 
 Called by placement.py and starting.py in the notebook's kernel, for `Cluster(n, engines="mpi")`,
 which runs `mpiexec -n 4 python -m ipyparallel.engine --mpi`, as ipyparallel's own launcher does:
@@ -84,8 +83,7 @@ def _arguments_of_open_mpi(hosts: str, environment: Iterable[str]) -> list[str]:
 
 
 def first_to_end(log: str) -> int | None:
-    """The engine that ended first, from what mpiexec's processes wrote; None if they have not
-    written it.
+    """The engine that ended first, from what mpiexec's processes wrote; None if that is not there.
 
     How it ended is not known: mpiexec's exit status combines those of all the processes that it
     killed.

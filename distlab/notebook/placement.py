@@ -99,8 +99,9 @@ def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
 
 
 def _slurm_nodes(n: int | None, job: Slurm) -> Hosts:
-    """The nodes to ask Slurm for, and the ranks on each: the same number everywhere, or one more on
-    the first ones.
+    """The nodes to ask Slurm for, and the ranks on each.
+
+    The number of ranks is the same everywhere, or one more on the first nodes.
     """
     check_slurm()
     n = arguments.whole_number("n", n, 1, advice="Call Cluster(4).")

@@ -40,7 +40,9 @@ FROM_SOURCE = {
 
 
 class ControllerEndedError(ClusterError):
-    """The controller ended while a cluster was starting: ipyparallel binds a port some time after
+    """The controller ended while a cluster was starting.
+
+    That happens where another program takes a port first: ipyparallel binds one some time after
     choosing it.
     """
 
@@ -205,10 +207,9 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
 
 
 def check_backend(backend: str, n: int) -> str:
-    """A backend that can serve `n` ranks here: its name in small letters, or the module that
-    registers it.
+    """A backend that can serve `n` ranks here: its name in small letters, or a module's name.
 
-    torch is imported unless it is gloo or a module.
+    A module registers a backend when it is imported. torch is imported unless it is gloo or a module.
     """
     name = backend.lower() if isinstance(backend, str) else ""
     if name == "gloo":

@@ -13,8 +13,9 @@ CONTROLLER_PORTS = 24
 
 
 def environment(tag: str, interface: str | None) -> dict[str, str]:
-    """What the environment of each process of a cluster has in addition to the notebook's; ranks
-    have more threads.
+    """What the environment of each process of a cluster has in addition to the notebook's.
+
+    Ranks may have more threads, see `thread_variables`.
 
     Args:
         tag: marks a process as the cluster's.
