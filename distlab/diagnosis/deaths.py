@@ -1,6 +1,7 @@
 """How processes of ranks ended, where they were, and the error for a cell in which some did.
 
-Pure functions. Runs on the notebook's kernel, called by failed_cell.py, dead_ranks.py and launcher.py.
+Pure functions. Runs on the notebook's kernel, called by failed_cell.py, dead_ranks.py and
+launcher.py.
 """
 
 import re

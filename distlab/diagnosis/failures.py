@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from distlab.diagnosis.advice import advice_for
 from distlab.errors import MismatchError, RankError
-from distlab.wire.messages import Failure, NewGroup, RankStatus
+from distlab.wire.messages import Failure, NewGroup, States
 from distlab.wire.source import Line, is_learners
 from distlab.words import grouped, rank_list
 
@@ -226,7 +226,7 @@ def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
         yield f"{words}\n{where(ranks, lines)}".rstrip()
 
 
-def destroyed(states: Mapping[int, RankStatus]) -> str:
+def destroyed(states: States) -> str:
     """Which ranks have destroyed the process group, and where; "" if none has."""
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed is not None}
     if not calls:

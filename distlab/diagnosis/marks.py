@@ -5,12 +5,12 @@ Pure functions. Runs on the notebook's kernel, called by display.py.
 
 import html
 import linecache
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.report import rows
-from distlab.wire.messages import RankStatus
+from distlab.wire.messages import RankStatus, States
 from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
@@ -41,7 +41,7 @@ class MarkedLine:
     notes: list[tuple[list[int], str]]
 
 
-def marked_source(states: Mapping[int, RankStatus], cell: str) -> list[MarkedLine]:
+def marked_source(states: States, cell: str) -> list[MarkedLine]:
     """The source lines where the ranks are, with some around them; a gap has no number.
 
     Args:

@@ -4,17 +4,17 @@ It was seen, or can be told from what they raised. Pure functions. Runs on the n
 called by cell.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.report import activity
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, Failure, RankStatus
+from distlab.wire.messages import CallRecord, Failure, RankStatus, States
 from distlab.words import grouped, rank_list
 
 
 def at_that_time(
-    ranks: Sequence[int], seen: Mapping[int, RankStatus], raised: Sequence[Failure]
+    ranks: Sequence[int], seen: States, raised: Sequence[Failure]
 ) -> dict[int, RankStatus]:
     """What ranks did when another one failed or died, by rank; without those that nobody knows of.
 
@@ -57,7 +57,7 @@ def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankSta
     return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
 
 
-def were_late(seen: Mapping[int, RankStatus]) -> str:
+def were_late(seen: States) -> str:
     """A sentence about ranks that computed while others waited for them; "" if none did.
 
     Args:
@@ -73,7 +73,7 @@ def were_late(seen: Mapping[int, RankStatus]) -> str:
     return f"At that time {', '.join(parts)}." if parts else ""
 
 
-def clash_of(states: Mapping[int, RankStatus]) -> str:
+def clash_of(states: States) -> str:
     """How the ranks' calls to one collective differ, in a sentence; "" if they may match."""
     collectives: dict[tuple[str, int], dict[int, CallRecord]] = {}
     for rank, state in states.items():
@@ -87,7 +87,7 @@ def clash_of(states: Mapping[int, RankStatus]) -> str:
     return ""
 
 
-def last_calls(op: str, states: Mapping[int, RankStatus]) -> dict[int, RankStatus]:
+def last_calls(op: str, states: States) -> dict[int, RankStatus]:
     """The ranks whose newest collective was this function, as if they still waited in it.
 
     Whether a rank has finished such a call before another one dies of it is a matter of time: both

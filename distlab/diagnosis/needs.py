@@ -4,10 +4,9 @@ Plain data, which never travels. Made on the notebook's kernel by proof.py and i
 messages and new groups (point_to_point.py, new_groups.py); read by report.py and cell.py.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.messages import CallRecord, RankStatus, States
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def waiting(state: RankStatus) -> Waiting | None:
     return Waiting(state, state.call)
 
 
-def waiting_ranks(states: Mapping[int, RankStatus]) -> dict[int, Waiting]:
+def waiting_ranks(states: States) -> dict[int, Waiting]:
     """The ranks that wait in a call, by rank, in the order of `states`."""
     found = {}
     for rank, state in states.items():

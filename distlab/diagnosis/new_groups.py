@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from distlab.diagnosis.matching import by_value, fewest_first
 from distlab.diagnosis.needs import Need, Waiting
-from distlab.wire.messages import NewGroup, RankStatus
+from distlab.wire.messages import NewGroup, RankStatus, States
 from distlab.words import grouped, rank_list
 
 RULE_OF_GROUPS = (
@@ -19,7 +19,7 @@ MOST_GROUPS = 4  # that are named in one sentence
 OPTION = "use_local_synchronization=True"
 
 
-def need_of_new_group(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+def need_of_new_group(waiter: Waiting, states: States) -> Need | None:
     """The members that have not begun to make this group, or make another one in its place."""
     call = waiter.call
     members = [rank for rank in call.members if rank in states]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from distlab.diagnosis.needs import Need, Waiting
-from distlab.wire.messages import MESSAGE, CallRecord, MessageCount, RankStatus
+from distlab.wire.messages import MESSAGE, CallRecord, MessageCount, RankStatus, States
 from distlab.words import rank_list
 
 
@@ -49,7 +49,7 @@ class Exchange:
         return coming[call.peer] >= call.sequence + self.from_any
 
 
-def need_of_message(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+def need_of_message(waiter: Waiting, states: States) -> Need | None:
     """The peer, or every possible one, unless the call already has its message or its recv."""
     call = waiter.call
     members = [rank for rank in call.members if rank in states]
@@ -83,7 +83,7 @@ def _possible_peers(waiter: Waiting, members: Sequence[int]) -> tuple[int, ...]:
 
 
 def _exchange(
-    call: CallRecord, receiver: int, members: Sequence[int], states: Mapping[int, RankStatus]
+    call: CallRecord, receiver: int, members: Sequence[int], states: States
 ) -> Exchange | None:
     """The messages of the call's group and tag to a receiver; None if any count is not known."""
     recvs_from_any = count(states[receiver], False, call.group, call.tag, None)
@@ -144,9 +144,7 @@ def _other_tag(waiter: Waiting, receiver: RankStatus) -> str:
 # --- messages whose Work was dropped ---
 
 
-def blocked_by_dropped(
-    call: CallRecord, ends: Iterable[int], states: Mapping[int, RankStatus]
-) -> Need | None:
+def blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: States) -> Need | None:
     """Why a call that has all that it needs does not end: a message between two of its ranks blocks
     it. None if no message does.
 
@@ -172,9 +170,7 @@ def blocked_by_dropped(
     return None
 
 
-def _has_lost_isend(
-    sender: int, receiver: int, states: Mapping[int, RankStatus], group: str
-) -> bool:
+def _has_lost_isend(sender: int, receiver: int, states: States, group: str) -> bool:
     """Whether the sender has dropped the Work of an isend for which the receiver has a recv."""
     for isends in states[sender].traffic:
         if not isends.is_send or not isends.dropped:
@@ -188,7 +184,7 @@ def _has_lost_isend(
 
 
 def lost_irecv(
-    sender: int, receiver: int, states: Mapping[int, RankStatus], group: str | None = None
+    sender: int, receiver: int, states: States, group: str | None = None
 ) -> MessageCount | None:
     """Messages of which the receiver has dropped the Work, and the sender has sent one; or None.
 

@@ -9,7 +9,6 @@ still go on, and so can each rank that needs it. Where no rank can, no rank will
 more: that is a deadlock. cell.py calls it one only after nothing has moved for a while.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 
@@ -18,7 +17,7 @@ from distlab.diagnosis.needs import Need, Waiting, waiting
 from distlab.diagnosis.new_groups import need_of_new_group
 from distlab.diagnosis.point_to_point import blocked_by_dropped, lost_irecv, need_of_message
 from distlab.wire import messages
-from distlab.wire.messages import Answer, CallRecord, RankStatus
+from distlab.wire.messages import Answer, CallRecord, RankStatus, States
 from distlab.words import rank_list
 
 # calls of RPC that end as soon as every rank has called them
@@ -43,7 +42,7 @@ def status_of(rank: int, answer: Answer | None, with_work: bool = False) -> Rank
 # --- whether anything moves ---
 
 
-def unmoved(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
+def unmoved(before: States, now: States) -> bool:
     """Whether nothing happened on any rank between two looks, and nothing is about to happen.
 
     gloo's own threads have run in between, so they have delivered what they had at the first look.
@@ -78,12 +77,12 @@ def _gloo_has_run(before: RankStatus, now: RankStatus) -> bool:
     return all(earlier < later for earlier, later in counts)
 
 
-def _has_bytes_under_way(states: Mapping[int, RankStatus]) -> bool:
+def _has_bytes_under_way(states: States) -> bool:
     """Whether the sockets of any rank hold bytes."""
     return any(state.unread or state.unsent for state in states.values())
 
 
-def _is_stuck(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> bool:
+def _is_stuck(before: States, now: States) -> bool:
     """Whether the bytes in the sockets will stay there.
 
     gloo does not read a message whose irecv was dropped, nor anything that comes after it.
@@ -98,7 +97,7 @@ def _is_stuck(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -
 # --- whether any rank can go on ---
 
 
-def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
+def proof(states: States) -> dict[int, Need] | None:
     """For every rank that has not finished, why it never will; None while any of them may go on.
 
     Args:
@@ -120,7 +119,7 @@ def proof(states: Mapping[int, RankStatus]) -> dict[int, Need] | None:
     return needs or None
 
 
-def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
+def need(state: RankStatus, states: States) -> Need | None:
     """What a waiting rank needs, or None if it can go on.
 
     It can go on if it has what it needs, or if its call ends by itself.
@@ -146,7 +145,7 @@ def need(state: RankStatus, states: Mapping[int, RankStatus]) -> Need | None:
     return _need_of_every_member(waiter, states)
 
 
-def need_of_collective(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+def need_of_collective(waiter: Waiting, states: States) -> Need | None:
     """The members that have not called this collective yet, or how its calls differ."""
     call = waiter.call
     others = [rank for rank in call.members if rank != waiter.rank and rank in states]
@@ -166,7 +165,7 @@ def need_of_collective(waiter: Waiting, states: Mapping[int, RankStatus]) -> Nee
     return blocked_by_dropped(call, [waiter.rank, *others], states)
 
 
-def _need_of_named_ranks(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+def _need_of_named_ranks(waiter: Waiting, states: States) -> Need | None:
     """The ranks that a remote call, or a wait of the learner's own, names.
 
     Whether these ranks can act is decided by their own statuses.
@@ -175,7 +174,7 @@ def _need_of_named_ranks(waiter: Waiting, states: Mapping[int, RankStatus]) -> N
     return Need(known) if known else None
 
 
-def _need_of_every_member(waiter: Waiting, states: Mapping[int, RankStatus]) -> Need | None:
+def _need_of_every_member(waiter: Waiting, states: States) -> Need | None:
     """The members that do not wait in the same function, of a wait that C++ makes."""
     op = waiter.call.op
     elsewhere = []
@@ -191,7 +190,7 @@ def _need_of_every_member(waiter: Waiting, states: Mapping[int, RankStatus]) -> 
     return Need(clash=f"Every rank waits in {op} for the others.")
 
 
-def why_unmatched(rank: int, call: CallRecord, states: Mapping[int, RankStatus]) -> str:
+def why_unmatched(rank: int, call: CallRecord, states: States) -> str:
     """Why nothing matches an operation that a rank has begun, or "" if something does.
 
     Nothing matches it if the other side has begun fewer of its kind.

@@ -4,14 +4,14 @@ Pure functions. Runs on the notebook's kernel, called by cell.py, ranks.py, disp
 meanwhile.py, marks.py and stuck.py beside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import why_unmatched
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.messages import CallRecord, RankStatus, States
 from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
@@ -116,7 +116,7 @@ class Row(NamedTuple):
     line: Line | None
 
 
-def rows(states: Mapping[int, RankStatus]) -> list[Row]:
+def rows(states: States) -> list[Row]:
     """What the ranks are doing, with one row for all ranks that do the same."""
     activities = []
     for rank in sorted(states):
@@ -170,7 +170,7 @@ def _without_call(state: RankStatus) -> str:
     return WITHOUT_CALL[state.doing]
 
 
-def table(states: Mapping[int, RankStatus]) -> str:
+def table(states: States) -> str:
     """`rows` as text, in columns."""
     cells = []
     for ranks, what, tensors, line in rows(states):
@@ -207,7 +207,7 @@ def activity(state: RankStatus) -> str:
     return f"{shown.what}, {shown.line.position}"
 
 
-def brief(states: Mapping[int, RankStatus]) -> str:
+def brief(states: States) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1:
     all_reduce() (line 6)".
     """
@@ -223,7 +223,7 @@ def brief(states: Mapping[int, RankStatus]) -> str:
 # --- operations that were begun and not waited for ---
 
 
-def left(states: Mapping[int, RankStatus]) -> list[str]:
+def left(states: States) -> list[str]:
     """A line for each operation that no rank waits for and that the other side has not begun.
 
     Nothing is known about a rank that does not answer, for example on a busy machine, or that
@@ -256,7 +256,7 @@ def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
     return "\n".join(["This cell started operations and did not wait for them:", *lines, done])
 
 
-def begun_earlier(states: Mapping[int, RankStatus]) -> list[str]:
+def begun_earlier(states: States) -> list[str]:
     """A line for each operation of an earlier cell whose Work still exists: it may have matched a
     call of this one.
     """

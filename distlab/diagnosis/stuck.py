@@ -11,7 +11,7 @@ from distlab.diagnosis.needs import Need, Waiting, waiting, waiting_ranks
 from distlab.diagnosis.proof import need, why_unmatched
 from distlab.diagnosis.report import call_words, callee_words, with_line
 from distlab.wire import messages
-from distlab.wire.messages import CallRecord, RankStatus
+from distlab.wire.messages import CallRecord, RankStatus, States
 from distlab.words import grouped, rank_list
 
 # a verb for one rank, and for several
@@ -37,7 +37,7 @@ class Clause(NamedTuple):
 
 def why_stuck(
     needs: Mapping[int, Need],
-    states: Mapping[int, RankStatus],
+    states: States,
     targets: Sequence[int] | None = None,
 ) -> str:
     """Why no rank can go on, in one to four sentences.
@@ -88,9 +88,7 @@ def _sentence(ranks: Sequence[int], clause: Clause, within: str = "") -> str:
 # --- some of the ranks that are needed have finished ---
 
 
-def _finished_ranks(
-    needs: Mapping[int, Need], states: Mapping[int, RankStatus]
-) -> dict[int, list[int]]:
+def _finished_ranks(needs: Mapping[int, Need], states: States) -> dict[int, list[int]]:
     """By waiting rank, the ranks that it needs and that have finished, if there are any."""
     found = {}
     for rank in sorted(needs):
@@ -103,7 +101,7 @@ def _finished_ranks(
 def _of_finished_ranks(
     gone_by_rank: Mapping[int, Sequence[int]],
     waiters: Mapping[int, Waiting],
-    states: Mapping[int, RankStatus],
+    states: States,
     targets: Sequence[int] | None,
 ) -> str:
     """Why ranks wait for others that have finished."""
@@ -120,7 +118,7 @@ def _of_finished_ranks(
     return " ".join(sentences)
 
 
-def _complaint(waiter: Waiting, gone: Sequence[int], states: Mapping[int, RankStatus]) -> Clause:
+def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
     """What a rank waits for that cannot come, because these ranks have finished."""
     call = waiter.call
     have = "have" if len(gone) > 1 else "has"
@@ -158,9 +156,7 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
 # --- passes of DDP ---
 
 
-def _why_by_passes(
-    state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus], advice: str
-) -> str:
+def _why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advice: str) -> str:
     """The end of a sentence about DDP: why finished ranks do not come, by the passes of each.
 
     Args:
@@ -178,9 +174,7 @@ def _why_by_passes(
     return "."
 
 
-def _why_no_gradients(
-    state: RankStatus, gone: Sequence[int], states: Mapping[int, RankStatus]
-) -> str:
+def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: States) -> str:
     """The end of a sentence about a backward pass of DDP: why finished ranks send no gradients."""
     advice = ": does the loss of every rank use every parameter?"
     if any(states[rank].passes != state.passes for rank in gone):
@@ -198,7 +192,7 @@ def _why_no_gradients(
     return f": {why}." if why else advice
 
 
-def _call_of_a_hook(state: RankStatus, states: Mapping[int, RankStatus]) -> str:
+def _call_of_a_hook(state: RankStatus, states: States) -> str:
     """The newest collective of a rank in a backward pass that others have not called, or "".
 
     A hook of the learner's may have called it.
@@ -275,7 +269,7 @@ def _link(waiter: Waiting, needed: Need) -> str:
 # --- remote calls ---
 
 
-def _of_remote_calls(waiters: Sequence[Waiting], states: Mapping[int, RankStatus]) -> str:
+def _of_remote_calls(waiters: Sequence[Waiting], states: States) -> str:
     """Why remote calls never end: which rank each of them waits for, and what that rank waits for
     while it serves it.
 
@@ -302,7 +296,7 @@ def _of_remote_calls(waiters: Sequence[Waiting], states: Mapping[int, RankStatus
 
 
 def _wait_with_reason(
-    waiter: Waiting, states: Mapping[int, RankStatus], unclaimed: Counter[tuple[int, int, str]]
+    waiter: Waiting, states: States, unclaimed: Counter[tuple[int, int, str]]
 ) -> Clause:
     """What a rank, or a thread that serves a remote call, waits for, and why that does not come.
 

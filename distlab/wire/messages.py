@@ -6,6 +6,7 @@ torch: codec.py writes and reads them by their annotations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from distlab.wire.source import Line
@@ -238,6 +239,9 @@ class RankStatus:
     abandoned: tuple[CallRecord, ...] = ()
     pending: tuple[CallRecord, ...] = ()
     more_unwaited: bool = False
+
+
+States = Mapping[int, RankStatus]  # the statuses of several ranks, by rank
 
 
 # --- questions and answers ---
