@@ -50,14 +50,12 @@ def contestants(tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
 
     def copy_in_and_out() -> None:
         for piece in tensor.split(len(cells) * cells[0].numel()):
-            parts = [
-                (cell[: part.numel()], part)
-                for cell, part in zip(cells, piece.tensor_split(len(cells)), strict=True)
-            ]
-            for cell, part in parts:
-                cell.copy_(part)
-            for cell, part in parts:
-                part.copy_(cell)
+            parts = piece.tensor_split(len(cells))
+            places = [cell[: part.numel()] for cell, part in zip(cells, parts, strict=True)]
+            for place, part in zip(places, parts, strict=True):
+                place.copy_(part)
+            for place, part in zip(places, parts, strict=True):
+                part.copy_(place)
 
     ours = {name: partial(fn, tensor) for name, fn in ALL_REDUCE.items()}
     copies = dict(zip(COPIES, (partial(copy.copy_, tensor), copy_in_and_out), strict=True))

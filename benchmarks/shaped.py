@@ -63,11 +63,10 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://{shaping.address(0)}:29400", rank=rank, world_size=n
     )
-    calls = {
-        (name, size): partial(fn, torch.zeros(size // 4))
-        for name, fn in functions().items()
-        for size in SIZES
-    }
+    calls = {}
+    for name, fn in functions().items():
+        for size in SIZES:
+            calls[name, size] = partial(fn, torch.zeros(size // 4))
     real = {key: partial(call, group=dist.group.WORLD) for key, call in calls.items()}
     measured = slowest_in_turns(real, REPEAT)
     backend.register()
@@ -110,18 +109,16 @@ def report(n: int) -> str:
         columns = [measure(n, *which) for which in NETWORKS]
     except (ClusterError, subprocess.CalledProcessError) as error:
         return f"The simulation was not compared with shaped networks: {error}"
+    heads = [f"{latency * 1e3:g} ms, {rate / 1e6:g} MB/s" for latency, rate in NETWORKS]
     lines = [
-        f"| {n} hosts | bytes | "
-        + " | ".join(f"{a * 1e3:g} ms, {r / 1e6:g} MB/s" for a, r in NETWORKS)
-        + " |",
+        f"| {n} hosts | bytes | {' | '.join(heads)} |",
         "|---|---:|" + "---:|" * len(NETWORKS),
     ]
     for rows in zip(*columns, strict=True):
-        name, size = rows[0][:2]
-        cells = [
-            f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}"
-            for _, _, measured, predicted in rows
-        ]
+        name, size, *_ = rows[0]
+        cells = []
+        for _, _, measured, predicted in rows:
+            cells.append(f"{measured * 1e3:.1f} ms, {predicted / measured:.2f}")
         lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -164,11 +164,8 @@ def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
     first_code = next(
         index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"
     )
-    extras = (
-        "[course,mpi]"
-        if any('engines="mpi"' in cell.source for cell in notebook.cells)
-        else "[course]"
-    )
+    needs_mpi = any('engines="mpi"' in cell.source for cell in notebook.cells)
+    extras = "[course,mpi]" if needs_mpi else "[course]"
     for script in sorted(path.parent.glob("*.py")):
         if any(script.name in cell.source for cell in notebook.cells):
             source = f"%%writefile {script.name}\n{script.read_text()}"

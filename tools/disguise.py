@@ -40,16 +40,12 @@ PROGRAMS = {
 SAYS = {
     "PYTHON_CPU_COUNT": "3",  # what os.cpu_count() says, since Python 3.13
     "TZ": "Asia/Kathmandu",
-    # which instructions torch, MKL and oneDNN use
-    **(
-        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-        if X86
-        else {}
-    ),
     "TERM": "xterm-256color",
     "COLUMNS": "63",
     **dict.fromkeys(("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "PYTHON_COLORS"), "1"),
 }
+if X86:  # which instructions torch, MKL and oneDNN use
+    SAYS |= {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
 def put_on(folder: Path) -> dict[str, str]:

@@ -138,11 +138,9 @@ def _checks(cell: Cell) -> Iterator[tuple[str, str, int]]:
 
 
 def _sources(notebook: Path) -> list[str]:
-    return [
-        cell.source
-        for cell in nbformat.read(notebook, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
+    """The code cells of a notebook."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    return [cell.source for cell in cells if cell.cell_type == "code"]
 
 
 def _metadata(

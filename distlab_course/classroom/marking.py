@@ -53,12 +53,11 @@ class Marking:
         hide()
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._judges = [_Judge() for _ in range(jobs)]
-        self._threads = [
-            threading.Thread(target=self._work, args=(judge,), daemon=True)
-            for judge in self._judges
-        ]
-        for thread in self._threads:
+        self._threads: list[threading.Thread] = []
+        for judge in self._judges:
+            thread = threading.Thread(target=self._work, args=(judge,), daemon=True)
             thread.start()
+            self._threads.append(thread)
         atexit.register(self._kill)
         self._references: dict[str, dict[str, list[str]]] = {}
         self._failed: dict[str, str] = {}

@@ -23,12 +23,11 @@ between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=re
 
 def _filled(rank, n, shapes):
     """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
-    return (
-        [
-            torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 99 * rank
-            for shape in shapes
-        ],
-    )
+    tensors = []
+    for shape in shapes:
+        numel = torch.Size(shape).numel()
+        tensors.append(torch.arange(float(numel)).reshape(shape) - 99 * rank)
+    return (tensors,)
 
 
 @between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))

@@ -12,11 +12,11 @@ SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
 def _gradients(rank, world_size, shapes):
     """A tensor of each shape, with other numbers on each rank."""
-    flat = [
-        numbers(rank + place, world_size, torch.Size(shape).numel())[0]
-        for place, shape in enumerate(shapes)
-    ]
-    return tuple(tensor.reshape(shape) for tensor, shape in zip(flat, shapes, strict=True))
+    gradients = []
+    for place, shape in enumerate(shapes):
+        (flat,) = numbers(rank + place, world_size, torch.Size(shape).numel())
+        gradients.append(flat.reshape(shape))
+    return tuple(gradients)
 
 
 def _and_samples(rank, world_size, case):

@@ -28,14 +28,10 @@ def log_command(answer):
         shown, files = shown_by(answer, TWO_LINES)
     except ValueError as error:
         return f"{error}."
+    logs = {path: text for path, text in files.items() if path.parts[0] == "logs"}
     for number, stream in ((0, "stdout"), (0, "stderr"), (1, "stdout"), (1, "stderr")):
         line = f"{stream} of {number}"
-        kept = any(
-            line in text
-            for path, text in files.items()
-            if path.parts[0] == "logs" and stream in path.name
-        )
-        if not kept:
+        if not any(line in text for path, text in logs.items() if stream in path.name):
             return (
                 f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
             )

@@ -167,8 +167,9 @@ def slowest_stage(costs, p):
     Hint: For each way, the slowest stage is the `max` of the sums; the best way has the `min` of
     these.
     """
-    ways = (
-        tuple(pairwise((0, *cuts, len(costs))))
-        for cuts in combinations(range(1, len(costs)), p - 1)
-    )
-    return min(max(sum(costs[a:b]) for a, b in way) for way in ways)
+    best = sum(costs)
+    for cuts in combinations(range(1, len(costs)), p - 1):
+        stages = pairwise((0, *cuts, len(costs)))
+        slowest = max(sum(costs[first:end]) for first, end in stages)
+        best = min(best, slowest)
+    return best

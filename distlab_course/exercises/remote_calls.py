@@ -40,11 +40,9 @@ def _called(fn, *given):
         got = fn(*given)
     except ZeroDivisionError:
         return f"rank {dist.get_rank()} raises ZeroDivisionError"
-    why = (
-        "An exception is a value only on its way: raise it on rank 0."
-        if isinstance(got, Exception)
-        else ""
-    )
+    why = ""
+    if isinstance(got, Exception):
+        why = "An exception is a value only on its way: raise it on rank 0."
     return Seen(f"{got!r} is returned", why)
 
 

@@ -81,10 +81,9 @@ def _by_host(fn, tensor, hosts, events):
 
     `hosts` has the host of each rank.
     """
-    ranks = {
-        host: [rank for rank, other in enumerate(hosts) if other == host]
-        for host in dict.fromkeys(hosts)
-    }
+    ranks = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
     rank = dist.get_rank()

@@ -76,10 +76,10 @@ def _through(fn, count, batches):
         "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: "
         "pass on the reference."
     )
-    sources = {
-        stage.number: Seen(f"input from {', '.join(sorted(stage.sources))}", why)
-        for stage in stages
-    }
+    sources = {}
+    for stage in stages:
+        words = f"input from {', '.join(sorted(stage.sources))}"
+        sources[stage.number] = Seen(words, why)
     return outputs, workers.order(), sources
 
 

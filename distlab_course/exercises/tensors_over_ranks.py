@@ -106,13 +106,11 @@ class _Gated(nn.Module):
         self.down = nn.Linear(16, 8)
 
     def forward(self, x):
-        heads = (
-            layer(x).unflatten(-1, (-1, 2)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        x = x + self.out(
-            nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
-        )
+        q = self.query(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+        k = self.key(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+        v = self.value(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
@@ -124,9 +122,8 @@ def _planned(fn):
 
     # with a name of its own: of equal meshes, DTensor caches the groups of the first, which may be
     # gone
-    mesh = init_device_mesh(
-        "cpu", (dist.get_world_size(),), mesh_dim_names=(dist.group.WORLD.group_name,)
-    )
+    name = dist.group.WORLD.group_name
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(name,))
     block = parallelize_module(_Gated(), mesh, fn())
     with CommDebugMode() as comm:
         y = block(torch.arange(48.0).reshape(2, 3, 8) / 48)
