@@ -57,8 +57,8 @@ PRELOADED = (
 def torch_library() -> Iterator[None]:
     """Load torch's library while what is inside this computes.
 
-    That is a fifth of the time that importing torch takes. The system loads one library at a time, so those that other modules consist of are loaded
-    before.
+    That is a fifth of the time that importing torch takes. The system loads one library at a time,
+    so those that other modules consist of are loaded before.
     """
     import ctypes  # not for the notebook's kernel, which starts this server
 

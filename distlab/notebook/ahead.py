@@ -107,8 +107,8 @@ def keeps() -> bool:
 def keep(stopped: Processes) -> None:
     """Keep the processes of a cluster that was stopped for the next one, without its ranks.
 
-    What the ranks started ends with them. Processes that lead to other hosts are of no use to most clusters, so they
-    end.
+    What the ranks started ends with them. Processes that lead to other hosts are of no use to most
+    clusters, so they end.
     """
     if not stopped.is_only_here:
         stopped.stop()

@@ -1,8 +1,8 @@
-"""Connections to fork servers: to the one on this machine, to one on each host, or to those of all
-of Slurm's nodes.
+"""Connections to fork servers.
 
-Runs on the notebook's kernel; launcher.py makes them, and hosts.py reads them. The servers are
-fork_server.py.
+One leads to the server on this machine, to the server on one host, or to those on all of Slurm's
+nodes. Runs on the notebook's kernel; launcher.py makes the connections, and hosts.py reads what has
+arrived. The servers are launch/fork_server.py.
 """
 
 import contextlib
@@ -103,8 +103,9 @@ class Connection(SupervisedThread):
         self._lose(self.hosts, why)
 
     def _lines(self) -> Iterator[bytes]:
-        """The lines that arrive, until the connection ends; meanwhile, hosts that have fallen
-        silent are noted.
+        """The lines that arrive, until the connection ends.
+
+        Meanwhile, hosts that have fallen silent are marked as lost.
         """
         pending = b""
         arrivals = select.poll()  # a descriptor may have any number
@@ -181,8 +182,9 @@ class Servers:
         return self.to(host).lost.get(host, "")
 
     def take_refusal(self) -> str:
-        """Why the system did not let a server fork a process since this was last asked, in words;
-        "" if it did.
+        """Why the system has not let a server fork a process since the last call, in words.
+
+        Returns "" if no process was refused.
         """
         words = ""
         for connection in self.connections:
@@ -220,8 +222,11 @@ class Servers:
         return newest
 
     def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
-        """Have each of these engines forked, with these additions to the environment; returns at
-        once.
+        """Have each of these engines forked; returns at once.
+
+        Args:
+            engines: their numbers.
+            environment: additions to the environment of each.
         """
         for engine in engines:
             host = self.host_of_engine[engine]

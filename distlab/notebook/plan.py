@@ -209,7 +209,8 @@ def check_network(network: Any, n: int, backend: str) -> Network | None:
 def check_backend(backend: str, n: int) -> str:
     """A backend that can serve `n` ranks here: its name in small letters, or a module's name.
 
-    A module registers a backend when it is imported. torch is imported unless it is gloo or a module.
+    A module registers a backend when it is imported. For other backends than gloo and modules,
+    torch is imported here to ask it.
     """
     name = backend.lower() if isinstance(backend, str) else ""
     if name == "gloo":
