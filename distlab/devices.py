@@ -13,8 +13,7 @@ from distlab.arguments import whole_number
 
 
 def device_for(rank: int) -> torch.device:
-    """The device of a rank: its own GPU if there is one for each rank, a shared GPU if there are
-    fewer.
+    """The device of a rank: its own GPU if there is one for each rank, or a shared GPU.
 
     `backend_for` names the backend: nccl if each rank has its own GPU, otherwise gloo, which also
     takes CUDA tensors.

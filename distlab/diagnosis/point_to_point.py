@@ -145,8 +145,9 @@ def _other_tag(waiter: Waiting, receiver: RankStatus) -> str:
 
 
 def blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: States) -> Need | None:
-    """Why a call that has all that it needs does not end: a message between two of its ranks blocks
-    it. None if no message does.
+    """Why a call that has all that it needs does not end, or None if it does.
+
+    A message between two of its ranks may block it.
 
     gloo's thread looks again and again for the data of a message whose recv is there and whose Work
     was dropped, and nothing else moves between these two ranks. A message that was sent before its

@@ -29,9 +29,7 @@ ROOT_RECEIVES = ("reduce", "gather")  # so that the function calls its root dst
 
 
 def call_words(call: CallRecord) -> str:
-    """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)",
-    "all_reduce(op=MAX)".
-    """
+    """A call as the learner would write it, with what matters only: "recv(src=1, tag=3)"."""
     if call.kind == messages.REMOTE:
         return f"waiting for {callee_words(call)}"
     if call.kind == messages.WAITING:
@@ -208,8 +206,9 @@ def activity(state: RankStatus) -> str:
 
 
 def brief(states: States) -> str:
-    """`rows` in one line, for a person who waits: "rank 2: computing (line 4), ranks 0-1:
-    all_reduce() (line 6)".
+    """`rows` in one line, for a person who waits: "rank 2: computing (line 4), rank 1: ...".
+
+    Only the first four rows are in it.
     """
     parts = []
     for ranks, what, _, line in rows(states)[:4]:
@@ -257,8 +256,9 @@ def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
 
 
 def begun_earlier(states: States) -> list[str]:
-    """A line for each operation of an earlier cell whose Work still exists: it may have matched a
-    call of this one.
+    """A line for each operation of an earlier cell whose Work still exists.
+
+    It may have matched a call of this cell.
     """
     found: list[str] = []
     for rank, state in states.items():

@@ -270,8 +270,10 @@ def _link(waiter: Waiting, needed: Need) -> str:
 
 
 def _of_remote_calls(waiters: Sequence[Waiting], states: States) -> str:
-    """Why remote calls never end: which rank each of them waits for, and what that rank waits for
-    while it serves it.
+    """Why remote calls never end.
+
+    The sentences say which rank each call waits for, and what that rank waits for while it serves
+    the call.
 
     Args:
         waiters: the ranks that wait.

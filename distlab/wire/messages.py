@@ -50,13 +50,13 @@ class Failure:
 
     Attributes:
         rank: the rank.
-        kind: the exception's type name.
-        message: its text.
+        kind: the name of the exception's type.
+        message: the exception's text.
         lines: the learner's own lines, outermost first.
         traceback: Python's whole traceback.
-        consequence: whether it waited for another rank, which may be the culprit.
+        consequence: whether the rank waited for another one, which may be the culprit.
         communicated: whether a torch.distributed call raised it, so that its group may be damaged.
-        call: the one that raised it, if it is known.
+        call: the call that raised it, if that is known.
         handled: the error of its own that the rank was handling when this one was raised in
             communication.
     """
@@ -81,25 +81,27 @@ class CallRecord:
 
     Attributes:
         op: what the learner called.
-        kind: one of those above.
-        members: ranks of its group, none if that was destroyed; for a remote call, the ranks that
-            it waits for.
-        own_limit: whether it is left to end by itself, because its own limit is short.
-        collective: its name below `op`.
-        group: name of its group.
-        sequence: its number among the collectives of its group, or the messages of its group,
-            direction, peer and tag; of new_group, that of the group, 0 for one that only its
-            members make.
-        tensors: (dtype, shape) of each.
-        place: file and line of the call, for comparison.
-        lines: the learner's, outermost first.
+        kind: one of the kinds above.
+        members: the ranks of its group, none if the group was destroyed; for a remote call, the
+            ranks that it waits for.
+        own_limit: whether it is left to end by itself, because its own time limit is short.
+        collective: the method of the process group that `op` calls; "" if it is no collective.
+        group: the name of its group.
+        sequence: its number among the collectives of its group, or among the messages of its group,
+            direction, peer and tag; for new_group the number of the group, 0 if only its members
+            make it.
+        tensors: the (dtype, shape) of each of its tensors.
+        place: the file and line of the call, for comparison.
+        lines: the learner's lines that led to it, outermost first.
         is_send: whether it is a message that this rank sends.
-        peer: rank at the other end of a message, None for any.
-        tag: of a message.
-        root: rank of a collective that has one.
-        reduce_op: "" without one.
-        sends, receives: elements by rank, of a collective with splits.
-        function: the one that is called remotely.
+        peer: the rank at the other end of a message, None for any.
+        tag: the tag of a message.
+        root: the rank that is the root of a collective; None if it has none.
+        reduce_op: how a collective reduces; "" if it does not.
+        sends, receives: of a collective with splits, how many elements this rank sends to each
+            member, and receives from it.
+        function: the function that is called remotely; of a wait by distlab.waiting, what it waits
+            through, in words.
     """
 
     op: str
@@ -128,12 +130,12 @@ class MessageCount:
 
     Attributes:
         is_send: whether this rank sends them.
-        group: name of their group.
-        peer: rank at the other end, None for any.
-        tag: theirs.
-        sequence: the newest one's number, which is how many there are.
+        group: the name of their group.
+        peer: the rank at the other end, None for any.
+        tag: their tag.
+        sequence: the number of the newest message, which is how many there are.
         dropped: how many of them have lost their Work undone, so that no rank can wait for them.
-        first_dropped: the number of the first of those; 0 without any.
+        first_dropped: the number of the first dropped one; 0 if there is none.
     """
 
     is_send: bool
@@ -150,12 +152,12 @@ class NewGroup:
     """A group that a rank has begun to make, as it must also if it is not a member.
 
     Attributes:
-        rank: which makes it.
-        name: torch's: of a group that every rank makes, its number, from 1; a hash for
-            use_local_synchronization.
-        members: its ranks.
+        rank: the rank that makes it.
+        name: torch's name for it: for a group that every rank makes its number, from 1; for
+            use_local_synchronization a hash.
+        members: the ranks in it.
         within: how many groups the rank was in before, which is in the hash.
-        line: the learner's, innermost.
+        line: the learner's innermost line.
     """
 
     rank: int
@@ -172,35 +174,37 @@ class RankStatus:
     Attributes:
         rank: the rank.
         doing: one of the words above.
-        call: the call that it waits in.
-        lines: the learner's, outermost first.
-        idle: whether its main thread is.
+        call: the call that it waits in; None if it waits in none. Whoever needs the call takes
+            diagnosis.needs.Waiting.
+        lines: the learner's lines where it is, outermost first.
+        idle: whether its main thread is idle.
         groups: how many groups were made that every rank makes, the world among them.
         made: the newest groups that new_group has begun to make, those that only members make among
             them.
         passes: how many forward passes DDP has begun in training, in the cell that runs or ended
             last.
-        averaging_passes: how many of them were outside of DDP's no_sync().
+        averaging_passes: how many of these passes were outside of DDP's no_sync().
         backward_passes: how many backward passes the rank has begun, in that cell.
         history: the newest collectives that Python called.
         traffic: how many messages of each kind were begun.
-        more_traffic: whether kinds are left out of it: of a kind that is not there, nothing is
-            known.
+        more_traffic: whether `traffic` leaves out older kinds, so that nothing is known of a kind
+            that is not there.
         fingerprint: equal in two statuses if nothing happened in between.
-        is_quiescent: nothing else computes or may act.
+        is_quiescent: whether nothing but its call computes or may act.
         unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not
             received.
-        sleeping: the main thread does nothing for a time that it has chosen, as in `time.sleep`.
-        awaiting: the cell's coroutine waits until the event loop continues it.
-        paused: the main thread is at a breakpoint, and waits for a person.
-        importing: the main thread is importing a library, and is not interrupted until it has.
+        sleeping: whether the main thread does nothing for a time that it has chosen, as in
+            `time.sleep`.
+        awaiting: whether the cell's coroutine waits until the event loop continues it.
+        paused: whether the main thread is at a breakpoint, and waits for a person.
+        importing: whether the main thread is importing a library; it is not interrupted meanwhile.
         gloo_wakeups: how often each of gloo's own threads, which look for data every few
             milliseconds, has run.
         threads: how many remote calls it can run at a time; 0 if it takes none.
         serving: what its threads are doing for other ranks, by remote calls.
-        caller, function: the rank for which such a thread works, and what it runs.
+        caller, function: of such a thread, the rank for which it works, and what it runs.
         other_threads: what further threads that wait in a call are doing.
-        destroyed: the learner's call that destroyed a group.
+        destroyed: the learner's call that destroyed the process group; None if none did.
         abandoned: calls that returned at once and whose Work is gone, so that nobody can wait for
             it.
         pending: calls of earlier cells that returned at once and whose Work the rank still has.

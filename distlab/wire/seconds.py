@@ -1,5 +1,4 @@
-"""How long the notebook's kernel waits for the ranks of a cell, and how often it looks at them, in
-seconds.
+"""How long the kernel waits for the ranks of a cell, and how often it looks at them, in seconds.
 
 All times of that wait are on this page; those of starting processes, of hosts and of connections to
 them, of RPC and of single programs stand as *_SECONDS in the modules that need them.
