@@ -54,7 +54,8 @@ def snapshot_taken(rank, world_size):
 
 
 def scaled(rank, world_size):
-    model, scaler = DistributedDataParallel(layers()), torch.amp.GradScaler("cpu")
+    model = DistributedDataParallel(layers())
+    scaler = torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters())
     for _ in range(2):
         with torch.autocast("cpu", torch.float16):

@@ -16,7 +16,8 @@ from tests.refused import raised
 class Bottleneck(nn.Module):
     def __init__(self):
         super().__init__()
-        widths, sizes = (8, 4, 4, 8), (1, 3, 1)
+        widths = (8, 4, 4, 8)
+        sizes = (1, 3, 1)
         parts = [
             nn.Sequential(
                 nn.Conv2d(before, width, size, padding="same"), nn.BatchNorm2d(width), nn.ReLU()

@@ -113,10 +113,10 @@ def test_buckets_of_data_parallel_training_overlap_the_backward_pass():
 def test_what_checkpointing_computes_again_is_no_progress():
     """A third more of the blocks' time, no more FLOPs of the model, and less memory."""
     device = distlab.Device("1 TFLOP/s")
-    kept, again = (
-        distlab.predict(functools.partial(computed_again, wrap=wrap), 1, NETWORK, device)
-        for wrap in (nn.Sequential, Checkpointed)
-    )
+    programs = [
+        functools.partial(computed_again, wrap=wrap) for wrap in (nn.Sequential, Checkpointed)
+    ]
+    kept, again = (distlab.predict(program, 1, NETWORK, device) for program in programs)
     assert again.flops == kept.flops
     assert again.seconds / kept.seconds == pytest.approx(
         (2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6
@@ -127,7 +127,8 @@ def test_what_checkpointing_computes_again_is_no_progress():
 def loads(rank, world_size):
     dataset = TensorDataset(torch.ones(world_size * 32, 64))
     loader = DataLoader(dataset, batch_size=16, sampler=DistributedSampler(dataset))
-    model, batches = nn.parallel.DistributedDataParallel(layers()), [batch for (batch,) in loader]
+    model = nn.parallel.DistributedDataParallel(layers())
+    batches = [batch for (batch,) in loader]
     print(len(batches), "batches of", tuple(batches[0].shape))
     train(model, 1)
     model(batches[0])

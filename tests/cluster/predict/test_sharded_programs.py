@@ -121,7 +121,8 @@ def sequence_parallel(rank, world_size):
     tp.parallelize_module(model, init_device_mesh("cpu", (world_size,)), plan)
     optimizer = torch.optim.SGD(model.parameters())
     for _ in range(2):
-        tokens, targets = (torch.zeros(shape, dtype=torch.int64) for shape in ((2, 32), (64,)))
+        tokens = torch.zeros((2, 32), dtype=torch.int64)
+        targets = torch.zeros((64,), dtype=torch.int64)
         with tp.loss_parallel():
             nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets).backward()
         optimizer.step()
@@ -142,7 +143,8 @@ def context(rank, world_size, method):
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-    mesh, model = init_device_mesh("cpu", (world_size,)), nn.Linear(32, 96)
+    mesh = init_device_mesh("cpu", (world_size,))
+    model = nn.Linear(32, 96)
     optimizer = torch.optim.SGD(model.parameters())
     set_rotate_method(method)
     for _ in range(2):
@@ -175,7 +177,8 @@ def collectives(rank, world_size):
     from torch.distributed import _functional_collectives as functional
     from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
-    model, world = nn.Linear(64, 64), dist.group.WORLD
+    model = nn.Linear(64, 64)
+    world = dist.group.WORLD
     model(torch.ones(8, 64)).sum().backward()
     rows = DTensor.from_local(torch.ones(8, 64), init_device_mesh("cpu", (world_size,)), [Shard(0)])
     rows.redistribute(placements=[Shard(1)])

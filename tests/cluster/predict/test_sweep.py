@@ -46,10 +46,8 @@ def test_a_sweep_finds_what_is_best_and_says_what_fails():
     assert found.best(8).rate == max(
         case.rate for case in found if case.ranks == 8 and case.prediction
     )
-    lines, rest = (
-        repr(found).splitlines(),
-        ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"],
-    )
+    lines = repr(found).splitlines()
+    rest = ["tokens/s", "each", "MFU", "exposed", "idle", "memory", "fits"]
     assert lines[1].split() == ["batch", "mesh", "ranks", "a", "step", *rest]
     without_tokens = repr(distlab.predict.sweep(sharded, [8], NETWORK, DEVICE)).splitlines()
     # nor does anything fail

@@ -33,17 +33,23 @@ def visible_texts(figure):
     figure.draw_without_rendering()
     yield from (text for text in figure.texts if text.get_text())
     for ax in figure.axes:
-        yield from (
-            text for text in (*ax.texts, ax.title, ax._left_title) if text.get_text().strip()
-        )
-        for axis in (ax.xaxis, ax.yaxis) if ax.axison else ():
-            yield from [axis.label] if axis.label.get_text() else []
-            low, high = sorted(axis.get_view_interval())
-            labels = (
-                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
-            )
-            yield from (label for label in labels if label.get_visible() and label.get_text())
+        written = (*ax.texts, ax.title, ax._left_title)
+        yield from (text for text in written if text.get_text().strip())
+        if ax.axison:
+            yield from _labels(ax.xaxis)
+            yield from _labels(ax.yaxis)
     yield from (text for legend in figure.legends for text in legend.get_texts())
+
+
+def _labels(axis):
+    """The label of an axis, and those of its ticks."""
+    if axis.label.get_text():
+        yield axis.label
+    low, high = sorted(axis.get_view_interval())
+    for tick in axis.get_major_ticks():
+        label = tick.label1
+        if low <= tick.get_loc() <= high and label.get_visible() and label.get_text():
+            yield label
 
 
 def texts(figure):

@@ -31,7 +31,8 @@ def halves(messages):
 
 def collective(starts, end, op="all_reduce"):
     """All ranks enter at their own time and leave together."""
-    group, last = tuple(range(len(starts))), max(starts) / 1e3
+    group = tuple(range(len(starts)))
+    last = max(starts) / 1e3
     events = [
         Event(r, "collective", op, at / 1e3, end / 1e3, ready=last, group=group)
         for r, at in enumerate(starts)
@@ -42,7 +43,9 @@ def collective(starts, end, op="all_reduce"):
 def many(ranks, steps, seed=1):
     """A ring with computation: about 4 events a rank and step, at plausible times."""
     chance = random.Random(seed)
-    messages, events, now = [], [], [0.0] * ranks
+    messages = []
+    events = []
+    now = [0.0] * ranks
     for _ in range(steps):
         at = [time + chance.random() * 0.4 for time in now]
         events += [

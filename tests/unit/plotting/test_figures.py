@@ -88,28 +88,36 @@ def test_a_figure(name):
     assert {to_hex(part.get_facecolor()).upper() for part in (figure, *figure.axes)} <= {PAGE}
     assert figure.get_figwidth() <= WIDER.get(name, WIDEST)
     for text in visible_texts(figure):
-        fill, color = fill_below(figure, text), to_hex(text.get_color())
-        reads = (
-            on_page(color) >= WORD if fill in (None, PAGE.lower()) else contrast(color, fill) >= 4.5
-        )
-        assert reads or not text.get_text().strip(), (
-            f"{text.get_text()!r} in {color} on {fill or 'the page'}"
-        )
+        if text.get_text().strip():
+            assert_can_be_read(figure, text)
     for ax in figure.axes:
-        lines = [
-            *ax.lines,
-            *(text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None)),
-        ]
-        lines += [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-        colors = {
-            to_hex(line.get_color() if line in ax.lines else line.get_edgecolor()) for line in lines
-        }
-        # an edge in the colour of the fill is none, and a white one parts two bars
-        for c in ax.collections:
-            colors |= {to_hex(color) for color in c.get_edgecolors()} - {
-                to_hex(color) for color in c.get_facecolors()
-            }
-        assert min(map(on_page, colors - {"#ffffff"}), default=3) >= 3
+        assert min(map(on_page, line_colors(ax) - {"#ffffff"}), default=3) >= 3
+
+
+def assert_can_be_read(figure, text):
+    """A text has enough contrast on what it stands on."""
+    fill = fill_below(figure, text)
+    color = to_hex(text.get_color())
+    where = f"{text.get_text()!r} in {color} on {fill or 'the page'}"
+    if fill in (None, PAGE.lower()):
+        assert on_page(color) >= WORD, where
+    else:
+        assert contrast(color, fill) >= 4.5, where
+
+
+def line_colors(ax):
+    """The colours of lines, arrows and edges.
+
+    An edge in the colour of the fill is none.
+    """
+    colors = {to_hex(line.get_color()) for line in ax.lines}
+    arrows = [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+    arrows += [text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None)]
+    colors |= {to_hex(arrow.get_edgecolor()) for arrow in arrows}
+    for c in ax.collections:
+        edges = {to_hex(color) for color in c.get_edgecolors()}
+        colors |= edges - {to_hex(color) for color in c.get_facecolors()}
+    return colors
 
 
 def test_style_is_restored():
@@ -156,7 +164,8 @@ def test_a_theory_has_the_colour_of_its_curve():
     """The points that it explains are not joined, and it may go on beyond them."""
     theory = {"ring": ([2, 4, 64], [1, 2, 3])}
     ax = figures.time_against_ranks({"ring": ([2, 4], *[[1, 2]] * 3)}, "", theory)
-    points, line = ax.containers[0].lines[0], ax.lines[-1]
+    points = ax.containers[0].lines[0]
+    line = ax.lines[-1]
     assert (points.get_linestyle(), line.get_linestyle()) == ("None", "--")
     assert points.get_color() == line.get_color()
 

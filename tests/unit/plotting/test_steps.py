@@ -40,7 +40,8 @@ def cells_of(figure, states):
 def test_the_pictures_show_the_states():
     """In every picture each cell has exactly the colours of its set, each at its rank's place."""
     states, messages = played("ring", 3)
-    figure, places = plotting.steps(states, messages), set()
+    figure = plotting.steps(states, messages)
+    places = set()
     parts = [part for part in patches_of(figure, Rectangle) if part.get_facecolor()[3] == 1]
     for (k, rank, chunk), cell in cells_of(figure, states).items():
         inside = [part for part in parts if cell.get_bbox().contains(*part.get_xy())]
@@ -57,20 +58,24 @@ def test_the_pictures_show_the_states():
 def test_the_pictures_and_the_player_show_the_messages(states, messages):
     """A message is an arrow in the colour of the rank whose numbers it carries."""
     player = plotting.play(states, messages, "ring")
-    data, cells = json.loads(attribute(player, "data-steps")), cells_of(player.figure, states)
+    data = json.loads(attribute(player, "data-steps"))
+    cells = cells_of(player.figure, states)
     arrows = iter(patches_of(player.figure, FancyArrowPatch))
     corners = {place: [cell.get_x(), cell.get_y()] for place, cell in cells.items()}
     for k, (picture, step) in enumerate(zip(data["pictures"], [*messages, []], strict=True)):
         left, top = picture["corner"]
-        right, bottom = left + data["size"][0] - data["names"], top + data["size"][1]
+        right = left + data["size"][0] - data["names"]
+        bottom = top + data["size"][1]
         assert all(
             left < x < right and top < y < bottom
             for place, (x, y) in corners.items()
             if place[0] == k
         )
         for message, flight in zip(step, picture["moves"], strict=True):
-            origin, (chunk,) = message.origin, message.chunks
-            start, end = corners[k, message.src, chunk], corners[k, message.dst, chunk]
+            origin = message.origin
+            (chunk,) = message.chunks
+            start = corners[k, message.src, chunk]
+            end = corners[k, message.dst, chunk]
             looks = start if origin is None else corners[0, origin, chunk]
             assert flight == {"looks": looks, "start": start, "end": end}
             arrow = next(arrows)

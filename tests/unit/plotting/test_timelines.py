@@ -50,7 +50,8 @@ def test_an_arrow_leaves_when_data_can_move():
     A bar has its call's name and partner, a collective its bytes, a message where they differ; the
     legend explains what is there and nothing else.
     """
-    m, other = message(1, 0, 0, 20, 40, num_bytes=4000), message(1, 0, 40, 40, 90, num_bytes=8000)
+    m = message(1, 0, 0, 20, 40, num_bytes=4000)
+    other = message(1, 0, 40, 40, 90, num_bytes=8000)
     reduced = Event(
         0, "collective", "all_reduce", 0.04, 0.1, ready=0.04, group=GROUP, num_bytes=1_000_000
     )

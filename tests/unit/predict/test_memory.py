@@ -38,7 +38,8 @@ def test_the_peak_is_when_the_sum_is_largest():
 
 def test_what_was_made_before_the_first_step_counts_while_it_lives():
     journal = memory.Journal(Timeline())
-    passing, parameter = torch.zeros(100), torch.zeros(3)
+    passing = torch.zeros(100)
+    parameter = torch.zeros(3)
     journal.add(passing)
     journal.add(parameter)
     journal.name(memory.PARAMETERS, [parameter])
