@@ -35,9 +35,10 @@ def _gathered_twice(gather):
     n = dist.get_world_size()
     store = new_store()
     tensors = torch.arange(3) + 10 * rank, torch.full((2, 2), rank + 0.5)
-    return [
-        gather(store, rank, n, f"call {number}", tensor) for number, tensor in enumerate(tensors)
-    ]
+    given = []
+    for number, tensor in enumerate(tensors):
+        given.append(gather(store, rank, n, f"call {number}", tensor))
+    return given
 
 
 @with_store("31", trial=_gathered_twice)

@@ -31,11 +31,12 @@ def _chunked(rank, n, case):
 
 def _sevens(rank, n, case):
     """The number 7, on some ranks with something added."""
-    return (
-        torch.tensor(
-            [7 + {"first": rank == 0, "last": rank == n - 1, "rising": rank}.get(case, 0)]
-        ),
-    )
+    added = 0
+    if (case, rank) in (("first", 0), ("last", n - 1)):
+        added = 1
+    elif case == "rising":
+        added = rank
+    return (torch.tensor([7 + added]),)
 
 
 def _steps_of_a_tree(n, length, item):

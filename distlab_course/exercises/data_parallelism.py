@@ -46,18 +46,19 @@ def _measured(fn, *weights):
     """What `fn` finds, and the weights, which it must not change."""
     model = nn.ParameterList(weight.clone() for weight in weights)
     found = fn(model)
-    return (found.item() if isinstance(found, torch.Tensor) else found), [
-        weight.detach() for weight in model
-    ]
+    if isinstance(found, torch.Tensor):
+        found = found.item()
+    return found, [weight.detach() for weight in model]
 
 
 def _apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
-    risen, moved = {
-        "equal": (0, 0),
-        "rising": (rank, 0),
-        "both ways": (0, (0.0, 0.5, -0.5, 0.0)[rank]),
-    }[case]
+    risen = 0
+    moved = 0
+    if case == "rising":
+        risen = rank
+    elif case == "both ways":
+        moved = (0.0, 0.5, -0.5, 0.0)[rank]
     return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
 
 

@@ -90,7 +90,8 @@ def two_experts(tokens, choice, shares, factor):
 
     Limit: Can the tokens for both experts travel together?
     """
-    return tokens * (torch.tensor(gathered(factor))[choice] * shares).sum(1, keepdim=True)
+    factors = torch.tensor(gathered(factor))[choice]
+    return tokens * (factors * shares).sum(1, keepdim=True)
 
 
 @question("53", 224)

@@ -251,9 +251,12 @@ def prefix_sum(tensor):
 
 def _matrix(rank, n, case):
     """A matrix on one rank, the length of its rows, and that rank."""
-    length = case[0]
-    src = case[1] % n
-    return torch.arange(float(n * length)).reshape(n, -1) if rank == src else None, length, src
+    length, src = case
+    src %= n
+    matrix = None
+    if rank == src:
+        matrix = torch.arange(float(n * length)).reshape(n, -1)
+    return matrix, length, src
 
 
 @one_call("scatter", cases=((3, 0), (1, 2), (5, 1)), given=_matrix)

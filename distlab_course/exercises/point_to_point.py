@@ -163,15 +163,22 @@ def _received(fn, values):
 
     It receives if there is a work for each message.
     """
-    works = (fn(values) or []) if dist.get_rank() == 0 else []
+    rank = dist.get_rank()
+    works = []
+    if rank == 0:
+        works = fn(values) or []
     started = torch.tensor(len(works))
     dist.broadcast(started, src=0)
-    received = [torch.zeros(1) for _ in values if dist.get_rank() == 1 and started == len(values)]
-    for work in works if started == len(values) else []:
-        work.wait()
-    for tensor in received:
-        dist.recv(tensor, src=0)
-    return [tensor.item() for tensor in received] if dist.get_rank() == 1 else f"{len(works)} works"
+    received = []
+    if started == len(values):
+        for work in works:
+            work.wait()
+        if rank == 1:
+            for _ in values:
+                tensor = torch.zeros(1)
+                dist.recv(tensor, src=0)
+                received.append(tensor.item())
+    return received if rank == 1 else f"{len(works)} works"
 
 
 # no collective is forbidden, because the trial makes a broadcast

@@ -30,8 +30,11 @@ CALLS = (
 
 def _request(rank, n, case):
     """The rank that is called, and what rank 0 has for it."""
-    last, *call = case
-    return (1, n - 1)[last], *((None, None) if rank else call)
+    last, function, args = case
+    to = n - 1 if last else 1
+    if rank == 0:
+        return to, function, args
+    return to, None, None
 
 
 def _called(fn, *given):

@@ -53,15 +53,21 @@ def _in_this_order(fn, parameter, lr, order):
     replies = []
     if rank == 0:
         return fn(parameter, lr, len(order)), parameter
-    for turn, trainer in enumerate(order):
-        if trainer == rank:
-            if turn and order[turn - 1] != rank:
-                dist.recv(torch.zeros(1), src=order[turn - 1])
-            dist.send(torch.full_like(parameter, 2.0**turn), dst=0)
-            dist.recv(reply := torch.empty_like(parameter), src=0)
-            replies.append(reply.tolist())
-            if order[turn + 1 : turn + 2] not in ([], [rank]):
-                dist.send(torch.zeros(1), dst=order[turn + 1])
+    befores = [None, *order[:-1]]
+    afters = [*order[1:], None]
+    turns = zip(order, befores, afters, strict=True)
+    for turn, (trainer, before, after) in enumerate(turns):
+        if trainer != rank:
+            continue
+        # each trainer waits for the one before it, and tells the one after it to go on
+        if before not in (None, rank):
+            dist.recv(torch.zeros(1), src=before)
+        dist.send(torch.full_like(parameter, 2.0**turn), dst=0)
+        reply = torch.empty_like(parameter)
+        dist.recv(reply, src=0)
+        replies.append(reply.tolist())
+        if after not in (None, rank):
+            dist.send(torch.zeros(1), dst=after)
     return Seen(
         f"gets {replies}",
         "A trainer gets the parameters with all updates so far, its own included.",

@@ -31,9 +31,11 @@ def _stepped(fn, weights, gradient, momentum):
 def _shards(rank, world_size, case):
     """A list of shards, none on rank 2, and the largest norm."""
     lengths, max_norm = case
-    return [
-        numbers(rank + i, world_size, length)[0] for i, length in enumerate(lengths) if rank != 2
-    ], max_norm
+    shards = []
+    if rank != 2:
+        for place, length in enumerate(lengths):
+            shards += numbers(rank + place, world_size, length)
+    return shards, max_norm
 
 
 @formula("50", (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))

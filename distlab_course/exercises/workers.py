@@ -84,12 +84,18 @@ class Workers:
 
     def order(self) -> Seen:
         """Whom the first worker calls, and whether it waits before it has made all of its calls."""
-        own = [(what, where) for what, here, where in self.notes if here == DRIVER]
-        called = [where for what, where in own if what == "call"]
-        early = next((place for place, (what, _) in enumerate(own) if what != "call"), len(own))
-        if late := [where for what, where in own[early:] if what == "call"]:
-            why = "Start all calls first; each wait comes after the last of them."
-            return Seen(f"waits for {own[early][1]}, then calls {late[0]}", why)
+        called = []
+        waits_for = None  # the first one
+        for what, here, where in self.notes:
+            if here != DRIVER:
+                continue
+            if what == "call" and waits_for is not None:
+                why = "Start all calls first; each wait comes after the last of them."
+                return Seen(f"waits for {waits_for}, then calls {where}", why)
+            if what == "call":
+                called.append(where)
+            elif waits_for is None:
+                waits_for = where
         return Seen(
             f"calls to {', '.join(sorted(called)) or 'nobody'}",
             "Each worker gets one call for each input.",
