@@ -81,7 +81,7 @@ def _expect(channel: ControlChannel, rank: int) -> None:
     """Wait for the next question of a rank, as long as it computes and nobody has to wait."""
     deadline = time.monotonic() + WAIT
     while rank in {*channel.ends} - {*channel.asks} and time.monotonic() < deadline:
-        channel.hear(LOOK)
+        channel.receive(LOOK)
         answer = channel.ask({rank}).get(rank)
         if answer and answer.status and answer.status.doing != COMPUTING:
             return

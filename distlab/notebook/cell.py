@@ -186,7 +186,7 @@ class Cell:
                 if self._sent.result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
-            self._ranks.channel.hear(0)
+            self._ranks.channel.receive(0)
             while self._ranks.channel.asks:
                 began = time.monotonic()
                 self._turns = self._turns or turns.Turns(self._ranks.channel)

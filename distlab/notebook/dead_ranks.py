@@ -62,7 +62,7 @@ class DeadRanks:
         One that still works is left alone meanwhile.
         """
         channel = self.processes.channel
-        channel.hear(0)
+        channel.receive(0)
         with_work = engines_with_work(self.processes.client)
         fine = set(channel.ends) | set(self.lost) | with_work
         return [rank for rank in range(len(self._joined)) if rank not in fine]

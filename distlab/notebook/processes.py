@@ -147,7 +147,7 @@ class Processes:
             self.launcher.wait(
                 lambda: not unwanted & set(self.client.ids), client=self.client, old=old
             )
-            self.channel.hear(0)  # that their connections have ended
+            self.channel.receive(0)  # that their connections have ended
             self.launcher.fork(ids, threads or self.threads or 1)
             self.store = self.launcher.wait(
                 lambda: self.servers.to(0).store if self.client.ids == all_ids else None,

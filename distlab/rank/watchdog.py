@@ -51,7 +51,7 @@ from distlab.rank.threads import communication, system_threads, waiter
 from distlab.rank.waits import close_blocked_groups
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
-from distlab.wire.channel import hello, receive
+from distlab.wire.channel import hello, read_available
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import Answer, Query
 from distlab.wire.namespace import namespace_of_cells
@@ -168,7 +168,7 @@ class Watchdog(SupervisedThread):
 
     def _receive(self) -> None:
         """Do what the notebook orders on the channel, or answer."""
-        received = receive(self._channel, 4096)
+        received = read_available(self._channel, 4096)
         if not received:
             self.connected = False
             return

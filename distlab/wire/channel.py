@@ -3,7 +3,7 @@
 They answer while their ranks are blocked.
 
 `ControlChannel` runs on the notebook's kernel, made by starting.py; `hello` runs on every rank,
-`receive` on both. It listens at one address, that of the loopback interface if all ranks are on
+`read_available` on both. It listens at one address, that of the loopback interface if all ranks are on
 this machine, on a port that the system chose. It has no thread: connections and answers are read
 when a question is asked. A rank proves that it knows a token that only this cluster's ranks know. A
 connection that has ended, or over which something arrives that is no message, is forgotten: its
@@ -96,7 +96,7 @@ class ControlChannel:
         answers: dict[int, Answer] = {}
         left = 0.0  # the first look does not wait: it takes in what came before the question
         while True:
-            for rank, answer in self.hear(left):
+            for rank, answer in self.receive(left):
                 if answer.number == self._number:
                     answers[rank] = answer
             for rank in wanted & set(self.ends) - asked:
@@ -110,12 +110,12 @@ class ControlChannel:
 
     def printed(self) -> dict[int, str]:
         """What functions of remote calls have printed since the last time, by rank."""
-        self.hear(0)
+        self.receive(0)
         printed = self.texts
         self.texts = {}
         return printed
 
-    def hear(self, limit: float) -> list[tuple[int, Answer]]:
+    def receive(self, limit: float) -> list[tuple[int, Answer]]:
         """Every message that ranks have sent, each with its rank.
 
         Args:
@@ -125,7 +125,7 @@ class ControlChannel:
         self._accept()
         received = []
         for rank in list(self.ends):
-            for answer in self._receive(rank):
+            for answer in self._answers_of(rank):
                 received.append((rank, answer))
         return received
 
@@ -137,12 +137,12 @@ class ControlChannel:
             limit: seconds to wait for them.
         """
         deadline = time.monotonic() + limit
-        self.hear(0)  # a new connection may replace an older one
+        self.receive(0)  # a new connection may replace an older one
         while not set(ranks) <= set(self.ends):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            self.hear(left)
+            self.receive(left)
 
     def type(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
@@ -150,9 +150,9 @@ class ControlChannel:
         with contextlib.suppress(KeyError, OSError):  # it has ended
             self.ends[rank].sendall(to_json(Query(0, TYPED, line)).encode() + b"\n")
 
-    def _receive(self, rank: int) -> list[Answer]:
+    def _answers_of(self, rank: int) -> list[Answer]:
         """The answers of a rank that have arrived; a closed connection is forgotten."""
-        received = receive(self.ends[rank], 1 << 16)
+        received = read_available(self.ends[rank], 1 << 16)
         if received == b"":
             self._close(self.ends.pop(rank))
         text = self._half[rank]
@@ -196,7 +196,7 @@ class ControlChannel:
                 self.arrivals.register(stranger, selectors.EVENT_READ)
                 self._strangers.append(stranger)
         for stranger in list(self._strangers):
-            first = receive(stranger, HELLO_BYTES)
+            first = read_available(stranger, HELLO_BYTES)
             if first is None:
                 continue
             self._strangers.remove(stranger)
@@ -225,7 +225,7 @@ class ControlChannel:
         end.close()
 
 
-def receive(end: socket.socket, most: int) -> bytes | None:
+def read_available(end: socket.socket, most: int) -> bytes | None:
     """What has arrived on a connection; None for nothing yet, b"" if it has ended."""
     try:
         return end.recv(most)

@@ -144,8 +144,8 @@ def test_a_rank_at_a_breakpoint_learns_whether_somebody_can_type(
         channel, hello(channel.address[2], 0) + to_json(Answer(0, asks="")).encode() + b"\n"
     ) as end:
         while not channel.ends:
-            channel.hear(LONG)
-        channel.hear(0)
+            channel.receive(LONG)
+        channel.receive(0)
         with end.makefile("rb") as lines:
             assert from_json(next(lines)) == Query(0, TYPED, line)
         assert channel.asks == {}

@@ -49,7 +49,7 @@ def test_the_control_channel(many):
             end.sendall(to_json(Answer(1, clock=5)).encode() + b"\n")
             assert channel.ask([0], 10)[0].clock == 5
         while channel.ends:
-            channel.hear(10)
+            channel.receive(10)
 
 
 def test_a_connection_to_fork_servers(many):
