@@ -48,11 +48,11 @@ def marked_source(states: States, cell: str) -> list[MarkedLine]:
         states: the statuses of ranks, by rank.
         cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
-    by_file = grouped(
-        (state.lines[-1].file, state) for state in states.values() if state.lines
-    )  # a line of the cell has no file
+    placed = [state for state in states.values() if state.lines]
+    by_file = grouped((state.lines[-1].file, state) for state in placed)
     marked: list[MarkedLine] = []
     for file in sorted(by_file):
+        # a line of the cell has no file
         source = linecache.getlines(file) if file else cell.splitlines()
         notes = _notes(by_file[file], source, in_file=bool(file))
         shown = _shown(notes, source)

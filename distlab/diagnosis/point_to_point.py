@@ -43,9 +43,12 @@ class Exchange:
         # messages that only a recv from any source can take
         spare = sum(max(0, number - self.expected[rank]) for rank, number in coming.items())
         if call.is_send:
+            # a recv names this rank, or each spare message finds a recv from any source
             return call.sequence <= self.expected[waiter.rank] or spare <= self.from_any
         if call.peer is None:
+            # each recv from any source finds a spare message
             return spare >= self.from_any
+        # one message is left, even if every recv from any source takes one of this peer's
         return coming[call.peer] >= call.sequence + self.from_any
 
 
@@ -70,6 +73,7 @@ def need_of_message(waiter: Waiting, states: States) -> Need | None:
         if call.peer is None:
             return None
         return blocked_by_dropped(call, (waiter.rank, call.peer), states)
+    # there were enough messages, but some were lost with their Work
     sources = members if call.peer is None else peers
     droppers = [rank for rank in sources if exchange.kept[rank] < exchange.sent[rank]]
     return _need_behind_isend(rank_list(droppers).capitalize(), waiter.rank)

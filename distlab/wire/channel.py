@@ -3,11 +3,11 @@
 They answer while their ranks are blocked.
 
 `ControlChannel` runs on the notebook's kernel, made by starting.py; `hello` runs on every rank,
-`read_available` on both. It listens at one address, that of the loopback interface if all ranks are on
-this machine, on a port that the system chose. It has no thread: connections and answers are read
-when a question is asked. A rank proves that it knows a token that only this cluster's ranks know. A
-connection that has ended, or over which something arrives that is no message, is forgotten: its
-rank counts as cut off.
+`read_available` on both. The channel listens at one address, that of the loopback interface if all
+ranks are on this machine, on a port that the system chose. It has no thread: connections and
+answers are read when a question is asked. A rank proves that it knows a token that only this
+cluster's ranks know. A connection that has ended, or over which something arrives that is no
+message, is forgotten: its rank counts as cut off.
 """
 
 import contextlib
