@@ -11,7 +11,7 @@ MATRIX ?= 3.10:2.13.0 3.11:2.13.0 3.12:2.15.0 3.13:2.14.1
 NBVAL ?= $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb)
 LOAD ?=
 NB ?=
-COVER ?= tests/unit tests/cluster/notebook/test_run.py
+COVER ?= tests/unit
 BENCHARGS ?=
 
 # `make matrix` makes other environments, each with its own torch
@@ -31,7 +31,7 @@ help:
 	@echo "make test       set up, run every test and compare every notebook's output   (PARTS=\"unit nbval\" for some)"
 	@echo "make matrix     the same in environments of other versions  (MATRIX=\"$(MATRIX)\")"
 	@echo "make fuzz       random small programs: do proof and simulator agree?            (SECONDS=60; without, until Ctrl-C)"
-	@echo "make lint       check the code's style, and that imports go one way"
+	@echo "make lint       check the code's style and types, and that imports go one way"
 	@echo "make coverage   which lines tests run, on ranks too                          (COVER=tests/cluster/notebook)"
 	@echo "make notebooks  run the notebooks in place and save their outputs            (NB=notebooks/01_x.ipynb for one)"
 	@echo "make figs       draw the diagrams in figs/ again"
@@ -83,7 +83,8 @@ PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
 part-lint = $(ENV_PYTHON) -m ruff check . && $(ENV_PYTHON) -m ruff format --check -q . && $(VENV)/bin/lint-imports --no-logo --no-cache \
   && $(PYTEST) -q --collect-only tests | tail -n 1
-part-unit = $(PYTEST) tests/unit --ignore=tests/unit/predict
+# part-lint += && $(ENV_PYTHON) -m mypy
+part-unit = $(PYTEST) -W error::ResourceWarning tests/unit --ignore=tests/unit/predict
 part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook
 part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
 part-testing = $(PYTEST) --durations=10 tests/testing

@@ -8,8 +8,8 @@ from tests.testing.inner import ROOT, Inner
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    # no traceback is read here, and a hundred take long to draw
-    options = ("-p", "no:timeout", "--tb=line", "-n", "2")
+    # no traceback is read here, and a hundred take long to draw; what torch warns of is no error
+    options = ("-p", "no:timeout", "--tb=line", "-n", "2", "-W", "default")
     return Inner(tmp_path_factory.mktemp("zoo"), *options, ROOT / "tests/testing/zoo_by_mark.py")
 
 
