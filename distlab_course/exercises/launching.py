@@ -115,7 +115,8 @@ def two_nodes(answer):
         first, second = (parsed(_words(line)) for line in lines)
     except ValueError as error:
         return f"{error}."
-    places = sorted({_meeting_place(first), _meeting_place(second)})
+    static = first.rdzv_backend == "static"
+    places = sorted({_meeting_place(first, static), _meeting_place(second, static)})
     if first.standalone or second.standalone:
         return "--standalone is for one machine: each would have a world of its own."
     if not {first.nnodes, second.nnodes} <= {"2", "2:2"}:
@@ -126,18 +127,18 @@ def two_nodes(answer):
         return f"They would not meet: one goes to {', the other to '.join(places)}."
     if not places[0].startswith("node-a"):
         return f"They must meet at node-a, but this leads to {places[0]}."
-    if first.rdzv_backend == "static" and (first.node_rank, second.node_rank) != (0, 1):
+    if static and (first.node_rank, second.node_rank) != (0, 1):
         return "Which machine is 0, which is 1? See --node-rank."
     if {first.training_script, second.training_script} != {"train.py"}:
         return "The script, train.py, comes at the end."
     return True
 
 
-def _meeting_place(options):
-    """Where a torchrun with these options meets the others."""
+def _meeting_place(options, static):
+    """Where a torchrun with these options meets the others; with `static`, at a master address."""
     if options.rdzv_endpoint:
         return options.rdzv_endpoint
-    if options.rdzv_backend == "static":
+    if static:
         return f"{options.master_addr}:{options.master_port}"
     return "localhost"
 
