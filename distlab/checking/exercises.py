@@ -207,8 +207,9 @@ class Exercise(_Described):
 
 @dataclass(frozen=True)
 class Question(_Described):
-    """A value to find; used as a decorator of a function that judges values, or has only a
-    docstring.
+    """A value to find.
+
+    Used as a decorator of a function that judges values, or has only a docstring.
 
     Attributes:
         notebook: its number, or the name of a course.

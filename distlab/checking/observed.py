@@ -133,8 +133,7 @@ def from_bytes(data: bytes) -> Observed:
 
 
 def read_plain_only() -> None:
-    """From now on, this process unpickles nothing of what its ranks send but distlab's own
-    messages.
+    """Unpickle nothing of what ranks send to this process from now on but distlab's own messages.
 
     Runs on: a process that has a student's code called, before it has ranks.
     """

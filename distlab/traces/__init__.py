@@ -1,3 +1,4 @@
 """What ranks did over time, real or simulated: read from their records, shown as a `Trace`.
-Notebook's kernel.
+
+Runs on the notebook's kernel.
 """
