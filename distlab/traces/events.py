@@ -231,7 +231,8 @@ def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
 def moments(parts: Iterable[Part]) -> Iterator[Moment]:
     """Cut the time of parts, which may overlap, where from then on something else goes on."""
     # at one time, starts come first: what goes on without a gap is not cut
-    begins, ends = 0, 1
+    begins = 0
+    ends = 1
     changes = []
     for what, start, end in parts:
         changes.append((start, begins, what))

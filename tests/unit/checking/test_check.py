@@ -52,7 +52,8 @@ def test_an_unknown_name_is_refused():
 
 def test_hints_come_in_stages():
     """Each says how to get the next one; one that is not there is refused."""
-    first, last = repr(distlab.hint("ring_all_reduce")), repr(distlab.hint("ring_all_reduce", 3))
+    first = repr(distlab.hint("ring_all_reduce"))
+    last = repr(distlab.hint("ring_all_reduce", 3))
     assert first.endswith(
         '\n(Hint 1 of 3 for 3.1 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))'
     )

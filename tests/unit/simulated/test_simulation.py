@@ -11,7 +11,8 @@ from distlab.simulated.events import Align, Callback, Collective, Compute, Point
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
 
-ALPHA, BETA = 5e-6, 1 / 25e9
+ALPHA = 5e-6
+BETA = 1 / 25e9
 RANKS = (2, 3, 4, 5, 7, 8, 16, 33, 64)
 ALGORITHMS = ("naive", "ring", "tree", "halving doubling", "recursive doubling", "whole ring")
 M = 25_000_000  # bytes that hold a port for a millisecond
@@ -59,8 +60,10 @@ def test_an_all_reduce_takes_what_its_formula_says(algorithm, n):
 
 @pytest.mark.parametrize("n", RANKS)
 def test_the_other_collectives_take_what_their_formulas_say(n):
-    m, steps = 1 << 20, math.ceil(math.log2(n))
-    message, all_at_once = ALPHA + BETA * m, ALPHA + (n - 1) * BETA * m
+    m = 1 << 20
+    steps = math.ceil(math.log2(n))
+    message = ALPHA + BETA * m
+    all_at_once = ALPHA + (n - 1) * BETA * m
     formulas = dict.fromkeys(("broadcast", "reduce"), steps * message)
     formulas |= dict.fromkeys(("gather", "scatter"), all_at_once)
     formulas |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), (n - 1) * message)
@@ -98,7 +101,8 @@ def test_messages_to_one_receiver_come_in_the_order_of_their_arrival():
 
 
 def test_with_a_handshake_the_sender_hears_of_its_receiver_a_latency_later():
-    sends, receives = [send(1, 1), Wait(1)], [recv(1, 0), Wait(1)]
+    sends = [send(1, 1), Wait(1)]
+    receives = [recv(1, 0), Wait(1)]
     assert clocks(sends, receives, handshake=True) == close([ONE, ALPHA + ONE])
     late = [Compute(1e-3)]
     assert clocks(late + sends, receives, handshake=True) == close([2e-3, 1e-3 + ONE])
