@@ -85,12 +85,18 @@ def simulate(
 
 @dataclass(eq=False)
 class _Moment:
-    """When something ends, None until it has, and what goes on then."""
+    """When something ends.
+
+    Attributes:
+        time: when it has ended; None until then.
+        waiting: what goes on then, called with the time.
+    """
 
     time: float | None = None
     waiting: list[Callable[[float], None]] = field(default_factory=list)
 
     def come(self, now: float) -> None:
+        """End now, and let go on what waits for it."""
         self.time = now
         for happen in self.waiting:
             happen(now)

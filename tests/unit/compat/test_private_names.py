@@ -324,7 +324,7 @@ def test_gloos_thread_has_the_name_gloo_tcp_loop():
 
 
 def test_a_row_of_the_profiler_has_the_name_of_a_backward_pass():
-    """traces/read.py knows by it that C++ computes for autograd."""
+    """traces/computing.py knows by it that C++ computes for autograd."""
     with profile() as recorded:
         torch.ones(2, requires_grad=True).sum().backward()
     rows = [event.name for event in recorded.events()]
