@@ -1,7 +1,7 @@
 """What ranks did when another one failed or died, as far as anybody knows.
 
 It was seen, or can be told from what they raised. Pure functions. Runs on the notebook's kernel,
-called by cell.py.
+called by failed_cell.py.
 """
 
 from collections.abc import Sequence

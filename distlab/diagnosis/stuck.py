@@ -1,6 +1,6 @@
 """Why no rank can go on, in one to four sentences: the words for what proof.py has proven.
 
-Pure functions. Runs on the notebook's kernel, called by cell.py.
+Pure functions. Runs on the notebook's kernel, called by failed_cell.py.
 """
 
 from collections import Counter

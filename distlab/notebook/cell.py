@@ -1,35 +1,31 @@
-"""One cell: sent to its ranks, waited for, freed if it cannot go on; its outcome is shown or
-raised.
+"""One cell: sent to its ranks, waited for, freed if it cannot go on, shown, and judged.
 
 Runs on the notebook's kernel; called by cluster.py for `run`, `push` and `pull`, and by magics.py
 for %%px.
 """
 
-import contextlib
+from __future__ import annotations
+
 import linecache
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distlab import arguments
 from distlab.compat.ipyparallel import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
-from distlab.diagnosis import deaths, failures, meanwhile, new_groups, proof, report, stuck
+from distlab.diagnosis import proof, report
 from distlab.diagnosis.needs import Need
-from distlab.errors import DeadlockError, Interrupted, RankTimeout
 from distlab.notebook import display, freeing, interrupts, questions
-from distlab.notebook.ranks import Ranks
+from distlab.notebook.failed_cell import FailedCell
+from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import COMMUNICATING, IDLE, SILENT, Failure, NewGroup, RankStatus
-from distlab.wire.source import Line
-
-# what a rank that is interrupted raises, unless it fails in an except or finally
-ENDED = "KeyboardInterrupt", "CancelledError", "BdbQuit"
+from distlab.wire.messages import SILENT, RankStatus
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,11 @@ class Options:
 
 
 def may_pause(code: bytes) -> bool:
-    """Whether a cell's text, or a packed function with all that it calls of the learner's, has a
-    breakpoint().
+    """Whether there is a breakpoint() in a cell, or in a function and the learner's own that it
+    calls.
+
+    Args:
+        code: the cell's text, or the packed function.
     """
     return b"breakpoint" in code or b"set_trace" in code
 
@@ -66,38 +65,42 @@ def may_pause(code: bytes) -> bool:
 def lines_of(function: Any) -> dict[str, list[str]]:
     """The source of the file, or the notebook's cell, that a function is in."""
     code = getattr(function, "__code__", None)
-    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}
+    if code is None:
+        return {}
+    return {code.co_filename: linecache.getlines(code.co_filename)}
 
 
 class Cell:
-    """Code that runs on some ranks: sent when they are ready for it, waited for, shown and judged
-    at its end.
+    """Code that was sent to some ranks: waited for, shown and judged at its end.
 
     `run`, `push`, `pull` and %%px all come this way.
 
     Args:
         ranks: the ranks of the cluster.
         targets: those that run it.
-        send: sends the code through an ipyparallel DirectView of them; returns its AsyncResult.
         options: how it is to run.
+        sent: their replies.
+        lost_before: ranks that had died before it was sent.
+        end_of_checks: the replies to the end of checked mode; None where it was not checked.
     """
 
     def __init__(
-        self, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options
+        self,
+        ranks: Ranks,
+        targets: list[int],
+        options: Options,
+        sent: Replies,
+        lost_before: set[int],
+        end_of_checks: Replies | None,
     ):
-        self._timeout = (
-            None if options.timeout is None else arguments.seconds("timeout", options.timeout)
-        )
-        self._ranks, self._targets, self._options = ranks, targets, options
-        ranks.ready(targets)
-        self._lost_before = set(ranks.lost)
-        self._end_of_checks: Replies | None = None
-        view = ranks.client.direct_view(targets)
-        if ranks.plan.network is not None:
-            view.apply_async(begin_cell, time.monotonic_ns())
-        with self._prepared(view):
-            self._sent = Replies(send(view), targets)
-        self._place, self._live = display.Place(), display.Live()
+        self._ranks = ranks
+        self._targets = targets
+        self._options = options
+        self._sent = sent
+        self._lost_before = lost_before
+        self._end_of_checks = end_of_checks
+        self._place = display.Place()
+        self._live = display.Live()
         self._memory = MemoryWatch(lambda: questions.memory(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
@@ -105,31 +108,44 @@ class Cell:
         # with the debuggers of ranks that are at breakpoints
         self._turns: turns.Turns | None = None
         # what the ranks did when the first one had failed or died
-        self._then: dict[int, RankStatus] = {}
+        self._at_first_failure: dict[int, RankStatus] = {}
 
-    @contextlib.contextmanager
-    def _prepared(self, view: Any) -> Iterator[None]:
-        """What is sent inside this runs as the options say; afterwards ranks are as before, also if
-        it cannot be sent.
+    @classmethod
+    def send(
+        cls, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options
+    ) -> Cell:
+        """Send code to ranks when they are ready for it, and return the cell that runs.
+
+        Afterwards the ranks are as before, also if the code cannot be sent.
 
         Args:
-            view: ipyparallel's DirectView of the targets.
+            ranks: the ranks of the cluster.
+            targets: those that run it.
+            send: sends the code through an ipyparallel DirectView of the targets; returns its
+                AsyncResult.
+            options: how it is to run.
         """
-        with contextlib.ExitStack() as afterwards:
-            if self._options.check:
-                afterwards.callback(self._end_checks, view)
-                view.apply_async(entry.begin_checks, *self._ranks.checks())
-            if self._options.pauses:
-                afterwards.callback(
-                    view.apply_async, entry.set_pauses, self._ranks.plan.timeout, False, {}
-                )
-                view.apply_async(
-                    entry.set_pauses, seconds.PAUSE, self._options.debug, self._options.lines
-                )
-            yield
-
-    def _end_checks(self, view: Any) -> None:
-        self._end_of_checks = Replies(view.apply_async(entry.end_checks), self._targets)
+        if options.timeout is not None:
+            options = replace(options, timeout=arguments.seconds("timeout", options.timeout))
+        ranks.ready(targets)
+        lost_before = set(ranks.lost)
+        view = ranks.client.direct_view(targets)
+        if ranks.plan.network is not None:
+            view.apply_async(begin_cell, time.monotonic_ns())
+        end_of_checks = None
+        try:
+            if options.check:
+                view.apply_async(entry.begin_checks, *ranks.checks())
+            if options.pauses:
+                limit = seconds.PAUSE
+                view.apply_async(entry.set_pauses, limit, options.debug, options.lines)
+            sent = Replies(send(view), targets)
+        finally:
+            if options.pauses:
+                view.apply_async(entry.set_pauses, ranks.plan.timeout, False, {})
+            if options.check:
+                end_of_checks = Replies(view.apply_async(entry.end_checks), targets)
+        return cls(ranks, targets, options, sent, lost_before, end_of_checks)
 
     # --- waiting ---
 
@@ -147,7 +163,7 @@ class Cell:
             # it makes the calls that still wait for the other ranks
             if self._end_of_checks is not None:
                 self._end_of_checks.within(seconds.LAST_FAILURE)
-            self._ranks.rebuild_after_unmatched(not self._options.quiet)
+            self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
             return replies
         finally:
             self._place.erase()
@@ -158,12 +174,14 @@ class Cell:
 
         The callers hold interrupts back; here they are allowed where they do no harm.
         """
-        timeout = self._timeout
+        timeout = self._options.timeout
         try:
             done = self._all_reply()
         except KeyboardInterrupt:
-            done, timeout = False, None
-        late, replaced = self._sent.unfinished(), {}
+            done = False
+            timeout = None
+        late = self._sent.unfinished()
+        replaced: dict[int, str] = {}
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
@@ -174,41 +192,51 @@ class Cell:
         duration = time.monotonic() - self._began
         self._show()
         if not done:
-            self._raise_late(late, replaced, timeout, duration)
+            raise self._failed_cell().error_of_late(late, replaced, timeout, duration)
 
     def _all_reply(self) -> bool:
         """Wait until every rank has replied; False if they take too long or cannot go on, or if one
         has died.
         """
-        limit, duration = self._timeout or math.inf, 0.0
+        limit = self._options.timeout or math.inf
+        duration = 0.0
         while duration < limit:
             with interrupts.allowed():
                 if self._sent.result.wait(min(seconds.TICK, limit - duration)):
                     return True
             self._ranks.check()
             self._ranks.channel.receive(0)
-            while self._ranks.channel.asks:
-                began = time.monotonic()
-                self._turns = self._turns or turns.Turns(self._ranks.channel)
-                self._turns.take()
-                self._began += time.monotonic() - began
+            self._let_person_type()
             duration = time.monotonic() - self._began
-            if (died := self._ranks.dead.newly_dead()) or any(
-                map(_has_failed, self._sent.so_far().values())
-            ):
-                self._then = self._then or self._watch.ask(False)
+            died = self._ranks.dead.newly_dead()
+            if died or self._a_rank_has_failed():
+                if not self._at_first_failure:
+                    self._at_first_failure = self._watch.ask(False)
                 self._ranks.free(self._sent.unfinished())
-                limit = min(limit, duration + seconds.AFTER_DEATH) if died else limit
+                if died:
+                    limit = min(limit, duration + seconds.AFTER_DEATH)
             elif duration < limit and self._watch.look():
                 return False
             if not self._options.quiet and somebody_watches():
                 self._show_live(duration)
         return False
 
+    def _let_person_type(self) -> None:
+        """Ask the person for lines while debuggers of ranks wait for one; that time does not count
+        as the cell's.
+        """
+        while self._ranks.channel.asks:
+            began = time.monotonic()
+            if self._turns is None:
+                self._turns = turns.Turns(self._ranks.channel)
+            self._turns.take()
+            self._began += time.monotonic() - began
+
     def _show_live(self, duration: float) -> None:
         """Show a person what the ranks are doing; the picture comes later than the words."""
-        states, picture = self._watch.states, ""
+        states = self._watch.states
         self._live.look(duration, states)
+        picture = ""
         if duration >= seconds.PICTURE_AFTER:
             picture = self._live.picture(duration, states, self._memory.look(duration))
         if duration >= seconds.LIVE_AFTER:
@@ -216,8 +244,10 @@ class Cell:
             display.show_live(self._place, doing, picture, self._sent.result, self._targets)
 
     def _show(self) -> None:
-        whole = not self._sent.unfinished() and set(self._targets) <= set(self._ranks.client.ids)
-        limit = seconds.OUTPUT if whole else seconds.AFTER_DEATH
+        """Show what the ranks wrote; a rank that has died never sends the end of it."""
+        all_there = set(self._targets) <= set(self._ranks.client.ids)
+        is_whole = all_there and not self._sent.unfinished()
+        limit = seconds.OUTPUT if is_whole else seconds.AFTER_DEATH
         with interrupts.allowed():
             display.show(
                 self._sent.result, self._targets, self._place, limit, self._ranks.printed()
@@ -229,176 +259,28 @@ class Cell:
         """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a
         rank failed.
         """
-        if any(map(_has_failed, self._sent.so_far().values())):
-            raised = self._raised()
-            self._raise_if_dead(raised)
-            self._raise_failed(raised)
-        return self._sent.result.get(return_exceptions=True)
+        if self._a_rank_has_failed():
+            raise self._failed_cell().error()
+        replies: list[Any] = self._sent.result.get(return_exceptions=True)
+        return replies
 
-    def _raised(self) -> list[Failure]:
-        """What the ranks that have replied raised; for one that has died, which is noted,
-        ipyparallel has replied.
-        """
-        self._ranks.dead.wait_for_deaths(self._targets)
-        lost, replies = self._ranks.lost, self._sent.so_far()
-        failed = [
-            rank for rank, reply in replies.items() if _has_failed(reply) and rank not in lost
-        ]
-        exceptions = {rank for rank in failed if isinstance(replies[rank], Exception)}
-        reached = exceptions & set(self._ranks.client.ids)  # one may have died since
-        described = (
-            self._ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE)
-            if reached
-            else {}
+    def _a_rank_has_failed(self) -> bool:
+        """Whether one of the replies so far is that a rank raised or died."""
+        return any(has_failed(reply) for reply in self._sent.so_far().values())
+
+    def _failed_cell(self) -> FailedCell:
+        """This cell, with what is known of why it failed."""
+        return FailedCell(
+            ranks=self._ranks,
+            targets=self._targets,
+            sent=self._sent,
+            lost_before=self._lost_before,
+            source=self._options.source,
+            is_checked=self._options.check,
+            states=self._watch.states,
+            needs=self._watch.needs,
+            at_first_failure=self._at_first_failure,
         )
-        raised = [_failure(rank, replies[rank], described.get(rank)) for rank in failed]
-        if raised and all(f.consequence for f in raised) and self._lost_before.issuperset(lost):
-            # of one that served a call, without a cell
-            self._ranks.dead.wait_for_deaths(range(self._ranks.plan.n), seconds.DEATH)
-        return raised
-
-    def _raise_if_dead(
-        self, raised: list[Failure], replaced: Mapping[int, str] | None = None
-    ) -> None:
-        """Raise RankDied if a process has ended since the cell was sent, by itself and not as one
-        of `replaced`.
-        """
-        lost, replaced = self._ranks.lost, replaced or {}
-        died = {
-            rank: how for rank, how in lost.items() if rank not in {*self._lost_before, *replaced}
-        }
-        if not died:
-            return
-        survivors = [rank for rank in range(self._ranks.plan.n) if rank not in lost]
-        how = self._ranks.plan.again, self._ranks.host_is_lost, self._ranks.dead.last_lines
-        seen = self._watch.states or self._ranks.states(survivors)
-        ended = failures.gone_with_group(
-            False, any(seen[rank].threads for rank in survivors if rank in seen)
-        )
-        gone = " ".join([*failures.not_freed(replaced), ended]).rstrip()
-        lines = {rank: self._lines_of_dead(rank) for rank in died}
-        raise deaths.rank_died(
-            died, survivors, *how, gone, lines, self._when_they_died(died, raised)
-        )
-
-    def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
-        """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
-        fault, pid = self._ranks.dead.faults.get(rank), self._ranks.joined[rank].pid
-        return deaths.lines_of_dead(fault.lines, pid, self._options.source) if fault else ()
-
-    def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
-        """What the other ranks of the cell did when these died, in words, and what to do to learn
-        more.
-        """
-        words = [
-            *failures.raised_words([f for f in raised if not f.consequence and f.kind not in ENDED])
-        ]
-        others = [rank for rank in self._targets if rank not in self._ranks.lost]
-        states = meanwhile.at_that_time(others, self._then, raised)
-        is_mismatch = any(map(deaths.is_mismatch, died.values()))
-        if is_mismatch:
-            finished = [rank for rank, state in states.items() if state.doing == IDLE]
-            asked = self._ranks.states(finished, patient=True) if finished else {}
-            ops = {fault.op for rank, fault in self._ranks.dead.faults.items() if rank in died} - {
-                ""
-            }
-            for op in ops:
-                states |= meanwhile.last_calls(op, asked)
-        if any(state.doing != IDLE for state in states.values()):
-            words += [
-                f"What the other rank{'s' if len(states) > 1 else ''} did last:",
-                report.table(states),
-            ]
-        if is_mismatch:
-            known = {rank: state for rank, state in self._watch.states.items() if rank in died}
-            if clash := meanwhile.clash_of(states | known):
-                words.append(clash)
-            else:
-                words += failures.about_checks(bool(ops), self._options.check)
-        return words
-
-    def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
-        """The groups that the ranks make differently, by rank, if that is all that any of them
-        raised for.
-        """
-        culprits = [failure for failure in raised if not failure.consequence]
-        if not culprits or not all(
-            f.message.startswith(new_groups.DIFFERENT_GROUPS) for f in culprits
-        ):
-            return {}
-        states = self._ranks.states(range(self._ranks.plan.n), patient=True)
-        return new_groups.differing_groups({rank: state.made for rank, state in states.items()})
-
-    def _raise_failed(self, raised: list[Failure]) -> None:
-        """Raise RankError, after rebuilding the group if it may be damaged."""
-        n = self._ranks.plan.n
-        alike = len(raised) == n and len({(f.kind, f.message, f.lines) for f in raised}) == 1
-        rebuilt, gone, cause = False, "", ""
-        if all(failure.consequence for failure in raised):
-            cause = failures.destroyed(self._ranks.states(range(n))) or meanwhile.were_late(
-                self._then
-            )
-        made = self._groups_that_differ(raised)
-        if n > 1 and (not alike or any(f.communicated for f in raised)):
-            # a message that one rank sent and no rank received would be taken by the next cell's
-            # recv
-            rebuilt, gone = True, self._ranks.rebuild()
-        if made:
-            raise failures.groups_error(
-                new_groups.words_of_groups(made), made, raised, self._targets, gone
-            )
-        raise failures.rank_error(raised, self._targets, rebuilt, gone, cause)
-
-    def _raise_late(
-        self, late: list[int], replaced: dict[int, str], timeout: float | None, duration: float
-    ) -> None:
-        """Raise for ranks that were freed or replaced, or could not be.
-
-        Args:
-            late: the ranks that had not replied.
-            replaced: what was lost with each rank that could not be freed.
-            timeout: None when a person interrupted.
-            duration: seconds that the cell ran until its ranks were free.
-        """
-        everyone, needs = self._watch.states, self._watch.needs
-        raised, busy = self._raised(), sorted({*self._sent.unfinished()} - {*self._ranks.lost})
-        self._raise_if_dead(raised, replaced)
-        made = self._groups_that_differ(raised)
-        gone = "" if busy else self._ranks.rebuild()
-        in_time = [f for f in raised if f.rank not in late and not f.consequence]
-        # it is at fault for those that are late
-        if in_time and timeout is not None and not busy and not replaced:
-            if made:
-                raise failures.groups_error(
-                    new_groups.words_of_groups(made), made, raised, self._targets, gone
-                )
-            raise failures.rank_error(raised, self._targets, True, gone)
-        states = {rank: state for rank, state in everyone.items() if rank in self._targets}
-        waits = [state for state in states.values() if state.doing == COMMUNICATING]
-        found = tuple(
-            failures.failure(Failure(s.rank, "Waiting", report.call_words(s.call), s.lines))
-            for s in waits
-        )
-        first = (
-            stuck.why_stuck(needs, everyone, self._targets)
-            if needs
-            else failures.late(late, timeout)
-        )
-        own = [f for f in raised if not f.consequence and f.kind not in ENDED]
-        parts = [
-            first,
-            report.table(states),
-            *failures.raised_words(own),
-            *failures.handled_words(raised),
-        ]
-        parts += report.begun_earlier(everyone)
-        message = "\n".join([*parts, failures.outcome(duration, busy, replaced, gone)])
-        display.show_source(states, self._options.source)
-        if needs:
-            raise DeadlockError(
-                message, found, tuple(r for r, state in states.items() if state.doing == IDLE)
-            )
-        raise Interrupted(message) if timeout is None else RankTimeout(message, found)
 
 
 class DeadlockWatch:
@@ -414,7 +296,8 @@ class DeadlockWatch:
     """
 
     def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
-        self.ask, self._since = ask, time.monotonic()
+        self.ask = ask
+        self._since = time.monotonic()
         self.states: dict[int, RankStatus] = {}
         self.needs: dict[int, Need] = {}
 
@@ -422,8 +305,10 @@ class DeadlockWatch:
         """Ask every rank; True if there is a deadlock and nothing has moved since it was first
         seen.
         """
-        before, began = self.states, time.monotonic()
-        self.states = self.ask(any(state.doing == SILENT for state in before.values()))
+        before = self.states
+        began = time.monotonic()
+        was_silent = any(state.doing == SILENT for state in before.values())
+        self.states = self.ask(was_silent)
         needs = proof.proof(self.states)
         if needs is None or not proof.unmoved(before, self.states):
             self._since = began
@@ -453,25 +338,3 @@ class MemoryWatch:
             self._asked = now
             self._megabytes |= self._ask()
         return self._megabytes
-
-
-def _failure(rank: int, reply: Any, described: Any) -> Failure:
-    """What a rank raised: its own description, for a %%px cell `described`, else what ipyparallel
-    knows about it.
-    """
-    if not isinstance(reply, Exception):
-        return failures.failure(reply[0].failure)
-    if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
-        return failures.failure(described)
-    return Failure(
-        rank, getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", str(reply))
-    )
-
-
-def _has_failed(reply: Any) -> bool:
-    """Whether a rank raised: for a %%px cell ipyparallel has an exception, a call of entry.py
-    starts with a Reply.
-    """
-    return isinstance(reply, Exception) or (
-        isinstance(reply, list) and reply[0].failure is not None
-    )

@@ -407,7 +407,7 @@ class Cluster:
         def send(view: Any) -> Any:
             return view.apply_async(function, *args)
 
-        return Cell(self.ranks, targets, send, options).finish()
+        return Cell.send(self.ranks, targets, send, options).finish()
 
     @property
     def ranks(self) -> Ranks:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Launcher:
-    """Launches the programs, fork servers and engines of one cluster, with their logs in one folder.
+    """Launches the programs, fork servers and engines of one cluster; their logs are in one folder.
 
     Args:
         plan: how the cluster is to be started.

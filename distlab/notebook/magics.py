@@ -104,7 +104,7 @@ class PxMagics(Magics):
                 afterwards.callback(
                     ipython_display, meanwhile.enter_context(cluster.trace(targets))
                 )
-            sent = Cell(
+            sent = Cell.send(
                 cluster.ranks,
                 targets,
                 lambda view: view.execute(code, silent=False, block=False),

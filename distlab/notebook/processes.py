@@ -156,9 +156,11 @@ class Processes:
             )
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
-            advice = f"Other ranks keep their variables, without a group: pull and run with ranks={left} work."
-            again = f"heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and restart() starts new ranks."
-            raise HostError(f"{error} {advice} {again}") from error
+            raise HostError(
+                f"{error} Other ranks keep their variables, without a group: pull and run with "
+                f"ranks={left} work. heal() tries again, for up to {hosts.RETURN_SECONDS:g} s, and "
+                "restart() starts new ranks."
+            ) from error
         except ClusterError as error:
             again = "Call cluster.restart()."
             if advice := on_limit_of_processes(str(error)):

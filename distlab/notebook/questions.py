@@ -1,4 +1,4 @@
-"""What a person may ask of ranks at any time, also while they are busy: nothing is disturbed for it.
+"""What a person may ask of ranks at any time, also while they are busy; it disturbs nothing.
 
 Runs on the notebook's kernel, called by cluster.py, cell.py, and magics.py for completion.
 """

@@ -204,7 +204,7 @@ class Ranks:
             self.rebuild(gives_way=True)
 
     def _can_rebuild_for(self, targets: Sequence[int]) -> bool:
-        """Whether the group is rebuilt before a cell: not for the ranks left while a host is lost."""
+        """Whether to rebuild the group before a cell: not while a host is lost, for other ranks."""
         return bool(set(targets) & set(self.lost)) or not self.host_is_lost
 
     def rebuild_after_unmatched(self, print_report: bool) -> None:
@@ -314,7 +314,7 @@ class Ranks:
         self._processes.servers.kill(ranks)
 
     def distrust_connections(self) -> None:
-        """Have the next rebuild connect the ranks anew, because calls of the group were cut short."""
+        """Have the next rebuild connect all ranks anew, because calls were cut short."""
         self.broken = True
         self._cut = True
 
@@ -342,8 +342,8 @@ class Ranks:
         # a cell that nobody is waiting for may be waiting for them
         self.free(engines_with_work(self.client) - set(self.lost))
         if self.plan.forks:
-            words = f"Since the last cell, {deaths.died_words(died)}. A new process starts without variables."
-            display.say(words, sys.stdout)
+            words = f"Since the last cell, {deaths.died_words(died)}."
+            display.say(f"{words} A new process starts without variables.", sys.stdout)
 
     @property
     def host_is_lost(self) -> bool:

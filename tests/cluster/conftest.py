@@ -287,7 +287,7 @@ def px(cluster, code, **options):
     options = Options(source=f"%%px\n{code}", **options)
     compiled = with_first_line("%%px", code)
     with interrupts.held():
-        Cell(
+        Cell.send(
             cluster.ranks,
             ranks,
             lambda view: view.execute(compiled, silent=False, block=False),

@@ -59,7 +59,7 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     assert descriptors_and_threads() == running
     folder = first.ranks._processes.folder
     assert os.path.isdir(folder)
-    pending = Cell(first.ranks, [0], lambda view: view.apply_async(time.sleep, 60), Options())
+    pending = Cell.send(first.ranks, [0], lambda view: view.apply_async(time.sleep, 60), Options())
     first.stop()
     first.stop()
     error = raised(distlab.ClusterError, pending.finish)

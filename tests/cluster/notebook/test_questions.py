@@ -73,5 +73,5 @@ def test_a_cell_that_cannot_be_sent_leaves_no_mode_behind(usable):
         raise OSError("no route")
 
     with pytest.raises(OSError, match="no route"):
-        Cell(usable.ranks, [0, 1], cannot, Options(check=True, pauses=True, debug=True))
+        Cell.send(usable.ranks, [0, 1], cannot, Options(check=True, pauses=True, debug=True))
     assert usable.run(modes) == [(True, False)] * 2

@@ -1,0 +1,301 @@
+"""A cell that failed or could not go on: what is known of it becomes one error.
+
+Runs on the notebook's kernel, called by cell.py when the cell's ranks are free. The group is
+rebuilt before the error is made, because the error says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distlab.compat.ipyparallel import Replies
+from distlab.diagnosis import deaths, failures, meanwhile, new_groups, report, stuck
+from distlab.diagnosis.needs import Need, waiting_ranks
+from distlab.errors import DeadlockError, Interrupted, RankDied, RankError, RankTimeout
+from distlab.notebook import display
+from distlab.notebook.generation import of_ipyparallel
+from distlab.notebook.ranks import Ranks, has_failed
+from distlab.rank import entry
+from distlab.wire import seconds
+from distlab.wire.messages import COMMUNICATING, IDLE, Failure, NewGroup, RankStatus
+from distlab.wire.source import Line
+
+# what a rank that is interrupted raises, unless it fails in an except or finally
+ENDED = ("KeyboardInterrupt", "CancelledError", "BdbQuit")
+
+
+@dataclass(frozen=True)
+class FailedCell:
+    """What is known of a cell that failed or could not go on.
+
+    Attributes:
+        ranks: the ranks of the cluster.
+        targets: those that ran the cell.
+        sent: their replies.
+        lost_before: ranks that had died before it was sent.
+        source: the text of a %%px cell, its first line included; "" for a function.
+        is_checked: whether the ranks compared the arguments of their calls.
+        states: what the ranks were doing at the last look.
+        needs: why no rank can go on; empty where that is not proven.
+        at_first_failure: what the ranks did when the first one had failed or died.
+    """
+
+    ranks: Ranks
+    targets: list[int]
+    sent: Replies
+    lost_before: set[int]
+    source: str
+    is_checked: bool
+    states: Mapping[int, RankStatus]
+    needs: Mapping[int, Need]
+    at_first_failure: Mapping[int, RankStatus]
+
+    # --- the error ---
+
+    def error(self) -> RankError | RankDied:
+        """The error for a cell in which ranks raised or died."""
+        raised = self._raised()
+        died = self._died(replaced={})
+        if died:
+            return self._rank_died(died, raised, replaced={})
+        return self._rank_error(raised)
+
+    def error_of_late(
+        self, late: list[int], replaced: Mapping[int, str], timeout: float | None, duration: float
+    ) -> RankError | RankDied | DeadlockError | RankTimeout | Interrupted:
+        """The error for ranks that were freed or replaced, or could not be.
+
+        Args:
+            late: the ranks that had not replied.
+            replaced: what was lost with each rank that could not be freed.
+            timeout: None when a person interrupted.
+            duration: seconds that the cell ran until its ranks were free.
+        """
+        raised = self._raised()
+        busy = sorted(set(self.sent.unfinished()) - set(self.ranks.lost))
+        died = self._died(replaced)
+        if died:
+            return self._rank_died(died, raised, replaced)
+        made = self._groups_that_differ(raised)
+        gone = "" if busy else self.ranks.rebuild()
+        in_time = [one for one in raised if one.rank not in late and not one.consequence]
+        # a rank that raised in time explains why others are late: report it, and not the timeout
+        if in_time and timeout is not None and not busy and not replaced:
+            if made:
+                return self._groups_error(made, raised, gone)
+            return failures.rank_error(raised, self.targets, rebuilt=True, gone=gone)
+        states = {rank: state for rank, state in self.states.items() if rank in self.targets}
+        display.show_source(states, self.source)
+        message = "\n".join(
+            [
+                self._headline(late, timeout),
+                report.table(states),
+                *failures.raised_words(_own_errors(raised)),
+                *failures.handled_words(raised),
+                *report.begun_earlier(self.states),
+                failures.outcome(duration, busy, replaced, gone),
+            ]
+        )
+        if self.needs:
+            finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
+            return DeadlockError(message, _waits(states), finished)
+        if timeout is None:
+            return Interrupted(message)
+        return RankTimeout(message, _waits(states))
+
+    def _headline(self, late: list[int], timeout: float | None) -> str:
+        """The first sentence of the error for ranks that were late."""
+        if self.needs:
+            return stuck.why_stuck(self.needs, self.states, self.targets)
+        return failures.late(late, timeout)
+
+    def _rank_error(self, raised: list[Failure]) -> RankError:
+        """The error for what ranks raised, after rebuilding the group if it may be damaged."""
+        n = self.ranks.plan.n
+        cause = ""
+        if all(one.consequence for one in raised):
+            cause = failures.destroyed(self.ranks.states(range(n)))
+            if not cause:
+                cause = meanwhile.were_late(self.at_first_failure)
+        made = self._groups_that_differ(raised)
+        gone = ""
+        all_raised_alike = (
+            len(raised) == n and len({(one.kind, one.message, one.lines) for one in raised}) == 1
+        )
+        communicated = any(one.communicated for one in raised)
+        # a message that one rank sent and no rank received would be taken by the next cell's recv
+        rebuilt = n > 1 and (communicated or not all_raised_alike)
+        if rebuilt:
+            gone = self.ranks.rebuild()
+        if made:
+            return self._groups_error(made, raised, gone)
+        return failures.rank_error(raised, self.targets, rebuilt, gone, cause)
+
+    def _groups_error(
+        self, made: Mapping[int, NewGroup], raised: list[Failure], gone: str
+    ) -> RankError:
+        """The error for ranks that make different groups.
+
+        Args:
+            made: the groups that differ, by rank.
+            raised: what the ranks raised.
+            gone: what was lost with the old group, in sentences.
+        """
+        words = new_groups.words_of_groups(made)
+        return failures.groups_error(words, made, raised, self.targets, gone)
+
+    # --- what ranks raised ---
+
+    def _raised(self) -> list[Failure]:
+        """What the ranks that have replied raised.
+
+        Those that have died are marked, and are not among them: for them, ipyparallel has replied.
+        """
+        dead = self.ranks.dead
+        dead.wait_for_deaths(self.targets)
+        replies = {
+            rank: reply
+            for rank, reply in self.sent.so_far().items()
+            if has_failed(reply) and rank not in dead.lost
+        }
+        described = self._described(
+            rank for rank, reply in replies.items() if isinstance(reply, Exception)
+        )
+        raised = [_failure(rank, reply, described.get(rank)) for rank, reply in replies.items()]
+        nobody_died = self.lost_before.issuperset(dead.lost)
+        if raised and all(one.consequence for one in raised) and nobody_died:
+            # of one that served a call, without a cell
+            dead.wait_for_deaths(range(self.ranks.plan.n), seconds.DEATH)
+        return raised
+
+    def _described(self, ranks: Iterable[int]) -> dict[int, Any]:
+        """What ranks say themselves that their last cell has raised, by rank, if they answer."""
+        reached = set(ranks) & set(self.ranks.client.ids)  # one may have died since
+        if not reached:
+            return {}
+        return self.ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE)
+
+    def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
+        """The groups that the ranks make differently, by rank, if that is all that any of them
+        raised for.
+        """
+        culprits = [one for one in raised if not one.consequence]
+        if not culprits:
+            return {}
+        if not all(one.message.startswith(new_groups.DIFFERENT_GROUPS) for one in culprits):
+            return {}
+        states = self.ranks.states(range(self.ranks.plan.n), patient=True)
+        return new_groups.differing_groups({rank: state.made for rank, state in states.items()})
+
+    # --- ranks that died ---
+
+    def _died(self, replaced: Mapping[int, str]) -> dict[int, str]:
+        """How ranks have died since the cell was sent, in words, without those of `replaced`."""
+        return {
+            rank: how
+            for rank, how in self.ranks.lost.items()
+            if rank not in self.lost_before and rank not in replaced
+        }
+
+    def _rank_died(
+        self, died: Mapping[int, str], raised: list[Failure], replaced: Mapping[int, str]
+    ) -> RankDied:
+        """The error for ranks that have died in the cell.
+
+        Args:
+            died: how, in words, by rank.
+            raised: what the other ranks raised.
+            replaced: what was lost with each rank that could not be freed.
+        """
+        ranks = self.ranks
+        survivors = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
+        seen = self.states or ranks.states(survivors)
+        had_rpc = any(seen[rank].threads for rank in survivors if rank in seen)
+        sentences = [
+            *failures.not_freed(replaced),
+            failures.gone_with_group(subgroups=False, rpc=had_rpc),
+        ]
+        return deaths.rank_died(
+            died,
+            survivors,
+            again=ranks.plan.again,
+            host_lost=ranks.host_is_lost,
+            last_lines=ranks.dead.last_lines,
+            gone=" ".join(sentences).rstrip(),
+            lines={rank: self._lines_of_dead(rank) for rank in died},
+            then=self._when_they_died(died, raised),
+        )
+
+    def _lines_of_dead(self, rank: int) -> tuple[Line, ...]:
+        """The learner's lines in which a rank has died, if a fault in compiled code ended it."""
+        fault = self.ranks.dead.faults.get(rank)
+        if fault is None:
+            return ()
+        pid = self.ranks.joined[rank].pid
+        return deaths.lines_of_dead(fault.lines, pid, self.source)
+
+    def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
+        """What the other ranks of the cell did when these died, in words, and what to do to learn
+        more.
+        """
+        words = list(failures.raised_words(_own_errors(raised)))
+        others = [rank for rank in self.targets if rank not in self.ranks.lost]
+        states = meanwhile.at_that_time(others, self.at_first_failure, raised)
+        is_mismatch = any(deaths.is_mismatch(how) for how in died.values())
+        ops = self._ops_of_dead(died) if is_mismatch else set()
+        if is_mismatch:
+            finished = [rank for rank, state in states.items() if state.doing == IDLE]
+            asked = self.ranks.states(finished, patient=True) if finished else {}
+            for op in ops:
+                states |= meanwhile.last_calls(op, asked)
+        if any(state.doing != IDLE for state in states.values()):
+            plural = "s" if len(states) > 1 else ""
+            words.append(f"What the other rank{plural} did last:")
+            words.append(report.table(states))
+        if is_mismatch:
+            seen = {rank: state for rank, state in self.states.items() if rank in died}
+            if clash := meanwhile.clash_of(states | seen):
+                words.append(clash)
+            else:
+                words += failures.about_checks(bool(ops), self.is_checked)
+        return words
+
+    def _ops_of_dead(self, died: Mapping[int, str]) -> set[str]:
+        """The functions of torch.distributed in which ranks have died, as far as that is known."""
+        faults = self.ranks.dead.faults
+        return {fault.op for rank, fault in faults.items() if rank in died and fault.op}
+
+
+def _own_errors(raised: list[Failure]) -> list[Failure]:
+    """What ranks raised by themselves: not for another rank's sake, nor because they were
+    interrupted.
+    """
+    return [one for one in raised if not one.consequence and one.kind not in ENDED]
+
+
+def _waits(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:
+    """A failure for each rank that waits in communication, with its call and its lines."""
+    found = []
+    for rank, waiting in waiting_ranks(states).items():
+        if waiting.state.doing == COMMUNICATING:
+            words = report.call_words(waiting.call)
+            found.append(failures.failure(Failure(rank, "Waiting", words, waiting.state.lines)))
+    return tuple(found)
+
+
+def _failure(rank: int, reply: Any, described: Any) -> Failure:
+    """What a rank raised.
+
+    Args:
+        rank: the rank.
+        reply: its reply, of which `has_failed` is true.
+        described: for a %%px cell, its own description, if there is one. It counts if it is of the
+            same error; else what ipyparallel knows is all there is.
+    """
+    if not isinstance(reply, Exception):
+        return failures.failure(reply[0].failure)
+    if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
+        return failures.failure(described)
+    return of_ipyparallel(rank, reply)
