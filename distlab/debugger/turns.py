@@ -1,7 +1,6 @@
-"""A person types to the debuggers of ranks that are at breakpoints, one rank at a time. Runs on the
-notebook's kernel.
+"""A person types to the debuggers of ranks that are at breakpoints, one rank at a time.
 
-debugger/console.py is the other side.
+Runs on the notebook's kernel, called by cell.py; debugger/console.py is the other side.
 """
 
 import re
@@ -26,8 +25,9 @@ class Turns:
         self._stopped: set[int] = set()
 
     def take(self) -> None:
-        """Ask the person for one line, and send it to a rank: to the one of the last turn, if it
-        wants another one.
+        """Ask the person for one line, and send it to a rank.
+
+        It is the rank of the last turn, if its debugger wants another line.
 
         Raises:
             KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
@@ -42,48 +42,52 @@ class Turns:
                 line = input(prompt)
         except EOFError:
             line = "quit"
-        is_command = prompt.startswith("(rank")
-        if is_command and line.strip() in ("q", "quit", "exit"):
-            raise KeyboardInterrupt
-        if is_command and (other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line)):
-            channel.asks[rank] = prompt
-            self._rank = _chosen(channel, int(other[1]), rank)
-            return
+        if prompt.startswith("(rank"):  # the debugger's own prompt, at which these words are commands
+            if line.strip() in ("q", "quit", "exit"):
+                raise KeyboardInterrupt
+            if other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line):
+                channel.asks[rank] = prompt
+                self._rank = _chosen(channel, int(other[1]), rank)
+                return
         channel.type(rank, line + "\n")
-        _expect(channel, rank)
+        _wait_for_question(channel, rank)
         self._rank = rank
 
     def _announce(self, rank: int) -> None:
         """Say which ranks have stopped since the last turn, beside the one that has its turn."""
-        stopped = {*self._channel.asks}
+        stopped = set(self._channel.asks)
         others = sorted(stopped - self._stopped - {rank})
         self._stopped = stopped
-        if others:
-            have = "have" if len(others) > 1 else "has"
-            print(
-                f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there",
-                flush=True,
-            )
+        if not others:
+            return
+        have = "have" if len(others) > 1 else "has"
+        words = f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there"
+        print(words, flush=True)
 
 
 def _chosen(channel: ControlChannel, rank: int, before: int) -> int:
-    """The rank that a person has chosen, which may have come while the person was typing; or else
-    the one before.
+    """The rank that a person has chosen, or the one before if it is not at a breakpoint.
+
+    It may have stopped while the person was typing.
     """
-    _expect(channel, rank)
+    _wait_for_question(channel, rank)
     if rank in channel.asks:
         return rank
     print(f"rank {rank} is not at a breakpoint: {rank_list(sorted(channel.asks))} can be chosen")
     return before
 
 
-def _expect(channel: ControlChannel, rank: int) -> None:
-    """Wait for the next question of a rank, as long as it computes and nobody has to wait."""
+def _wait_for_question(channel: ControlChannel, rank: int) -> None:
+    """Wait until a rank's debugger wants a line, as long as the rank computes and nobody has to
+    wait.
+    """
     deadline = time.monotonic() + WAIT
-    while rank in {*channel.ends} - {*channel.asks} and time.monotonic() < deadline:
+    while rank in channel.ends and rank not in channel.asks and time.monotonic() < deadline:
         channel.receive(LOOK)
         answer = channel.ask({rank}).get(rank)
-        if answer and answer.status and answer.status.doing != COMPUTING:
+        if answer is None or answer.status is None:
+            continue
+        if answer.status.doing != COMPUTING:
             return
 
 

@@ -4,6 +4,8 @@ Runs on the notebook's kernel. `%load_ext distlab` starts them before a cluster 
 cluster.py keeps those of a cluster that was stopped; ranks.py takes them.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 
@@ -18,11 +20,11 @@ from distlab.notebook.starting import start
 from distlab.supervised import SupervisedThread
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
-BEGUN: list["Ahead"] = []  # one at most
+BEGUN: list[Ahead] = []  # one at most
 
 
 def started(plan: Plan) -> Processes:
-    """The processes of a plan, started again if another program has taken a port first."""
+    """Start the processes of a plan, once more if another program has taken a port first."""
     try:
         return start(plan)
     except ControllerEndedError:
@@ -32,7 +34,7 @@ def started(plan: Plan) -> Processes:
 class Ahead(SupervisedThread):
     """The thread that starts or keeps processes without engines, for as long as they may be wanted.
 
-    Importing torch takes most of the time of a start, and a person needs some for the next cell.
+    It ends them if no cluster takes them for a while. Importing torch takes most of the time of a start, and a person needs some for the next cell.
     Nobody has asked for these processes yet. So whatever goes wrong is not reported here: the next
     cluster finds no processes, starts its own, and says why it cannot.
 

@@ -1,12 +1,14 @@
-"""Recording a trace: started and ended on the ranks, and what they recorded gathered.
+"""A trace: recording is started and ended on the ranks, and what they recorded is gathered.
 
 Runs on the notebook's kernel, called by `Cluster.trace`; rank/recording.py records on the ranks.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distlab import simulated
 from distlab.errors import ClusterError
@@ -20,15 +22,20 @@ from distlab.wire import seconds
 from distlab.wire.messages import CLOCK
 from distlab.wire.rendezvous import this_machine
 
+if TYPE_CHECKING:
+    from distlab.notebook.cluster import Cluster
+
 CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 
 @contextlib.contextmanager
-def traced(cluster: Any, targets: list[int]) -> Iterator[Trace]:
-    """A trace of what some ranks of a `Cluster` do meanwhile; a simulated one notes what all ranks
-    do anyway.
+def traced(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
+    """Give a trace of what some ranks do meanwhile.
+
+    Simulated ranks note what they do anyway, all of them; the others start to record, and end.
     """
-    ranks, trace = cluster.ranks, Trace(targets, cluster.simulated)
+    ranks = cluster.ranks
+    trace = Trace(targets, cluster.simulated)
     ranks.ready(targets)
     if trace.simulated:
         cluster.call(simulated.settle)  # what has happened before is left out
@@ -40,7 +47,8 @@ def traced(cluster: Any, targets: list[int]) -> Iterator[Trace]:
         # unless it can be, now
         trace.finish(read.read({}), dict.fromkeys(targets, "its recording could not be read"))
         if trace.simulated:
-            trace.finish(virtual.read(cluster.call(simulated.settle)[0], targets), {})
+            events = cluster.call(simulated.settle)[0]
+            trace.finish(virtual.read(events, targets), {})
         else:
             received, missing = _gather(ranks, targets, entry.stop_recording)
             offsets = clock_offsets(ranks, received)
@@ -48,44 +56,55 @@ def traced(cluster: Any, targets: list[int]) -> Iterator[Trace]:
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:
-    """Begin on every target, or on none: ClusterError when one cannot, for example because it is
-    being profiled.
+    """Begin on every target, or on none.
+
+    Raises:
+        ClusterError: a rank cannot, for example because it is being profiled.
     """
     _, missing = _gather(ranks, targets, entry.start_recording)
-    for rank, why in missing.items():
-        _gather(ranks, {*targets} - {*missing}, entry.stop_recording)
-        raise ClusterError(
-            f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart()."
-        )
+    if not missing:
+        return
+    _gather(ranks, set(targets) - set(missing), entry.stop_recording)
+    rank, why = next(iter(missing.items()))
+    raise ClusterError(
+        f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart()."
+    )
 
 
 def _gather(
     ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]
 ) -> tuple[dict[int, Any], dict[int, str]]:
-    """What a function returns on each target that replies in time, and in words why the others did
-    not.
+    """Have each target call a function.
+
+    Returns:
+        what it returns on each target that replies in time, by rank, and in words why the others
+        did not.
     """
     if ranks.stopped:
         return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
-    missing = {
-        r: f"it {ranks.dead.mark_dead(r)}"
-        for r in targets
-        if r not in ranks.client.ids or r in ranks.lost
-    }
-    there = [rank for rank in targets if rank not in missing]
+    missing: dict[int, str] = {}
+    there = []
+    for rank in targets:
+        if rank not in ranks.client.ids or rank in ranks.lost:
+            missing[rank] = f"it {ranks.dead.mark_dead(rank)}"
+        else:
+            there.append(rank)
     if not there:
         return {}, missing
     sent = ranks.send(there, function)
     with interrupts.allowed():
-        received = sent.within(seconds.BUILD)
+        replies = sent.within(seconds.BUILD)
+    received: dict[int, Any] = {}
     for rank in there:
-        if rank not in received:
+        if rank not in replies:
             missing[rank] = f"no answer came within {seconds.BUILD:g} s"
-        elif isinstance(
-            error := received[rank], Exception
-        ):  # a RuntimeError has the words of rank/recording.py
-            missing[rank] = getattr(error, "evalue", f"{type(error).__name__}: {error}")
-    return {rank: reply for rank, reply in received.items() if rank not in missing}, missing
+            continue
+        reply = replies[rank]
+        if isinstance(reply, Exception):  # a RuntimeError has the words of rank/recording.py
+            missing[rank] = getattr(reply, "evalue", f"{type(reply).__name__}: {reply}")
+        else:
+            received[rank] = reply
+    return received, missing
 
 
 def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
@@ -96,12 +115,17 @@ def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
 
     Source: F. Cristian, Probabilistic clock synchronization, 1989.
     """
-    far = [rank for rank in targets if ranks.joined[rank].machine[0] != this_machine()[0]]
+    here = this_machine()[0]
+    far = [rank for rank in targets if ranks.joined[rank].machine[0] != here]
     found: dict[int, Offset] = {}
-    for rank in far * CLOCK_QUESTIONS:
-        asked = time.time_ns()
-        answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
-        half = (time.time_ns() - asked) / 2
-        if answer is not None and (rank not in found or half / 1e9 < found[rank].error):
-            found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
+    # the ranks take turns
+    for _ in range(CLOCK_QUESTIONS):
+        for rank in far:
+            asked = time.time_ns()
+            answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
+            half = (time.time_ns() - asked) / 2
+            if answer is None:
+                continue
+            if rank not in found or half / 1e9 < found[rank].error:
+                found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
     return found
