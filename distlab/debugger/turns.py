@@ -42,7 +42,8 @@ class Turns:
                 line = input(prompt)
         except EOFError:
             line = "quit"
-        if prompt.startswith("(rank"):  # the debugger's own prompt, at which these words are commands
+        # the debugger's own prompt, at which these words are commands
+        if prompt.startswith("(rank"):
             if line.strip() in ("q", "quit", "exit"):
                 raise KeyboardInterrupt
             if other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line):

@@ -34,9 +34,10 @@ def started(plan: Plan) -> Processes:
 class Ahead(SupervisedThread):
     """The thread that starts or keeps processes without engines, for as long as they may be wanted.
 
-    It ends them if no cluster takes them for a while. Importing torch takes most of the time of a start, and a person needs some for the next cell.
-    Nobody has asked for these processes yet. So whatever goes wrong is not reported here: the next
-    cluster finds no processes, starts its own, and says why it cannot.
+    It ends them if no cluster takes them for a while. Importing torch takes most of the time of a
+    start, and a person needs some for the next cell. Nobody has asked for these processes yet. So
+    whatever goes wrong is not reported here: the next cluster finds no processes, starts its own,
+    and says why it cannot.
 
     Args:
         kept: processes of a cluster that was stopped; None to start some.

@@ -19,7 +19,7 @@ from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import proof, report
 from distlab.diagnosis.needs import Need
-from distlab.notebook import display, freeing, interrupts, questions
+from distlab.notebook import display, freeing, interrupts, live, questions
 from distlab.notebook.failed_cell import FailedCell
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
@@ -100,13 +100,14 @@ class Cell:
         self._lost_before = lost_before
         self._end_of_checks = end_of_checks
         self._place = display.Place()
-        self._live = display.Live()
         self._memory = MemoryWatch(lambda: questions.memory(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
         # with the debuggers of ranks that are at breakpoints
         self._turns: turns.Turns | None = None
+        # drawn while a person waits
+        self._live: live.Live | None = None
         # what the ranks did when the first one had failed or died
         self._at_first_failure: dict[int, RankStatus] = {}
 
@@ -235,6 +236,8 @@ class Cell:
     def _show_live(self, duration: float) -> None:
         """Show a person what the ranks are doing; the picture comes later than the words."""
         states = self._watch.states
+        if self._live is None:
+            self._live = live.Live()
         self._live.look(duration, states)
         picture = ""
         if duration >= seconds.PICTURE_AFTER:

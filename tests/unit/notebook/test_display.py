@@ -5,7 +5,8 @@ import re
 import pytest
 
 from distlab.notebook import display
-from distlab.notebook.display import Item, Live
+from distlab.notebook.display import Item
+from distlab.notebook.live import Live
 from distlab.plotting.style import contrast
 from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, RankStatus
 from distlab.wire.source import Line
