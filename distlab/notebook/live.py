@@ -7,105 +7,158 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import need
 from distlab.notebook.display import WRAPPED
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
-# of the live picture: ranks, the time that it shows, and how wide
-LANES, LANE_SECONDS, LANE_WIDTH = 16, 12.0, 240
-ARROWS = 64 + LANE_WIDTH + 4  # where they begin
+LANES = 16  # ranks that are drawn, at most
+LANE_SECONDS = 12.0  # the time that a lane shows
+LANE_HEIGHT = 18
+LANE_WIDTH = 240
+LANE_LEFT = 64  # where lanes begin, after the names of the ranks
+ARROWS = LANE_LEFT + LANE_WIDTH + 4  # where arrows begin
 OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
 # how opaque a lane is; other times leave a gap
 LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
+KEYS = (
+    "full: computing, pale: waiting for a rank, none: sleeping or done; "
+    "an arrow leads to the rank awaited"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a rank did for some time.
+
+    Attributes:
+        since: seconds after the cell's beginning.
+        doing: a word of wire/messages.py, IDLE for one that rests, too.
+        words: the same for a person.
+        call: which of two calls that read alike it is, by the status's fingerprint.
+    """
+
+    since: float
+    doing: str
+    words: str
+    call: tuple[int, ...]
+
+    def goes_on_as(self, other: Run) -> bool:
+        """Whether the other one is the same, seen later."""
+        return (self.doing, self.words, self.call) == (other.doing, other.words, other.call)
 
 
 class Live:
-    """The picture of ranks at work: a lane for each, its last seconds, what it does now, and for
-    whom it waits.
-    """
+    """The picture of ranks at work: a lane for each, with its last seconds, and words beside it."""
 
     def __init__(self) -> None:
-        # by rank: since when, what it does, in words, in which call
-        self._runs: dict[int, list[tuple[Any, ...]]] = {}
+        self._runs: dict[int, list[Run]] = {}  # by rank, in the order of time
 
     def look(self, now: float, states: Mapping[int, RankStatus]) -> None:
         """Remember what ranks do `now`, in seconds after the cell's beginning."""
         for rank, state in states.items():
             rests = state.sleeping or state.awaiting or state.paused
-            run = (IDLE if rests else state.doing, report.activity(state), state.fingerprint[-2:-1])
-            before = self._runs.setdefault(rank, [(0.0, *run)])
-            if before[-1][1:] != run:
-                before.append((now, *run))
+            doing = IDLE if rests else state.doing
+            words = report.activity(state)
+            call = state.fingerprint[-2:-1]
+            if rank not in self._runs:
+                self._runs[rank] = [Run(0.0, doing, words, call)]
+                continue
+            run = Run(now, doing, words, call)
+            if not self._runs[rank][-1].goes_on_as(run):
+                self._runs[rank].append(run)
 
     def picture(
         self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]
     ) -> str:
-        """The picture as HTML: an SVG of lanes and arrows, and words for each rank, below it in a
-        narrow pane.
+        """Draw an SVG of lanes and arrows, and words for each rank, which a narrow pane has below.
+
+        Args:
+            now: seconds after the cell's beginning.
+            states: of the ranks at the last look.
+            megabytes: memory of the ranks, as far as it is known.
+
+        Returns:
+            HTML.
         """
         ranks = sorted(self._runs)[:LANES]
-        middle = {rank: 18 * place + 9 for place, rank in enumerate(ranks)}
-        shapes, words = [], []
-        for rank, y in middle.items():
+        middles = {}
+        for place, rank in enumerate(ranks):
+            middles[rank] = LANE_HEIGHT * place + LANE_HEIGHT // 2
+        shapes = []
+        rows = []
+        for rank, y in middles.items():
             shapes.append(f'<text x="0" y="{y + 4}">rank {rank}</text>')
             shapes += self._bars(rank, y, now)
-            shapes += self._arrows(rank, states, middle)
-            _, _, doing, _ = self._runs[rank][-1]
-            memory = f" · {megabytes[rank]:.0f} MB" if rank in megabytes else ""
-            words.append(
-                (rank, html.escape(f"{doing} · {now - self._runs[rank][-1][0]:.0f} s{memory}"))
-            )
-        more = (
-            f"<div>and {len(self._runs) - LANES} more ranks</div>"
-            if len(self._runs) > LANES
-            else ""
-        )
-        keys = "full: computing, pale: waiting for a rank, none: sleeping or done; an arrow leads to the rank awaited"
-        size = f'width="{ARROWS + 30}" height="{18 * len(ranks)}"'
+            shapes += _arrows(rank, states, middles)
+            words = html.escape(self._words(rank, now, megabytes))
+            rows.append(f"<div><b>rank {rank}</b> <span>{words}</span></div>")
+        size = f'width="{ARROWS + 30}" height="{LANE_HEIGHT * len(ranks)}"'
         style = 'style="flex:none;font:12px monospace;fill:currentColor;color:inherit"'
         # its words stand beside it
         name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"
         lanes = f'<svg role="img" {size} {style}>{name}{"".join(shapes)}</svg>'
-        rows = "".join(
-            f"<div><b>rank {rank}</b> <span>{doing}</span></div>" for rank, doing in words
-        )
-        texts = f'<div style="font:12px/18px monospace;{WRAPPED}">{rows}</div>'
+        texts = f'<div style="font:12px/18px monospace;{WRAPPED}">{"".join(rows)}</div>'
         both = f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{lanes}{texts}</div>'
-        return f"<b>{now:.0f} s</b> <small>({keys})</small>{both}{more}"
+        more = ""
+        if len(self._runs) > LANES:
+            more = f"<div>and {len(self._runs) - LANES} more ranks</div>"
+        return f"<b>{now:.0f} s</b> <small>({KEYS})</small>{both}{more}"
+
+    def _words(self, rank: int, now: float, megabytes: Mapping[int, float]) -> str:
+        """What a rank does now, for how long, and its memory, as plain text."""
+        run = self._runs[rank][-1]
+        words = f"{run.words} · {now - run.since:.0f} s"
+        if rank in megabytes:
+            words += f" · {megabytes[rank]:.0f} MB"
+        return words
 
     def _bars(self, rank: int, y: int, now: float) -> Iterator[str]:
-        """What a rank did in the last seconds; the outline has a contrast that pale colours do not
-        have.
+        """Draw what a rank did in the last seconds.
+
+        The outline has a contrast that pale colours do not have.
         """
         from distlab.plotting.style import rank_color
 
-        begin, scale, runs = (
-            max(0.0, now - LANE_SECONDS),
-            LANE_WIDTH / LANE_SECONDS,
-            self._runs[rank],
-        )
-        ends = [since for since, *_ in runs[1:]] + [now]
-        for (since, doing, *_), end in zip(runs, ends, strict=True):
-            opacity = LOOKS.get(doing, 0)
+        begin = max(0.0, now - LANE_SECONDS)
+        scale = LANE_WIDTH / LANE_SECONDS
+        runs = self._runs[rank]
+        ends = [run.since for run in runs[1:]] + [now]
+        for run, end in zip(runs, ends, strict=True):
+            opacity = LOOKS.get(run.doing, 0)
             if end <= begin or not opacity:
                 continue
-            left, width = 64 + scale * max(0.0, since - begin), scale * (end - max(since, begin))
+            shown_since = max(run.since, begin)
+            left = LANE_LEFT + scale * (shown_since - begin)
+            width = scale * (end - shown_since)
             look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {OUTLINE}'
             yield f'<rect x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12" {look}/>'
 
-    def _arrows(
-        self, rank: int, states: Mapping[int, RankStatus], middle: Mapping[int, int]
-    ) -> Iterator[str]:
-        """From a rank to those that it waits for, by the height of each one's lane."""
-        from distlab.plotting.style import rank_color
 
-        awaited = need(states[rank], states) if rank in states else None
-        color, y = rank_color(rank), middle[rank]
-        for other in (middle[one] for one in (awaited.ranks if awaited else ()) if one in middle):
-            curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {other} {ARROWS + 6} {other}"
-            head = f"{ARROWS},{other} {ARROWS + 8},{other - 4} {ARROWS + 8},{other + 4}"
-            yield f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>'
-            yield f'<polygon points="{head}" fill="{color}" {OUTLINE}/>'
+def _arrows(
+    rank: int, states: Mapping[int, RankStatus], middles: Mapping[int, int]
+) -> Iterator[str]:
+    """Draw arrows from a rank to those that it waits for.
+
+    Args:
+        rank: the one that waits.
+        states: of the ranks.
+        middles: the height of each rank's lane.
+    """
+    from distlab.plotting.style import rank_color
+
+    awaited = need(states[rank], states) if rank in states else None
+    if awaited is None:
+        return
+    color = rank_color(rank)
+    y = middles[rank]
+    for other in awaited.ranks:
+        if other not in middles:
+            continue
+        end = middles[other]
+        curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {end} {ARROWS + 6} {end}"
+        head = f"{ARROWS},{end} {ARROWS + 8},{end - 4} {ARROWS + 8},{end + 4}"
+        yield f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>'
+        yield f'<polygon points="{head}" fill="{color}" {OUTLINE}/>'
