@@ -1,5 +1,4 @@
-"""What a person sees of the ranks: that they are starting or working, what they wrote, what they
-are.
+"""What a person sees of the ranks: that they are starting, what they wrote, what they are.
 
 Runs on the notebook's kernel, called by cluster.py, ranks.py and cell.py.
 
@@ -14,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import html
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +23,7 @@ from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.notebook.plan import Plan
 from distlab.notebook.start_methods import check_start_method
+from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
 
 LABELLED = {"text/html", "text/markdown"}  # rich output that has a place for the names of its ranks
@@ -34,16 +33,21 @@ WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 # the same in outputs that programs make: whatever shows them has its own rules
 SAVED = "white-space:pre-wrap"
 HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
+NEWEST_LINES = 5  # of a rank's stream, while a cell runs
 # characters of one rank's stream that a notebook can show without becoming slow
 LONGEST_OUTPUT = 100_000
 
 
 @dataclass
 class Item:
-    """One piece of output: `kind` is stdout, stderr, display or result; `data` is its MIME bundle
-    if it is rich.
+    """One piece of output. Two are equal if their ranks have written the same.
 
-    Two are equal if their ranks have written the same. `turn` counts what one rank has displayed.
+    Attributes:
+        kind: one of KINDS.
+        ranks: those that have written it.
+        text: as plain text.
+        data: its MIME bundle; None if it is not rich.
+        turn: how many pieces the rank had displayed before.
     """
 
     kind: str
@@ -59,7 +63,9 @@ class Item:
 
     @property
     def label(self) -> str:
-        return _in_words(self.ranks) + {"stderr": " stderr:", "result": " ->"}.get(self.kind, ":")
+        """The names of its ranks, and how it came to be."""
+        ends = {"stderr": " stderr:", "result": " ->"}
+        return _in_words(self.ranks) + ends.get(self.kind, ":")
 
 
 _in_words = functools.cache(rank_list)
@@ -70,44 +76,55 @@ _in_words = functools.cache(rank_list)
 def collect(
     result: Any, targets: Sequence[int], served: Mapping[int, str] | None = None
 ) -> list[Item]:
-    """The output in an ipyparallel AsyncResult as items, sorted by kind and rank, the identical
-    ones folded.
+    """The output in an ipyparallel AsyncResult as items, sorted by kind and rank.
+
+    Identical ones are folded.
 
     Args:
+        result: the AsyncResult.
+        targets: its ranks.
         served: what functions of remote calls have printed, by the rank that ran them.
     """
-    items = [Item("stdout", (rank,), _shorten(text)) for rank, text in (served or {}).items()]
+    items = []
+    for rank, text in (served or {}).items():
+        items.append(Item("stdout", (rank,), _shorten(text)))
     for rank, written in zip(targets, written_by_engines(result), strict=True):
-        items += [Item(kind, (rank,), _shorten(written[kind])) for kind in ("stdout", "stderr")]
-        shown = [_rich("display", rank, output["data"]) for output in written["outputs"]]
-        items += [replace(item, turn=turn) for turn, item in enumerate(shown)]
+        for kind in ("stdout", "stderr"):
+            items.append(Item(kind, (rank,), _shorten(written[kind])))
+        for turn, output in enumerate(written["outputs"]):
+            items.append(_rich("display", rank, output["data"], turn))
         if written["execute_result"] is not None:
             items.append(_rich("result", rank, written["execute_result"]["data"]))
-    items = [item for item in items if item.text or item.data]
-    return _fold(sorted(items, key=lambda item: (KINDS.index(item.kind), item.ranks)))
+    shown = [item for item in items if item.text or item.data]
+    shown.sort(key=lambda item: (KINDS.index(item.kind), item.ranks))
+    return _fold(shown)
 
 
-def _rich(kind: str, rank: int, data: dict[str, Any]) -> Item:
-    return Item(
-        kind, (rank,), data.get("text/plain", ""), data if set(data) - {"text/plain"} else None
-    )
+def _rich(kind: str, rank: int, data: dict[str, Any], turn: int = 0) -> Item:
+    """An item with a MIME bundle, or a plain one if the bundle has nothing but text."""
+    is_rich = bool(set(data) - {"text/plain"})
+    return Item(kind, (rank,), data.get("text/plain", ""), data if is_rich else None, turn)
 
 
 def _fold(items: list[Item]) -> list[Item]:
+    """Items with those of several ranks that are equal as one; a rank's own stay apart."""
     folded: list[Item] = []
     for item in items:
-        alike = (other for other in folded if other == item and item.ranks[0] not in other.ranks)
-        if first := next(alike, None):
-            first.ranks += item.ranks
+        rank = item.ranks[0]
+        for other in folded:
+            if other == item and rank not in other.ranks:
+                other.ranks += item.ranks
+                break
         else:
             folded.append(item)
-    # which has a turn among those of others
+    # one that several ranks have displayed has its turn among those of others
     if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):
         folded.sort(key=lambda item: (KINDS.index(item.kind), item.turn, item.ranks))
     return folded
 
 
 def _shorten(text: str) -> str:
+    """A text without its middle if it is too long to be shown."""
     if len(text) <= LONGEST_OUTPUT:
         return text
     half = LONGEST_OUTPUT // 2
@@ -119,8 +136,10 @@ def as_text(items: Sequence[Item]) -> str:
     width = max((len(item.label) for item in items), default=0)
     lines = []
     for item in items:
-        for number, line in enumerate(item.text.rstrip("\n").split("\n")):
-            lines.append(f"{'' if number else item.label:<{width}} {line}".rstrip())
+        label = item.label  # beside the first line
+        for line in item.text.rstrip("\n").split("\n"):
+            lines.append(f"{label:<{width}} {line}".rstrip())
+            label = ""
     return "\n".join(lines)
 
 
@@ -130,31 +149,45 @@ def wrapped() -> str:
 
 
 def hanging(lines: Sequence[str], columns: int) -> str:
-    """Lines of HTML below another one; for a person, the rest of one that does not fit is indented
-    by some columns.
+    """Lines of HTML below another one.
+
+    For a person, the rest of a line that does not fit is indented by some columns.
     """
     if not somebody_watches():
         return "".join(f"\n{line}" for line in lines)
-    look = f"padding-left:{columns}ch;text-indent:-{columns}ch"
+    look = _hang(columns)
     return "".join(f'<div style="{look}">{line or "&nbsp;"}</div>' for line in lines)
 
 
+def _hang(columns: int) -> str:
+    """How the rest of a line is indented that does not fit, as CSS."""
+    return f"padding-left:{columns}ch;text-indent:-{columns}ch"
+
+
 def as_html(items: Sequence[Item]) -> str:
-    """Items as an HTML table with the ranks' colours; the front end's theme chooses the colours of
-    text and page.
+    """Items as an HTML table with the ranks' colours.
+
+    The front end's theme chooses the colours of text and page.
     """
-    cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
+    cell = (
+        "padding:1px 10px 1px 0;text-align:left;vertical-align:top;"
+        "background:transparent;border:none"
+    )
     pre = (
         f"margin:0;padding:0;{wrapped()};background:transparent;font-size:inherit;line-height:1.35"
     )
+    shade = ";border-left:3px solid #d55e00;padding-left:6px"
     rows = []
     for item in items:
-        label = f'<td style="{cell};white-space:nowrap">{chips(item.ranks)}{html.escape(item.label)}</td>'
-        body = html.escape(re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n")))
-        shade = ";border-left:3px solid #d55e00;padding-left:6px" if item.kind == "stderr" else ""
-        text = f'<td style="{cell}"><pre style="{pre}{shade}">{body}</pre></td>'
+        who = chips(item.ranks) + html.escape(item.label)
+        label = f'<td style="{cell};white-space:nowrap">{who}</td>'
+        without_colours = re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n"))
+        body = html.escape(without_colours)
+        look = pre + shade if item.kind == "stderr" else pre
+        text = f'<td style="{cell}"><pre style="{look}">{body}</pre></td>'
         rows.append(f'<tr style="background:transparent">{label}{text}</tr>')
-    return f'<table style="font-family:monospace;border:none;margin:0">{"".join(rows)}</table>'
+    table = '<table style="font-family:monospace;border:none;margin:0">'
+    return f"{table}{''.join(rows)}</table>"
 
 
 @functools.cache
@@ -174,6 +207,8 @@ def show(
     stdout.
 
     Args:
+        result: the AsyncResult.
+        targets: its ranks.
         place: where the live view is, which this replaces.
         patience: seconds to wait for pending output; a rank that has died never sends the end of
             it.
@@ -181,17 +216,29 @@ def show(
     """
     result.wait_for_output(patience)
     items = collect(result, targets, served)
-    # rich output stands alone
-    for _, block in itertools.groupby(items, lambda item: id(item) if item.data else 0):
-        block = list(block)
-        if not block[0].has_place_for_label:
-            place.leave(_bundle([replace(block[0], text="", data=None)]))
-        place.leave(_rich_bundle(block[0]) if block[0].data else _bundle(block))
+    for block in _blocks(items):
+        first = block[0]
+        if not first.has_place_for_label:
+            place.leave(_bundle([replace(first, text="", data=None)]))
+        place.leave(_bundle(block) if first.data is None else _rich_bundle(first))
+
+
+def _blocks(items: Sequence[Item]) -> list[list[Item]]:
+    """Items that are shown together: those without rich output side by side, a rich one alone."""
+    blocks: list[list[Item]] = []
+    for item in items:
+        is_plain = not item.data
+        if blocks and is_plain and not blocks[-1][-1].data:
+            blocks[-1].append(item)
+        else:
+            blocks.append([item])
+    return blocks
 
 
 def as_paragraphs(text: str, name: str = "") -> str:
-    """A text as HTML that breaks between words where the pane ends; a row of a table is indented
-    there.
+    """A text as HTML that breaks between words where the pane ends.
+
+    The rest of a row of a table is indented there.
 
     Args:
         text: rows of a table begin with spaces; the last column, code, has a line of its own before
@@ -199,37 +246,51 @@ def as_paragraphs(text: str, name: str = "") -> str:
         name: of the error whose message it is.
     """
     head = f"<b>{name}</b>: " if name else ""
-    shade = (
-        "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;"
-        if name
-        else ""
-    )
     lines = []
     for line in text.splitlines():
-        row = line.lstrip()
-        indent = len(line) - len(row)
-        if not indent:
-            lines.append(f"<div>{head}{html.escape(row) or '&nbsp;'}</div>")
-            head = ""
+        indent = len(line) - len(line.lstrip())
+        if indent:
+            lines.append(_row_of_table(line, indent))
             continue
-        columns, gap, code = line.rpartition("  ") if "  " in row else (line, "", "")
-        last = (
-            f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
-            if code
-            else ""
-        )
-        hang = f"padding-left:{indent + HANG}ch;text-indent:-{indent + HANG}ch"
-        lines.append(f'<div style="{hang}">{html.escape(columns + gap)}{last}</div>')
+        lines.append(f"<div>{head}{html.escape(line) or '&nbsp;'}</div>")
+        head = ""  # only the first one has it
     font = "font-family:monospace;font-size:var(--jp-code-font-size,13px);line-height:1.35"
+    shade = ""
+    if name:
+        shade = "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;"
     return f'<div style="{shade}{font};{WRAPPED}">{"".join(lines)}</div>'
 
 
+def _row_of_table(line: str, indent: int) -> str:
+    """A row of a table as HTML: where it does not fit, the rest is indented.
+
+    Args:
+        line: the row. The last column is code, if there are several.
+        indent: with how many spaces it begins.
+    """
+    columns = line
+    code = ""
+    if "  " in line.lstrip():
+        before, gap, code = line.rpartition("  ")
+        columns = before + gap
+    last = ""
+    if code:
+        last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
+    return f'<div style="{_hang(indent + HANG)}">{html.escape(columns)}{last}</div>'
+
+
 def show_error(error: BaseException, lines: list[str]) -> list[str]:
-    """Show a person an error of distlab's as wide as the pane is; the lines that are then shown as
-    its traceback.
+    """Show a person an error of distlab's as wide as the pane is.
 
     JupyterLab breaks the text of an error in the middle of words. Programs that execute notebooks
     get the text alone.
+
+    Args:
+        error: the error.
+        lines: its traceback, as IPython would show it.
+
+    Returns:
+        the lines to show as its traceback instead.
     """
     name = type(error).__name__
     publish({"text/plain": "\n".join(lines), "text/html": as_paragraphs(str(error), name)})
@@ -237,8 +298,11 @@ def show_error(error: BaseException, lines: list[str]) -> list[str]:
 
 
 def say(words: str, stream: Any) -> None:
-    """Say something beside the outputs, on stdout or stderr; in a person's notebook it breaks where
-    the pane ends.
+    """Say something beside the outputs; in a person's notebook it breaks where the pane ends.
+
+    Args:
+        words: a text.
+        stream: stdout or stderr, for all but a person's notebook.
     """
     if notebook_shell() is not None and somebody_watches():
         publish({"text/plain": words, "text/html": as_paragraphs(words)})
@@ -247,40 +311,54 @@ def say(words: str, stream: Any) -> None:
 
 
 def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequence[int]) -> None:
-    """Show a waiting person what the ranks are doing, in words and as HTML, and the newest lines
-    that they wrote.
+    """Show a waiting person what the ranks are doing, and the newest lines that they wrote.
+
+    Args:
+        place: where to show it.
+        doing: what the ranks are doing, in words.
+        picture: the same as HTML; "" for the words alone.
+        result: the cell's AsyncResult.
+        targets: its ranks.
     """
-    items = [
-        replace(item, text="\n".join(item.text.splitlines()[-5:]))
-        for item in collect(result, targets)
-    ]
+    items = []
+    for item in collect(result, targets):
+        newest = item.text.splitlines()[-NEWEST_LINES:]
+        items.append(replace(item, text="\n".join(newest)))
     bundle = _bundle(items, doing)
-    place.show(
-        {**bundle, "text/html": picture + as_html(items) if picture else bundle["text/html"]}
-    )
+    if picture:
+        bundle["text/html"] = picture + as_html(items)
+    place.show(bundle)
 
 
-def show_source(states: Mapping[int, Any], cell: str) -> None:
+def show_source(states: Mapping[int, RankStatus], cell: str) -> None:
     """In a notebook, show the source lines where the ranks of a cell were, with the ranks beside
     them.
 
     Args:
-        states: RankStatus by rank.
+        states: what the ranks did, by rank.
         cell: the text of a %%px cell; "" for a function.
     """
-    if notebook_shell() is not None and (marked := marked_source(states, cell)):
+    if notebook_shell() is None:
+        return
+    marked = marked_source(states, cell)
+    if marked:
         as_html = source_html(marked, lambda ranks: chips(tuple(ranks)))
         publish({"text/plain": source_text(marked), "text/html": as_html})
 
 
 def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
+    """A MIME bundle of plain items, below a headline if there is one."""
     above = f"<b>{html.escape(headline)}</b>" if headline else ""
-    text = "\n".join(filter(None, [headline, as_text(items)]))
+    text = as_text(items)
+    if headline:
+        text = f"{headline}\n{text}" if text else headline
     return {"text/plain": text, "text/html": above + as_html(items)}
 
 
 def _rich_bundle(item: Item) -> dict[str, Any]:
-    bundle = {**item.data, "text/plain": f"{item.label} {item.text}"}
+    """The MIME bundle of a rich item, with the names of its ranks where there is a place."""
+    bundle = dict(item.data or {})
+    bundle["text/plain"] = f"{item.label} {item.text}"
     if "text/html" in bundle:
         bundle["text/html"] = f"{chips(item.ranks)}{item.label}{bundle['text/html']}"
     if "text/markdown" in bundle:
@@ -294,47 +372,57 @@ def _rich_bundle(item: Item) -> dict[str, Any]:
 @contextlib.contextmanager
 def starting(n: int, backend: str) -> Iterator[None]:
     """Show that ranks are starting; afterwards, one line that is the same on every run."""
-    place, several = Place(), "s" if n > 1 else ""
-    place.show({"text/plain": f"starting {n} rank{several} ..."})
+    place = Place()
+    ranks = "1 rank" if n == 1 else f"{n} ranks"
+    place.show({"text/plain": f"starting {ranks} ..."})
     try:
         yield
         if notebook_shell() is not None:
-            place.leave(
-                {"text/plain": f"{n} rank{several} {'are' if several else 'is'} ready ({backend})."}
-            )
+            are = "is" if n == 1 else "are"
+            place.leave({"text/plain": f"{ranks} {are} ready ({backend})."})
     finally:
         place.erase()
 
 
 def headline(plan: Plan, hosts: Sequence[str], simulated: str) -> str:
-    """What a cluster is, in a line."""
-    engines = "" if plan.engines == check_start_method(None) else f", engines {plan.engines}"
-    where = f" on {' and '.join(dict.fromkeys(hosts))}" if hosts else ""
-    more = f", {simulated}" if simulated else ""
-    return f"Cluster({plan.n}){where}: backend {plan.backend}{engines}{more}"
+    """What a cluster is, in a line.
+
+    Args:
+        plan: how it was started.
+        hosts: name of each rank's host; none where all are here.
+        simulated: the machines that it is on, in words; "" for real ones.
+    """
+    words = f"Cluster({plan.n})"
+    if hosts:
+        words += f" on {' and '.join(dict.fromkeys(hosts))}"
+    words += f": backend {plan.backend}"
+    if plan.engines != check_start_method(None):
+        words += f", engines {plan.engines}"
+    if simulated:
+        words += f", {simulated}"
+    return words
 
 
 def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The cluster as text and as HTML, one line a rank, from `Cluster.describe`."""
-    width = max((len(row["state"]) for row in rows), default=0)
-    names = max((len(row.get("host", "")) for row in rows), default=0)
+    state_width = max((len(row["state"]) for row in rows), default=0)
+    host_width = max((len(row.get("host", "")) for row in rows), default=0)
     items = []
     for row in rows:
+        words = f"{row['state']:<{state_width}}"
         memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
-        host = f"  {row['host']:<{names}}" if "host" in row else ""
-        items.append(
-            Item(
-                "state",
-                (row["rank"],),
-                f"{row['state']:<{width}}  {memory:>7}{host}  pid {row['pid']}",
-            )
-        )
+        words += f"  {memory:>7}"
+        if "host" in row:
+            words += f"  {row['host']:<{host_width}}"
+        words += f"  pid {row['pid']}"
+        items.append(Item("state", (row["rank"],), words))
     return _bundle(items, headline)
 
 
 class Place:
-    """An output of the notebook's cell that changes while a person watches; elsewhere only the
-    final one is shown.
+    """An output of the notebook's cell that changes while a person watches.
+
+    Elsewhere only the final one is shown.
     """
 
     def __init__(self) -> None:
@@ -346,8 +434,9 @@ class Place:
             self._handle = publish(bundle, handle=True, update=self._handle)
 
     def leave(self, bundle: dict[str, Any]) -> None:
-        """Show the final output in place of what was shown until now; outside a notebook, as text
-        on stdout.
+        """Show the final output in place of what was shown until now.
+
+        Outside a notebook it is text on stdout.
         """
         if notebook_shell() is None:
             print(bundle["text/plain"])

@@ -1,4 +1,4 @@
-"""The live picture that a person sees while a cell runs: what each rank does, and for whom it waits.
+"""The live picture that a person sees while a cell runs: what ranks do, and whom they wait for.
 
 Runs on the notebook's kernel, called by cell.py.
 """
@@ -37,17 +37,18 @@ class Run:
         since: seconds after the cell's beginning.
         doing: a word of wire/messages.py, IDLE for one that rests, too.
         words: the same for a person.
-        call: which of two calls that read alike it is, by the status's fingerprint.
+        activity: of the rank's log, from the fingerprint; other calls that read alike have another.
     """
 
     since: float
     doing: str
     words: str
-    call: tuple[int, ...]
+    activity: tuple[int, ...]
 
     def goes_on_as(self, other: Run) -> bool:
         """Whether the other one is the same, seen later."""
-        return (self.doing, self.words, self.call) == (other.doing, other.words, other.call)
+        ours = (self.doing, self.words, self.activity)
+        return ours == (other.doing, other.words, other.activity)
 
 
 class Live:
@@ -62,11 +63,11 @@ class Live:
             rests = state.sleeping or state.awaiting or state.paused
             doing = IDLE if rests else state.doing
             words = report.activity(state)
-            call = state.fingerprint[-2:-1]
+            activity = state.fingerprint[-2:-1]
             if rank not in self._runs:
-                self._runs[rank] = [Run(0.0, doing, words, call)]
+                self._runs[rank] = [Run(0.0, doing, words, activity)]
                 continue
-            run = Run(now, doing, words, call)
+            run = Run(now, doing, words, activity)
             if not self._runs[rank][-1].goes_on_as(run):
                 self._runs[rank].append(run)
 
