@@ -117,8 +117,8 @@ def _look_at_errors(shell: Any) -> None:
 
 
 def _show_error(error: BaseException, lines: list[str]) -> list[str]:
-    """See display.show_error, which is imported when there is an error to show."""
-    from distlab.notebook.display import show_error
+    """See paragraphs.show_error, which is imported when there is an error to show."""
+    from distlab.notebook.paragraphs import show_error
 
     return show_error(error, lines)
 

@@ -20,7 +20,7 @@ from distlab.checking.exercises import Exercise, Question, all_exercises
 from distlab.checking.judging import LAN as LAN
 from distlab.checking.observed import from_bytes
 from distlab.errors import RanksFailed
-from distlab.notebook import display
+from distlab.notebook import display, paragraphs
 from distlab.notebook.cluster import Cluster
 from distlab.traces.trace import Trace
 from distlab.wire.pickling import pickle_module_by_value
@@ -67,7 +67,7 @@ class Verdict:
         badge = f'<span style="{look}">&nbsp;{self._state()}&nbsp;</span>'
         parts = [part for part in (self.words, self._next_step()) if part]
         first, *more = html.escape("\n".join(parts)).split("\n")
-        text = f"{html.escape(_title(self.name))}: {badge} {first}{display.hanging(more, LABEL)}"
+        text = f"{html.escape(_title(self.name))}: {badge} {first}{paragraphs.hanging(more, LABEL)}"
         return f'<pre style="{display.wrapped()}">{text}</pre>{self._picture()}'
 
     def _picture(self) -> str:

@@ -19,7 +19,7 @@ from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
-from distlab.notebook import ahead, display, freeing, interrupts, questions
+from distlab.notebook import ahead, display, freeing, interrupts, paragraphs, questions
 from distlab.notebook.attached import Attached, connect
 from distlab.notebook.cell import Cell, Options, lines_of, may_pause
 from distlab.notebook.export import Export, Step, write
@@ -222,7 +222,7 @@ class Cluster:
         """
         gone = self.ranks.rebuild(anew=True)
         if gone:
-            display.say(gone, sys.stdout)
+            paragraphs.say(gone, sys.stdout)
 
     @interrupts.held()
     def interrupt(self) -> None:
@@ -234,7 +234,7 @@ class Cluster:
         sentences = [self.ranks.rebuild(), *failures.not_freed(replaced)]
         for sentence in sentences:
             if sentence:
-                display.say(sentence, sys.stdout)
+                paragraphs.say(sentence, sys.stdout)
 
     def __enter__(self) -> Cluster:
         return self

@@ -19,7 +19,7 @@ from IPython.display import display as ipython_display
 
 from distlab import arguments
 from distlab.errors import DistlabError
-from distlab.notebook import display, interrupts, one_process, questions
+from distlab.notebook import interrupts, one_process, paragraphs, questions
 from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
 from distlab.notebook.export import Step
@@ -243,7 +243,7 @@ def explain(
         words = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
         if Cluster.current is None:
             words += " Start the ranks first: cluster = distlab.Cluster(4)."
-        display.say(words, sys.stderr)
+        paragraphs.say(words, sys.stderr)
     else:
         shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
@@ -252,7 +252,7 @@ def _explain_name(name: str | None) -> None:
     """Say where a name is that the notebook does not have, if the ranks have it."""
     if name in ON_RANKS or name in _names():
         bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
-        display.say(
+        paragraphs.say(
             f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", sys.stderr
         )
 

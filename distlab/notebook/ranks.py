@@ -19,7 +19,7 @@ from distlab.compat.ipyparallel import Replies, engines_with_work
 from distlab.diagnosis import deaths, failures, report
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.notebook import display, interrupts
+from distlab.notebook import display, interrupts, paragraphs
 from distlab.notebook.ahead import started, take
 from distlab.notebook.dead_ranks import DeadRanks
 from distlab.notebook.generation import join_all
@@ -225,7 +225,7 @@ class Ranks:
         stays = self.plan.network is not None or may_wait
         gone = "" if stays else self.rebuild()
         if print_report:
-            display.say(report.words_of_left(left, stays, gone), sys.stderr)
+            paragraphs.say(report.words_of_left(left, stays, gone), sys.stderr)
 
     # --- questions ---
 
@@ -269,7 +269,7 @@ class Ranks:
         words = f"distlab has met an error of its own on rank {rank}"
         if unseen:
             words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
-        display.say(f"{words}: {error}", sys.stderr)
+        paragraphs.say(f"{words}: {error}", sys.stderr)
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""
@@ -343,7 +343,7 @@ class Ranks:
         self.free(engines_with_work(self.client) - set(self.lost))
         if self.plan.forks:
             words = f"Since the last cell, {deaths.died_words(died)}."
-            display.say(f"{words} A new process starts without variables.", sys.stdout)
+            paragraphs.say(f"{words} A new process starts without variables.", sys.stdout)
 
     @property
     def host_is_lost(self) -> bool:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from distlab.notebook import display
+from distlab.notebook import display, paragraphs
 from distlab.notebook.display import Item
 from distlab.notebook.live import Live
 from distlab.plotting.style import contrast
@@ -24,7 +24,7 @@ def words(html):
 
 def test_a_report_breaks_between_words_and_keeps_them_all():
     """A row of its table is indented where it breaks; its code moves first."""
-    shown = display.as_paragraphs(REPORT, "RankError")
+    shown = paragraphs.as_paragraphs(REPORT, "RankError")
     assert "<b>RankError</b>: rank 1 raised ValueError: a &lt;b&gt;" in shown
     assert "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere" in shown
     assert '<span style="display:inline-block;text-indent:0">dist.all_reduce(x)</span>' in shown
@@ -36,15 +36,16 @@ def test_a_report_breaks_between_words_and_keeps_them_all():
         '<div style="padding-left:6ch;text-indent:-6ch">  ranks 1-2   line 5 in forward   <span'
         in shown
     )
-    assert display.as_paragraphs("only words").count("<div") == 2
-    assert ">  one column</div>" in display.as_paragraphs("  one column")
+    assert paragraphs.as_paragraphs("only words").count("<div") == 2
+    assert ">  one column</div>" in paragraphs.as_paragraphs("  one column")
 
 
 def test_rows_of_a_verdict_are_indented_where_a_person_sees_them_break(monkeypatch):
-    assert display.hanging(["rank 0   1", "rank 1   2"], 9) == "\nrank 0   1\nrank 1   2"
+    assert paragraphs.hanging(["rank 0   1", "rank 1   2"], 9) == "\nrank 0   1\nrank 1   2"
     monkeypatch.setattr(display, "somebody_watches", lambda: True)
+    monkeypatch.setattr(paragraphs, "somebody_watches", lambda: True)
     assert (
-        display.hanging(["rank 0   1"], 9)
+        paragraphs.hanging(["rank 0   1"], 9)
         == '<div style="padding-left:9ch;text-indent:-9ch">rank 0   1</div>'
     )
     assert display.wrapped() == "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
