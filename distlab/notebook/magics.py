@@ -1,17 +1,18 @@
-"""What a person types: %px and %%px on the ranks of the current cluster, completion and Shift-Tab
-in such cells.
+"""What a person types: %px and %%px, completion and Shift-Tab in such cells, and errors without it.
 
 The magics have ipyparallel's names and our output, errors and options. Completion keeps the
 kernel's own answers, and adds those of rank 0. Runs on the notebook's kernel; put in place by
 `%load_ext distlab`, or at the first use of %px after `import distlab`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -25,6 +26,9 @@ from distlab.notebook.cluster import PACKED, Cluster, current_cluster
 from distlab.notebook.export import Step
 from distlab.rank import entry
 from distlab.wire import pickling
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 ON_RANKS = ("rank", "world_size", "dist")  # which every cluster defines
 PX = re.compile(r"\s*%%?px\b")
@@ -40,6 +44,8 @@ SECONDS = 10.0  # for rank 0 to answer
 @magics_class
 class PxMagics(Magics):
     """Code on the ranks of this notebook's current cluster."""
+
+    shell: InteractiveShell  # there is one, because it has registered the magics
 
     @line_magic
     @no_var_expand
@@ -90,20 +96,24 @@ class PxMagics(Magics):
             dist.all_reduce(tensor)
             print(tensor.item())
         """
-        args, cluster = parse_argstring(self.cell_px, line), current_cluster()
-        targets = cluster.check_ranks(
-            None if args.targets is None else _chosen(args.targets, cluster.n)
-        )
+        args = parse_argstring(self.cell_px, line)
+        cluster = current_cluster()
+        chosen = None if args.targets is None else _chosen(args.targets, cluster.n)
+        targets = cluster.check_ranks(chosen)
         first = f"%%px {line}".rstrip()
-        shown = source or f"{first}\n{cell}"
-        code = cell if source else with_first_line(first, cell)
-        pauses = args.pdb or may_pause(cell.encode())
-        options = Options(args.timeout, args.check, source=shown, pauses=pauses, debug=args.pdb)
-        with contextlib.ExitStack() as afterwards, contextlib.ExitStack() as meanwhile:
-            if args.trace:  # the trace is shown even if the cell fails
-                afterwards.callback(
-                    ipython_display, meanwhile.enter_context(cluster.trace(targets))
-                )
+        if source:  # %px: there is no other line
+            code = cell
+        else:
+            source = f"{first}\n{cell}"
+            code = with_first_line(first, cell)
+        options = Options(
+            timeout=args.timeout,
+            check=args.check,
+            source=source,
+            pauses=args.pdb or may_pause(cell.encode()),
+            debug=args.pdb,
+        )
+        with _shown_trace(cluster, targets) if args.trace else contextlib.nullcontext():
             sent = Cell.send(
                 cluster.ranks,
                 targets,
@@ -119,23 +129,30 @@ class PxMagics(Magics):
             ipython_display(cluster.export(args.export, args.force))
 
 
-def with_first_line(first: str, cell: str) -> str:
-    """The text of a cell as it is compiled: with a comment in the place of its first line, so that
-    the lines count.
+@contextlib.contextmanager
+def _shown_trace(cluster: Cluster, targets: list[int]) -> Iterator[None]:
+    """Trace what these ranks do, and show the trace at the end, even if the cell fails."""
+    with contextlib.ExitStack() as afterwards, cluster.trace(targets) as trace:
+        afterwards.callback(ipython_display, trace)
+        yield
 
-    Line 3 of the cell is then line 3 for Python, too, and whatever asks Python says what the
-    notebook shows: reports, the debugger, warnings, a learner's own traceback. Another magic below
-    %%px is called as IPython calls one that is on the first line.
+
+def with_first_line(first: str, cell: str) -> str:
+    """The text of a cell as it is compiled: a comment stands in the place of its first line.
+
+    So line 3 of the cell is line 3 for Python, too, and whatever asks Python says what the notebook
+    shows: reports, the debugger, warnings, a learner's own traceback. Another magic below %%px is
+    called as IPython calls one that is on the first line.
 
     Args:
         first: the line with %%px.
         cell: what stands below it.
     """
     own = next((text for text in cell.split("\n") if text.strip()), "")
-    name, _, options = own.strip().removeprefix("%%").partition(" ")
     if not own.strip().startswith("%%"):
         indent = own[: len(own) - len(own.lstrip())]  # IPython takes off what all lines have
         return f"{indent}# {first}\n{cell}"
+    name, _, options = own.strip().removeprefix("%%").partition(" ")
     if name.endswith("?"):  # a question about a magic
         return cell
     above, _, below = cell.partition(own)
@@ -149,9 +166,8 @@ def _chosen(words: str, n: int) -> list[int]:
     """The ranks that --targets means: a list of them, or a slice of all."""
     try:
         if ":" in words:
-            return list(range(n))[
-                slice(*[int(word) if word else None for word in words.split(":")])
-            ]
+            bounds = [int(word) if word else None for word in words.split(":")]
+            return list(range(n))[slice(*bounds)]
         return [int(word) for word in words.split(",")]
     except (ValueError, TypeError):
         advice = "For example: --targets 0,2 or --targets ::2."
@@ -174,42 +190,65 @@ def install(shell: Any) -> None:
 
 
 def _help_for_px(lines: list[str]) -> list[str]:
-    """Turn `%%px --help` into `%%px?`: IPython refuses a cell magic without a cell before the magic
-    is asked.
+    """Turn `%%px --help` into `%%px?`.
+
+    IPython refuses a cell magic without a cell before the magic is asked.
     """
-    asks = bool(lines) and HELP.fullmatch(lines[0]) and not any(line.strip() for line in lines[1:])
-    return ["%%px?\n"] if asks else lines
+    if not lines or not HELP.fullmatch(lines[0]):
+        return lines
+    has_cell = any(line.strip() for line in lines[1:])
+    return lines if has_cell else ["%%px?\n"]
 
 
 def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     """The kernel's reply to a front end that asks how a word may go on."""
-    reply, before = own(code, cursor), code[:cursor]
-    if match := OPTION.fullmatch(before):
-        fragment, words = match[1], sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__)))
-    elif match := EXERCISE.search(before):
-        from distlab.checking.exercises import all_exercises  # which imports torch
-
-        fragment, words = match[1], list(all_exercises())
-    elif PX.match(code) and (match := KEY.search(before)):
-        path, fragment = match.groups()
-        words = _ask(entry.keys_of, path) or []
-    elif PX.match(code) and (match := NAME.search(before)):
-        below, fragment = match.groups()
-        words = _names() if not below else _ask(entry.names_below, below) or []
-    else:
+    reply = own(code, cursor)
+    before = code[:cursor]
+    asked = _words_for(code, before)
+    if asked is None:
         return reply
-    hidden = not fragment.startswith("_")
-    found = sorted(
-        word
-        for word in words
-        if word.startswith(fragment) and not (hidden and word.startswith("_"))
-    )
+    fragment, words = asked
+    found = sorted(word for word in words if _continues(word, fragment))
     if not found:
         return reply
     start = cursor - len(fragment)
-    if not KEY.search(before) and (reply["cursor_start"], reply["cursor_end"]) == (start, cursor):
+    is_same_word = (reply["cursor_start"], reply["cursor_end"]) == (start, cursor)
+    if is_same_word and not KEY.search(before):
         found += [word for word in reply["matches"] if word not in found]
     return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": {}}
+
+
+def _words_for(code: str, before: str) -> tuple[str, Sequence[str]] | None:
+    """What distlab knows of the word that a person types.
+
+    Args:
+        code: the whole cell.
+        before: what stands before the cursor.
+
+    Returns:
+        the beginning of the word, and words that may be meant; None where distlab knows none.
+    """
+    if match := OPTION.fullmatch(before):
+        return match[1], sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__ or "")))
+    if match := EXERCISE.search(before):
+        from distlab.checking.exercises import all_exercises  # which imports torch
+
+        return match[1], list(all_exercises())
+    if not PX.match(code):
+        return None
+    if match := KEY.search(before):
+        path, fragment = match.groups()
+        return fragment, _ask(entry.keys_of, path) or []
+    if match := NAME.search(before):
+        below, fragment = match.groups()
+        return fragment, (_ask(entry.names_below, below) or []) if below else _names()
+    return None
+
+
+def _continues(word: str, fragment: str) -> bool:
+    """Whether a word begins so; private ones only where a person has typed their underscore."""
+    is_hidden = word.startswith("_") and not fragment.startswith("_")
+    return word.startswith(fragment) and not is_hidden
 
 
 def _inspect(
@@ -233,44 +272,49 @@ def explain(
     Called by IPython for names that are not known, and for the kinds of errors that torch raises
     without a group.
     """
+    needs_ranks = not isinstance(error, NameError) and one_process.needs_ranks(error)
+    if needs_ranks:
+        traceback = one_process.without_torch(traceback)
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
     if isinstance(error, NameError):
-        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
         _explain_name(getattr(error, "name", None))
-    elif one_process.needs_ranks(error):
-        shell.showtraceback(
-            (kind, error, one_process.without_torch(traceback)), tb_offset=tb_offset
+    elif needs_ranks:
+        words = (
+            "torch.distributed works on the ranks, and this cell ran in the notebook: "
+            "begin the cell with %%px."
         )
-        words = "torch.distributed works on the ranks, and this cell ran in the notebook: begin the cell with %%px."
         if Cluster.current is None:
             words += " Start the ranks first: cluster = distlab.Cluster(4)."
         paragraphs.say(words, sys.stderr)
-    else:
-        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
 def _explain_name(name: str | None) -> None:
     """Say where a name is that the notebook does not have, if the ranks have it."""
-    if name in ON_RANKS or name in _names():
-        bring = "" if name in ON_RANKS else f', or bring it here with cluster.pull("{name}")'
-        paragraphs.say(
-            f"{name} is a variable of the ranks: begin the cell with %%px{bring}.", sys.stderr
-        )
+    if name in ON_RANKS:
+        bring = ""
+    elif name in _names():
+        bring = f', or bring it here with cluster.pull("{name}")'
+    else:
+        return
+    words = f"{name} is a variable of the ranks: begin the cell with %%px{bring}."
+    paragraphs.say(words, sys.stderr)
 
 
 def _names() -> Sequence[str]:
-    """The names that cells can use on rank 0, also while it is busy; none if there is no cluster."""
+    """The names that cells can use on rank 0, also while it is busy; none without a cluster."""
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
             return questions.names(Cluster.current.ranks, 0)
     return ()
 
 
-def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns on rank 0; None if there is no cluster, or the rank is busy or does
-    not answer.
+def _ask(function: Callable[..., Any], *args: Any) -> Any:
+    """What the function returns on rank 0.
+
+    None if there is no cluster, or if the rank is busy or does not answer.
     """
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
-            packed = pickling.pack((function, arguments, {}), PACKED)
+            packed = pickling.pack((function, args, {}), PACKED)
             return questions.peek(Cluster.current.ranks, 0, packed, SECONDS)
     return None
