@@ -74,7 +74,7 @@ def start(plan: Plan) -> Processes:
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         programs = ends.enter_context(contextlib.ExitStack())
         ends.callback(_end_all, tag, plan.engines)
-        interface = loopback_interface()
+        interface: str | None = loopback_interface()
         if plan.hosts is not None:
             interface = plan.hosts.start_method.interface
         environment = settings.environment(tag, interface)
