@@ -7,17 +7,20 @@ notebook has, such as a value that was pushed, becomes a comment that says what 
 keeps no value alive.
 """
 
+from __future__ import annotations
+
 import ast
+import math
 import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distlab.arguments import refuse
 from distlab.notebook.hosts import slurm_options
+from distlab.notebook.plan import Plan
 from distlab.notebook.start_methods import Slurm
 from distlab.words import rank_list
 
@@ -58,67 +61,112 @@ class Export:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        head = f"{self.path}: {self.cells} {'cell' if self.cells == 1 else 'cells'}"
-        return "\n".join([head, *(f"  {note}" for note in self.notes), f"Run it: {self.command}"])
+        cells = "cell" if self.cells == 1 else "cells"
+        lines = [f"{self.path}: {self.cells} {cells}"]
+        lines += [f"  {note}" for note in self.notes]
+        lines.append(f"Run it: {self.command}")
+        return "\n".join(lines)
 
 
 def _template(name: str) -> str:
+    """The text of a file beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def write(
-    steps: Sequence[Step], path: Path, force: bool, plan: Any, hosts: Sequence[str], slurm: bool
+    steps: Sequence[Step], path: Path, force: bool, plan: Plan, hosts: Sequence[str], slurm: bool
 ) -> Export:
-    """Write the steps into a script at `path`, in the order in which they ran, and a file for
-    sbatch if wanted.
+    """Write the steps into a script, in the order in which they ran, and a file for sbatch if
+    wanted.
 
     Args:
+        steps: what ran on the ranks.
+        path: of the script.
         force: whether to replace an existing file; otherwise an existing file is an ArgumentError.
-        plan: the cluster's Plan.
+        plan: of the cluster.
         hosts: name of each rank's host; none where all are here.
         slurm: whether to write a file for sbatch; for a cluster that Slurm started, one is always
             written.
     """
-    job = plan.hosts.job if plan.hosts else None
+    job = None if plan.hosts is None else plan.hosts.job
     if job is None and slurm:
         job = Slurm()
-    there = [
-        file
-        for file in (path, *[path.with_suffix(".sbatch")] * bool(job))
-        if file.exists() and not force
+    _check_path(path, force, has_batch_file=job is not None)
+    nodes = max(1, len(set(hosts)))
+    if job is None:
+        command = _torchrun(path, plan, nodes)
+    else:
+        command = _write_batch_file(path, plan, nodes, job)
+    backend = "gloo"
+    gpu = ""
+    if plan.backend == "nccl":
+        backend = "nccl"
+        gpu = SET_GPU  # objects and barriers travel through the current GPU, which is 0 at first
+    notes = []
+    if backend != plan.backend:
+        notes.append(f"left out: the backend {plan.backend}; the script uses gloo")
+    parts = [
+        _template("script_head.txt").format(n=plan.n, command=command, backend=backend, gpu=gpu)
     ]
-    if path.suffix != ".py" or not path.parent.is_dir() or path.is_dir() or there:
-        advice = f"Choose another name, or replace {there[0].name if there else 'it'}: --force, or force=True."
-        refuse("path", "the name of a new .py file in a directory that exists", str(path), advice)
-    command = _command_and_batch_file(path, plan, len({*hosts}) or 1, job)
-    # with nccl, objects and barriers travel through the current GPU, which is 0 at first
-    backend, gpu = ("nccl", SET_GPU) if plan.backend == "nccl" else ("gloo", "")
-    notes = (
-        [f"left out: the backend {plan.backend}; the script uses gloo"]
-        if backend != plan.backend
-        else []
-    )
-    parts, cells = [], 0
+    cells = 0
     for step in steps:
-        if step.kind != "cell":
-            notes.append(f"define by hand, where the script says so: {step.source}")
-            heading, text = (
-                f"{step.kind} from the notebook",
-                f"# define {step.source} here: only the notebook has it",
-            )
-        else:
+        if step.kind == "cell":
             cells += 1
-            heading, text = f"cell {cells}", step.source.strip("\n") + "\n"
-            if why := _not_python(text):
-                notes.append(f"left out: cell {cells}, which no script can hold: {why}")
-                text = textwrap.indent(text, "# ", lambda _: True)
-            elif len(step.ranks) < plan.n:
-                heading += f", on {rank_list(step.ranks)} only"
-                text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
-        parts.append(f"# --- {heading} ---\n{text}".rstrip() + "\n")
-    head = _template("script_head.txt").format(n=plan.n, command=command, backend=backend, gpu=gpu)
-    path.write_text("\n\n".join([head, *parts, TAIL]), encoding="utf-8")
+            part, note = _cell(step, cells, plan.n)
+        else:
+            note = f"define by hand, where the script says so: {step.source}"
+            text = f"# define {step.source} here: only the notebook has it"
+            part = _part(f"{step.kind} from the notebook", text)
+        parts.append(part)
+        if note:
+            notes.append(note)
+    parts.append(TAIL)
+    path.write_text("\n\n".join(parts), encoding="utf-8")
     return Export(str(path), command, cells, tuple(dict.fromkeys(notes)))
+
+
+def _check_path(path: Path, force: bool, has_batch_file: bool) -> None:
+    """Raise ArgumentError if a script cannot be written there, or would replace a file.
+
+    Args:
+        path: of the script.
+        force: whether files may be replaced.
+        has_batch_file: whether a file for sbatch is written beside it.
+    """
+    files = [path]
+    if has_batch_file:
+        files.append(path.with_suffix(".sbatch"))
+    existing = [] if force else [file for file in files if file.exists()]
+    is_new_file = path.suffix == ".py" and path.parent.is_dir() and not path.is_dir()
+    if is_new_file and not existing:
+        return
+    replaced = existing[0].name if existing else "it"
+    advice = f"Choose another name, or replace {replaced}: --force, or force=True."
+    refuse("path", "the name of a new .py file in a directory that exists", str(path), advice)
+
+
+def _cell(step: Step, number: int, n: int) -> tuple[str, str]:
+    """A cell as a part of the script, and a note if no script can hold it.
+
+    Args:
+        step: the cell.
+        number: its number among the cells.
+        n: how many ranks there are.
+    """
+    heading = f"cell {number}"
+    text = step.source.strip("\n") + "\n"
+    if why := _not_python(text):
+        note = f"left out: cell {number}, which no script can hold: {why}"
+        return _part(heading, textwrap.indent(text, "# ", lambda _: True)), note
+    if len(step.ranks) < n:
+        heading += f", on {rank_list(step.ranks)} only"
+        text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
+    return _part(heading, text), ""
+
+
+def _part(heading: str, text: str) -> str:
+    """A part of the script under its heading."""
+    return f"# --- {heading} ---\n{text}".rstrip() + "\n"
 
 
 def _not_python(source: str) -> str:
@@ -131,36 +179,63 @@ def _not_python(source: str) -> str:
 
 
 def indented(source: str) -> str:
-    """The source indented by four columns, except for lines that begin inside a string; it may be
-    comments only.
+    """The source indented by four columns, except for lines that begin inside a string.
+
+    It may be comments only: then `pass` stands below them.
     """
     tree = ast.parse(source)
-    strings = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
-    inside = {line for node in strings for line in range(node.lineno + 1, node.end_lineno + 1)}
-    lines = source.split("\n") if tree.body else [*source.split("\n")[:-1], "pass", ""]
-    return "\n".join(
-        f"    {line}" if line.strip() and i not in inside else line
-        for i, line in enumerate(lines, 1)
-    )
+    lines = source.split("\n")
+    if not tree.body:
+        lines[-1:] = ["pass", ""]
+    in_strings = _lines_in_strings(tree)
+    found = []
+    for number, line in enumerate(lines, 1):
+        moves = line.strip() and number not in in_strings
+        found.append(f"    {line}" if moves else line)
+    return "\n".join(found)
 
 
-def _command_and_batch_file(path: Path, plan: Any, nodes: int, job: Any) -> str:
-    """The command that starts a script with equally many ranks on each node; for Slurm, also write
-    its batch file.
-    """
-    ranks, threads, meet = -(-plan.n // nodes), plan.threads or 1, "--standalone"
-    if job is None:
-        if nodes > 1:
-            meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
-        # by default torchrun gives each rank one thread, and then sums may differ in their last
-        # digits
-        several = f"OMP_NUM_THREADS={threads} " if threads > 1 else ""
-        return f"{several}torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
+def _lines_in_strings(tree: ast.Module) -> set[int]:
+    """The numbers of the lines that begin inside a string."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)):
+            last = node.lineno if node.end_lineno is None else node.end_lineno
+            found.update(range(node.lineno + 1, last + 1))
+    return found
+
+
+def _ranks_of_a_node(plan: Plan, nodes: int) -> int:
+    """How many ranks each of several nodes has: equally many, so it may be more than are wanted."""
+    return math.ceil(plan.n / nodes)
+
+
+def _torchrun(path: Path, plan: Plan, nodes: int) -> str:
+    """The command that starts a script with equally many ranks on each node."""
+    meet = "--standalone"
+    if nodes > 1:
+        meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
+    ranks = _ranks_of_a_node(plan, nodes)
+    command = f"torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
+    # by default torchrun gives each rank one thread, and then sums may differ in their last digits
+    threads = plan.threads or 1
+    return f"OMP_NUM_THREADS={threads} {command}" if threads > 1 else command
+
+
+def _write_batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
+    """Write the file for sbatch that runs a script, and return the command that submits it."""
     batch = path.with_suffix(".sbatch")
+    ranks = _ranks_of_a_node(plan, nodes)
+    threads = plan.threads or 1
     words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in slurm_options(job))
-    numbers = {"nodes": nodes, "ranks": ranks, "cpus": ranks * threads, "threads": threads}
-    paths = {"python": shlex.quote(sys.executable), "script": shlex.quote(str(path.resolve()))}
-    batch.write_text(
-        _template("sbatch.txt").format(words=words, **numbers, **paths), encoding="utf-8"
+    text = _template("sbatch.txt").format(
+        words=words,
+        nodes=nodes,
+        ranks=ranks,
+        cpus=ranks * threads,
+        threads=threads,
+        python=shlex.quote(sys.executable),
+        script=shlex.quote(str(path.resolve())),
     )
+    batch.write_text(text, encoding="utf-8")
     return f"sbatch {shlex.quote(str(batch))}"
