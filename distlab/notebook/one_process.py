@@ -1,5 +1,4 @@
-"""Said before it blocks: calls in the notebook's own process that would wait for processes which
-nobody has started.
+"""Calls in the notebook's own process that would wait for ever are refused before they block.
 
 A cell without %%px runs in the notebook's kernel, which is one process. There `init_process_group`
 for two would wait in C++, where no interrupt reaches it; `spawn` starts processes that cannot find
@@ -10,6 +9,8 @@ this process has no group: `needs_ranks` recognises that.
 Runs on the notebook's kernel; put in place by magics.py. torch is not imported for it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib.abc
@@ -19,6 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,19 +28,35 @@ from urllib.parse import parse_qs, urlsplit
 from distlab.errors import ClusterError
 from distlab.launch import reaper
 
-# by the module in which a function is defined: the function, what is called in its place, and where
-# else it is
-WRAPPED: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {}
 # which wait for all others; one for tests, or of the learner's, may not
 BACKENDS = {"gloo", "nccl"}
 # a variable of torchrun's: it has started the other processes, too
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 # what torch raises where there is neither a process group nor what a launcher gives to a rank
 WITHOUT_GROUP = re.compile(
-    "Default process group has not been initialized|Could not resolve the process group|RPC has not been initialized|"
-    "Process group cannot be None|Unsupported group type: <class 'NoneType'>|"
+    "Default process group has not been initialized|Could not resolve the process group|"
+    "RPC has not been initialized|Process group cannot be None|"
+    "Unsupported group type: <class 'NoneType'>|"
     "environment variable [A-Z_]+ expected, but not set|LOCAL_RANK is not in the environment"
 )
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A function of torch that is wrapped in this process.
+
+    Attributes:
+        name: its own.
+        instead: what is called in its place, with the function before the arguments.
+        other_modules: where else it is, besides the module that defines it.
+    """
+
+    name: str
+    instead: Callable[..., Any]
+    other_modules: tuple[str, ...]
+
+
+WRAPPED: dict[str, Wrapped] = {}  # by the module that defines the function
 
 
 def install() -> None:
@@ -46,14 +64,16 @@ def install() -> None:
     if any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         return
     owner = os.getpid()
-    waits = functools.partial(_init_process_group, owner)
-    spawns = functools.partial(_spawn, owner)
-    WRAPPED["torch.distributed.distributed_c10d"] = (
+    WRAPPED["torch.distributed.distributed_c10d"] = Wrapped(
         "init_process_group",
-        waits,
-        ("torch.distributed",),
+        functools.partial(_init_process_group, owner),
+        other_modules=("torch.distributed",),
     )
-    WRAPPED["torch.multiprocessing"] = "spawn", spawns, ("torch.multiprocessing.spawn",)
+    WRAPPED["torch.multiprocessing"] = Wrapped(
+        "spawn",
+        functools.partial(_spawn, owner),
+        other_modules=("torch.multiprocessing.spawn",),
+    )
     sys.meta_path.insert(0, _WhenImported())
     for name in WRAPPED:
         if name in sys.modules:
@@ -70,9 +90,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name not in WRAPPED:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next(filter(None, found), None)
+        spec = self._found_by_others(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -80,32 +98,45 @@ class _WhenImported(importlib.abc.MetaPathFinder):
                 execute(module)
                 _wrap(name)
 
+            # a loader belongs to one module: nothing else is executed by this method
             spec.loader.exec_module = execute_and_wrap  # type: ignore[method-assign]
         return spec
+
+    def _found_by_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """What the first of the other finders finds that knows the module."""
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return None
 
 
 def _wrap(name: str) -> None:
     """Wrap the function of a module that has been imported, wherever it is already."""
-    function, instead, places = WRAPPED[name]
-    original = getattr(sys.modules[name], function)
+    wrapped = WRAPPED[name]
+    original = getattr(sys.modules[name], wrapped.name)
     if hasattr(original, "is_distlabs"):
         return
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return instead(original, *args, **kwargs)
+        return wrapped.instead(original, *args, **kwargs)
 
-    call.is_distlabs = True  # type: ignore[attr-defined]
-    for place in (name, *places):
+    call.is_distlabs = True  # type: ignore[attr-defined]  # a mark on the function object
+    for place in (name, *wrapped.other_modules):
         if place in sys.modules:
-            setattr(sys.modules[place], function, call)
+            setattr(sys.modules[place], wrapped.name, call)
 
 
 # --- what torch raises here ---
 
 
 def needs_ranks(error: BaseException) -> bool:
-    """Whether torch raised this because it was called in the notebook's process, which is no rank."""
+    """Whether torch raised this because it was called in the notebook, which is no rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not WITHOUT_GROUP.search(str(error)):
         return False
@@ -113,8 +144,9 @@ def needs_ranks(error: BaseException) -> bool:
 
 
 def without_torch(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback that ends with the last line outside torch: the lines in torch say nothing about
-    the mistake.
+    """A traceback that ends with the last line outside torch.
+
+    The lines in torch say nothing about the mistake.
     """
     folder = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")
     entries = []
@@ -135,44 +167,57 @@ def without_torch(traceback: TracebackType | None) -> TracebackType | None:
 def _init_process_group(
     owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> None:
-    """init_process_group: refused where it would wait in the notebook's kernel for others that
-    nobody has started.
+    """Call init_process_group, unless it would wait here for others that nobody has started.
+
+    Args:
+        owner: the number of the notebook's process; in another one, nothing is refused.
+        original: torch's function.
+        *args, **kwargs: as given to it.
     """
     with contextlib.suppress(TypeError):  # which torch raises itself
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         n = _world_size(given)
-        if os.getpid() == owner and n > 1 and _waits(given) and not _others_may_come(given):
+        is_here = os.getpid() == owner
+        if is_here and n > 1 and _waits(given) and not _others_may_come(given):
             raise ClusterError(
-                f"This kernel is one process, and init_process_group(world_size={n}) would wait here for {n - 1} more. "
-                f"Cluster({n}) and %%px have the group already: begin the cell with %%px, and leave "
-                "init_process_group out."
+                f"This kernel is one process, and init_process_group(world_size={n}) would wait "
+                f"here for {n - 1} more. Cluster({n}) and %%px have the group already: begin the "
+                "cell with %%px, and leave init_process_group out."
             )
     original(*args, **kwargs)
 
 
 def _world_size(given: dict[str, Any]) -> int:
-    """The world size of a call of init_process_group, from its arguments, its URL or the
-    environment; 1 if unknown.
+    """The world size of a call of init_process_group; 1 if it is not known.
+
+    It stands in the arguments, in the URL, or in the environment.
     """
     url = given.get("init_method")
-    if url is None and given.get("store") is None:
-        url = "env://"
-    sizes = [given.get("world_size"), *parse_qs(urlsplit(url or "").query).get("world_size", [])]
-    if urlsplit(url or "").scheme == "env":
+    if url is None:
+        url = "env://" if given.get("store") is None else ""
+    parts = urlsplit(url)
+    sizes = [given.get("world_size"), *parse_qs(parts.query).get("world_size", [])]
+    if parts.scheme == "env":
         sizes.append(os.environ.get("WORLD_SIZE"))
-    numbers = [int(size) for size in sizes if re.fullmatch(r"\d+", str(size))]
-    return numbers[0] if numbers else 1
+    for size in map(str, sizes):
+        if re.fullmatch(r"\d+", size):
+            return int(size)
+    return 1
 
 
 def _waits(given: dict[str, Any]) -> bool:
     """Whether a call's backend waits for all ranks."""
     backend = given.get("backend")
-    return backend is None or not BACKENDS.isdisjoint(re.split("[,:]", str(backend).lower()))
+    if backend is None:
+        return True
+    names = re.split("[,:]", str(backend).lower())  # such as "cpu:gloo,cuda:nccl"
+    return not BACKENDS.isdisjoint(names)
 
 
 def _others_may_come(given: dict[str, Any]) -> bool:
-    """Whether other processes may be about to join: the call limits its wait, a launcher is there,
-    or children are.
+    """Whether other processes may be about to join.
+
+    They may if the call limits its wait, or where there is a launcher or a child.
     """
     return given.get("timeout") is not None or LAUNCHED in os.environ or _has_children()
 
@@ -191,23 +236,28 @@ def _has_children() -> bool:
 
 
 def _spawn(owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch.multiprocessing.spawn: refused for a function of the notebook's, which the new
-    processes cannot find.
+    """Call torch.multiprocessing.spawn, unless new processes could not find the function.
+
+    They cannot find one of the notebook's.
+
+    Args:
+        owner: the number of the notebook's process; in another one, nothing is refused.
+        original: torch's function.
+        *args, **kwargs: as given to it.
     """
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(TypeError):  # which torch raises itself
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         function = given["fn"]
         is_new_python = given.get("start_method", "spawn") in ("spawn", "forkserver")
-        if (
-            os.getpid() == owner
-            and is_new_python
-            and getattr(function, "__module__", "") == "__main__"
-        ):
+        is_notebooks = getattr(function, "__module__", "") == "__main__"
+        if os.getpid() == owner and is_new_python and is_notebooks:
             name = getattr(function, "__name__", "")
-            name = name if name.isidentifier() else "fn"
+            if not name.isidentifier():
+                name = "fn"
             raise ClusterError(
-                f"spawn starts new processes, and they cannot find {name}, which only this notebook has. The ranks of "
-                f"Cluster({given.get('nprocs', 1)}) are processes with a group already: cluster.run({name}) calls "
-                f"{name}(rank, world_size) there. Or write {name} to a file with %%writefile work.py, and import it."
+                f"spawn starts new processes, and they cannot find {name}, which only this "
+                f"notebook has. The ranks of Cluster({given.get('nprocs', 1)}) are processes with "
+                f"a group already: cluster.run({name}) calls {name}(rank, world_size) there. Or "
+                f"write {name} to a file with %%writefile work.py, and import it."
             )
     return original(*args, **kwargs)

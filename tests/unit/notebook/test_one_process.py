@@ -78,8 +78,8 @@ def test_a_module_is_wrapped_when_it_is_imported(monkeypatch, tmp_path):
     """And works as before; other modules are found by others."""
     (tmp_path / "joins_later.py").write_text("def join(x):\n    return x\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    table = {"joins_later": ("join", lambda original, x: ("seen", original(x)), ())}
-    monkeypatch.setattr(one_process, "WRAPPED", table)
+    join = one_process.Wrapped("join", lambda original, x: ("seen", original(x)), ())
+    monkeypatch.setattr(one_process, "WRAPPED", {"joins_later": join})
     monkeypatch.setattr(sys, "meta_path", [one_process._WhenImported(), *sys.meta_path])
     module = importlib.import_module("joins_later")
     del sys.modules["joins_later"]
