@@ -1,7 +1,6 @@
-"""Runs a test on this rank by pytest itself: with its fixtures, its plugins, its introspection of a
-failed assert.
+"""Runs a test on this rank by pytest itself, with its fixtures, plugins and rewritten asserts.
 
-Runs on every rank, called by plugin.py. The first test of a rank starts a pytest there, as
+Runs on every rank, called by testing/ranks.py. The first test of a rank starts a pytest there, as
 pytest-xdist does in its workers; the others use it. Its module is imported for each test anew, so
 that no test sees the variables of another.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,9 @@ ELSEWHERE = (
     "distlab",
 )
 TORCH_ERRORS = "c10d-NullHandler-default"  # torch's logger, which repeats what is raised
-# plugins that were imported before pytest began here
+# of plugins that were imported before pytest began here
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
+# options that only the process that finds the tests heeds
 OFF = (
     "cov_source",
     "lf",
@@ -74,32 +74,36 @@ class Plan:
 
 
 def run(rank: int, world_size: int, plan: Plan) -> None:
-    """Run a test: raises what it raised, and what skips it."""
+    """Run a test, and raise what it raised; what skips it is raised, too."""
     os.chdir(plan.folder)
     if RankPytest.here is None:
         RankPytest.here = RankPytest(rank, world_size, plan)
     RankPytest.here.run(plan)
 
 
-def _is_distlabs(found: pytest.ExceptionInfo) -> bool:
-    """Whether an error is one of distlab's own, such as a MismatchError."""
-    return found.errisinstance(DistlabError)
-
-
 def last_report(rank: int, world_size: int) -> dict[str, Any] | None:
     """What pytest says of the last test, as `RankPytest.report`; None in a new process, too."""
-    return RankPytest.here and RankPytest.here.report
+    here = RankPytest.here
+    return None if here is None else here.report
 
 
 def last_error(rank: int, world_size: int) -> BaseException:
-    """What the last test has raised here."""
-    return RankPytest.here.error
+    """What the last test has raised here.
+
+    Raises:
+        LookupError: it has raised nothing, or the process is new.
+    """
+    here = RankPytest.here
+    if here is None or here.error is None:
+        raise LookupError(f"no test has raised on rank {rank}")
+    return here.error
 
 
 class RankPytest:
     """pytest on this rank, and a plugin in it.
 
     Attributes:
+        here: that of this process, from its first test on.
         error: what the last test has raised; None if it has passed.
         report: pytest's of it, for its hook pytest_report_from_serializable; None if this rank is
             not at fault.
@@ -108,14 +112,17 @@ class RankPytest:
     here: RankPytest | None = None
 
     def __init__(self, rank: int, world_size: int, plan: Plan):
-        self._rank, self._world_size, self._plan = rank, world_size, plan
+        self._rank = rank
+        self._world_size = world_size
+        self._plan = plan
+        self.error: BaseException | None = None
+        self.report: dict[str, Any] | None = None
         sys.path[:] = plan.sys_path
-        options = (
-            plan.options
-            | dict.fromkeys(OFF, False)
-            | {"basetemp": plan.options["basetemp"] / f"rank{rank}"}
-        )
-        options |= {"capture": "no", "color": "no", "logger_disable": [TORCH_ERRORS]}
+        options = plan.options | dict.fromkeys(OFF, False)
+        options["basetemp"] = plan.options["basetemp"] / f"rank{rank}"
+        options["capture"] = "no"
+        options["color"] = "no"
+        options["logger_disable"] = [TORCH_ERRORS]
         options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
         self._session = started(options, plan.node, ELSEWHERE, self)
 
@@ -138,7 +145,9 @@ class RankPytest:
         return self._plan.tmp_path
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.excinfo:
             self._note(report, call.excinfo.value)
@@ -155,30 +164,48 @@ class RankPytest:
     # --- a test ---
 
     def run(self, plan: Plan) -> None:
-        self._plan, self.error, self.report = plan, None, None
-        for name, module in list(sys.modules.items()):
-            if name.startswith("distlab."):  # its lines in a traceback explain nothing
-                vars(module)["__tracebackhide__"] = True
-            elif name.startswith(
-                "torch.distributed."
-            ):  # nor do torch's, on the way to an error that distlab raises
-                vars(module)["__tracebackhide__"] = _is_distlabs
+        """Run a test, and raise what it raised."""
+        self._plan = plan
+        self.error = None
+        self.report = None
+        _hide_libraries()
         # as before at the end
         with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):
             for item in run_only(self._session, plan.node):
-                sys.modules.pop(item.module.__name__, None)
+                module = getattr(item, "module", None)
+                if module is not None:
+                    sys.modules.pop(module.__name__, None)
         if self.error is not None:
             raise self.error
 
     def _note(self, report: Any, error: BaseException) -> None:
-        """Remember what a phase of the test has raised, if it is the first one that has."""
+        """Remember what a phase of the test has raised, if it is the first one that has.
+
+        What skips the test gives way to an error of a later phase.
+        """
         # with torch, which the process that finds the tests does without
         from distlab.rank.raised import is_at_fault
 
-        if self.error is None or isinstance(self.error, pytest.skip.Exception):
-            self.error = error
-            if is_at_fault(error):
-                config = self._session.config
-                self.report = config.hook.pytest_report_to_serializable(
-                    config=config, report=report
-                )
+        if self.error is not None and not isinstance(self.error, pytest.skip.Exception):
+            return
+        self.error = error
+        if is_at_fault(error):
+            config = self._session.config
+            self.report = config.hook.pytest_report_to_serializable(config=config, report=report)
+
+
+def _hide_libraries() -> None:
+    """Have pytest leave lines of distlab and torch out of tracebacks, where they explain nothing.
+
+    Those of torch are left out on the way to an error that distlab raises.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("distlab."):
+            vars(module)["__tracebackhide__"] = True
+        elif name.startswith("torch.distributed."):
+            vars(module)["__tracebackhide__"] = _is_distlabs
+
+
+def _is_distlabs(found: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether an error is one of distlab's own, such as a MismatchError."""
+    return found.errisinstance(DistlabError)

@@ -1,12 +1,11 @@
-"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test, with its fixtures, on every rank of a
-cluster.
+"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test on every rank of a cluster.
 
 Runs in pytest's process. It imports nothing of distlab's engine until a test has the mark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -15,9 +14,10 @@ if TYPE_CHECKING:
     from distlab.testing.ranks import Ranks
 
 MARK = (
-    "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n ranks, in a process group "
-    "of its own. timeout: seconds; check: compare the arguments of collectives and messages; fresh: in new processes; "
-    "options: of distlab.Cluster, such as backend and network."
+    "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n "
+    "ranks, in a process group of its own. timeout: seconds; check: compare the arguments of "
+    "collectives and messages; fresh: in new processes; options: of distlab.Cluster, such as "
+    "backend and network."
 )
 RANKS = pytest.StashKey["Ranks"]()
 
@@ -39,15 +39,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test with the mark has its fixtures on the ranks; only the folder that they share is made
-    here.
+    """Have a test with the mark run on ranks, with its fixtures there.
+
+    Only the folder that the ranks share is made here.
     """
     if item.get_closest_marker("ranks") and hasattr(item, "fixturenames"):
         item.fixturenames = [name for name in item.fixturenames if name == "tmp_path"]
-        item.runtest = lambda: _ranks(item.config).run(item)
+        # pytest calls it on each item
+        item.runtest = lambda: _ranks(item.config).run(item)  # type: ignore[method-assign]
 
 
 def _ranks(config: pytest.Config) -> Ranks:
+    """The ranks of this run of pytest, made for the first test that needs them."""
     if RANKS not in config.stash:
         from distlab.testing.ranks import Ranks
 
@@ -56,8 +59,10 @@ def _ranks(config: pytest.Config) -> Ranks:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    """How a test has ended on a rank is shown as the pytest of that rank describes it."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show how a test has ended on a rank as the pytest of that rank describes it."""
     report = yield
     if item.get_closest_marker("ranks") and call.excinfo and RANKS in item.config.stash:
         item.config.stash[RANKS].describe(report, call.excinfo)

@@ -1,5 +1,6 @@
-"""The cluster on which marked tests run, one after another, and what they fail with. Runs in
-pytest's process.
+"""The cluster on which marked tests run, one after another, and what they fail with.
+
+Runs in pytest's process, called by plugin.py; on_rank.py runs each test on the ranks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 
-KEYWORDS = list(
-    dict.fromkeys(["timeout", "check", "fresh", *list(signature(Cluster).parameters)[1:]])
-)
+OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark; the others are those of Cluster
+KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *list(signature(Cluster).parameters)[1:]]))
 EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
 # what a notebook goes on with
 REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
@@ -27,8 +27,9 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class Ranks:
-    """One cluster for the tests of a pytest process; another number of ranks or other options make
-    it anew.
+    """One cluster for the tests of a pytest process.
+
+    Another number of ranks, or other options, make it anew.
     """
 
     def __init__(self, config: pytest.Config):
@@ -36,7 +37,7 @@ class Ranks:
         self._cluster: Cluster | None = None
         self._kind: Any = None  # how many ranks the cluster has, and its options
         # of the last test: each rank that is at fault, and its pytest's report
-        self._reports: list[Any] = []
+        self._reports: list[tuple[int, Any]] = []
         self._words = ""  # what the engine has said of it
 
     def stop(self) -> None:
@@ -46,93 +47,111 @@ class Ranks:
         self._cluster = None
 
     def run(self, item: pytest.Item) -> None:
-        """Run a test: returns if it has passed on every rank, else raises as it would in this
+        """Run a test: return if it has passed on every rank, else raise as it would in this
         process.
         """
-        mark = item.get_closest_marker("ranks")
-        if len(mark.args) != 1:
-            raise ArgumentError(
-                f"the mark ranks must have one number of ranks, got {mark.args}. {EXAMPLE}"
-            )
-        whole_number("the mark's ranks", mark.args[0], 1, advice=EXAMPLE)
-        for name in mark.kwargs:
-            one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
-        n = self._config.getoption("ranks")
-        n = (
-            mark.args[0]
-            if n is None
-            else whole_number("--ranks", n, 1, advice="For example: pytest --ranks 2.")
-        )
+        n, keywords = self._read_mark(item)
+        timeout = keywords.pop("timeout", 60.0)
+        check = keywords.pop("check", False)
+        fresh = keywords.pop("fresh", False)
         try:
-            self._run(item, n, **mark.kwargs)
+            cluster = self._cluster_for(n, fresh, keywords)
+        except BaseException:
+            self.stop()
+            raise
+        try:
+            cluster.run(on_rank.run, self._plan(item), timeout=timeout, check=check)
         except RanksFailed as error:
-            raise self._culprit(error) from None
+            raise self._culprit(cluster, error) from None
         except BaseException:
             self.stop()
             raise
 
-    def _run(
-        self,
-        item: pytest.Item,
-        n: int,
-        timeout: float = 60.0,
-        check: bool = False,
-        fresh: bool = False,
-        **options: Any,
-    ) -> None:
-        """Run a test with the arguments of its mark: in a new process group, in new processes if
-        that must be.
+    def _read_mark(self, item: pytest.Item) -> tuple[int, dict[str, Any]]:
+        """The number of ranks that a test runs on, and the keywords of its mark.
+
+        Raises:
+            ArgumentError: the mark, or --ranks, breaks a rule.
         """
-        if fresh or self._cluster is not Cluster.current or self._kind != (n, options):
-            self._cluster, self._kind = None, (n, options)
-        if self._cluster is None:
-            self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
-        else:
+        args: tuple[Any, ...] = ()
+        keywords: dict[str, Any] = {}
+        mark = item.get_closest_marker("ranks")
+        if mark is not None:
+            args = mark.args
+            keywords = dict(mark.kwargs)
+        if len(args) != 1:
+            raise ArgumentError(
+                f"the mark ranks must have one number of ranks, got {args}. {EXAMPLE}"
+            )
+        n = whole_number("the mark's ranks", args[0], 1, advice=EXAMPLE)
+        for name in keywords:
+            one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
+        asked = self._config.getoption("ranks")
+        if asked is not None:
+            n = whole_number("--ranks", asked, 1, advice="For example: pytest --ranks 2.")
+        return n, keywords
+
+    def _cluster_for(self, n: int, fresh: bool, options: dict[str, Any]) -> Cluster:
+        """A cluster with a new process group, in new processes if that must be.
+
+        Args:
+            n: the number of ranks.
+            fresh: whether the processes must be new.
+            options: of `Cluster`.
+        """
+        kind = (n, options)
+        is_usable = self._cluster is Cluster.current and self._kind == kind
+        if self._cluster is not None and is_usable and not fresh:
             self._cluster.ranks.rebuild()
-        self._cluster.run(on_rank.run, self._plan(item), timeout=timeout, check=check)
+            return self._cluster
+        self._cluster = None
+        self._kind = kind
+        self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
+        return self._cluster
 
     def _plan(self, item: pytest.Item) -> on_rank.Plan:
+        """What a rank needs to know of a test."""
         config = self._config
-        options = {
-            name: value for name, value in vars(config.option).items() if isinstance(value, PLAIN)
-        }
-        del options["file_or_dir"]
-        options |= {
-            "rootdir": str(config.rootpath),
-            "inifilename": config.inipath and str(config.inipath),
-        }
-        # those of plugins that ranks do without, too
-        markers = "markers=" + "\n".join(config.getini("markers"))
-        options |= {
-            "basetemp": base_folder(config),
-            "override_ini": [*(options["override_ini"] or ()), markers],
-        }
+        is_debugged = config.getoption("usepdb") or "breakpoint(" in item.path.read_text()
         return on_rank.Plan(
             node=f"{item.path}::{item.nodeid.partition('::')[2]}",
-            options=options,
+            options=self._options(),
             folder=str(config.invocation_params.dir),
             sys_path=tuple(sys.path),
-            tmp_path=item.funcargs.get("tmp_path"),
-            pauses="breakpoint"
-            if config.getoption("usepdb") or "breakpoint(" in item.path.read_text()
-            else "",
+            tmp_path=getattr(item, "funcargs", {}).get("tmp_path"),
+            pauses="breakpoint" if is_debugged else "",
         )
 
-    def _culprit(self, error: RanksFailed) -> BaseException:
-        """What the test fails with: the exception of a rank that is at fault, or else that of the
-        whole run.
+    def _options(self) -> dict[str, Any]:
+        """The options of pytest on a rank, as far as they can travel."""
+        config = self._config
+        options: dict[str, Any] = {}
+        for name, value in vars(config.option).items():
+            if isinstance(value, PLAIN):
+                options[name] = value
+        del options["file_or_dir"]
+        options["rootdir"] = str(config.rootpath)
+        options["inifilename"] = config.inipath and str(config.inipath)
+        options["basetemp"] = base_folder(config)
+        # those of plugins that ranks do without, too
+        markers = "markers=" + "\n".join(config.getini("markers"))
+        options["override_ini"] = [*(options["override_ini"] or ()), markers]
+        return options
+
+    def _culprit(self, cluster: Cluster, error: RanksFailed) -> BaseException:
+        """What the test fails with.
+
+        It is the exception of a rank that is at fault, or else that of the whole run.
         """
         error.args = (REBUILT.sub("", str(error)),)
         self._words = str(error)
         if isinstance(error, RankDied):
             return error
-        sent, report = (
-            self._cluster.call(on_rank.last_report),
-            self._config.hook.pytest_report_from_serializable,
-        )
-        reports = [
-            (rank, report(config=self._config, data=one)) for rank, one in enumerate(sent) if one
-        ]
+        read = self._config.hook.pytest_report_from_serializable
+        reports = []
+        for rank, sent in enumerate(cluster.call(on_rank.last_report)):
+            if sent:
+                reports.append((rank, read(config=self._config, data=sent)))
         if not reports:
             return error
         self._reports = sorted(reports, key=lambda one: one[1].skipped)  # what failed comes first
@@ -141,13 +160,17 @@ class Ranks:
             # its class says that it is Python's, so that it cannot be pickled
             return pytest.skip.Exception()
         try:
-            return self._cluster.call(on_rank.last_error, ranks=[rank])[0]
+            culprit: BaseException = cluster.call(on_rank.last_error, ranks=[rank])[0]
         except Exception:  # whatever its own pickling and unpickling raise
             return error
+        return culprit
 
-    def describe(self, report: pytest.TestReport, found: pytest.ExceptionInfo) -> None:
+    def describe(
+        self, report: pytest.TestReport, found: pytest.ExceptionInfo[BaseException]
+    ) -> None:
         """Have the report of a test that has not passed say what the ranks' own reports say."""
-        reports, self._reports = self._reports, []
+        reports = self._reports
+        self._reports = []
         for rank, one in reports:
             report.sections += [(f"{name}, rank {rank}", text) for name, text in one.sections]
         if reports:
