@@ -1,7 +1,8 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on.
 
 Pure functions: no process is started, ended or asked here. Runs on the notebook's kernel, called by
-failed_cell.py, generation.py, cluster.py and predict.py; `where` also runs on ranks, called by rpc_calls.py.
+failed_cell.py, generation.py, cluster.py and predict.py; `where` also runs on ranks, called by
+rpc_calls.py.
 """
 
 import linecache
