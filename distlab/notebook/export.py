@@ -114,9 +114,7 @@ def write(
             cells += 1
             part, note = _cell(step, cells, plan.n)
         else:
-            note = f"define by hand, where the script says so: {step.source}"
-            text = f"# define {step.source} here: only the notebook has it"
-            part = _part(f"{step.kind} from the notebook", text)
+            part, note = _only_in_notebook(step)
         parts.append(part)
         if note:
             notes.append(note)
@@ -162,6 +160,13 @@ def _cell(step: Step, number: int, n: int) -> tuple[str, str]:
         heading += f", on {rank_list(step.ranks)} only"
         text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
     return _part(heading, text), ""
+
+
+def _only_in_notebook(step: Step) -> tuple[str, str]:
+    """A comment in the place of what only the notebook has, and a note that says to define it."""
+    text = f"# define {step.source} here: only the notebook has it"
+    note = f"define by hand, where the script says so: {step.source}"
+    return _part(f"{step.kind} from the notebook", text), note
 
 
 def _part(heading: str, text: str) -> str:

@@ -80,7 +80,7 @@ class FailedCell:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
         gone = "" if busy else self.ranks.rebuild()
-        in_time = [one for one in raised if one.rank not in late and not one.consequence]
+        in_time = [one for one in _culprits(raised) if one.rank not in late]
         # a rank that raised in time explains why others are late: report it, and not the timeout
         if in_time and timeout is not None and not busy and not replaced:
             if made:
@@ -115,15 +115,14 @@ class FailedCell:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
         n = self.ranks.plan.n
         cause = ""
-        if all(one.consequence for one in raised):
+        if not _culprits(raised):
             cause = failures.destroyed(self.ranks.states(range(n)))
             if not cause:
                 cause = meanwhile.were_late(self.at_first_failure)
         made = self._groups_that_differ(raised)
         gone = ""
-        all_raised_alike = (
-            len(raised) == n and len({(one.kind, one.message, one.lines) for one in raised}) == 1
-        )
+        kinds = {(one.kind, one.message, one.lines) for one in raised}
+        all_raised_alike = len(raised) == n and len(kinds) == 1
         communicated = any(one.communicated for one in raised)
         # a message that one rank sent and no rank received would be taken by the next cell's recv
         rebuilt = n > 1 and (communicated or not all_raised_alike)
@@ -165,7 +164,7 @@ class FailedCell:
         )
         raised = [_failure(rank, reply, described.get(rank)) for rank, reply in replies.items()]
         nobody_died = self.lost_before.issuperset(dead.lost)
-        if raised and all(one.consequence for one in raised) and nobody_died:
+        if raised and not _culprits(raised) and nobody_died:
             # of one that served a call, without a cell
             dead.wait_for_deaths(range(self.ranks.plan.n), seconds.DEATH)
         return raised
@@ -181,7 +180,7 @@ class FailedCell:
         """The groups that the ranks make differently, by rank, if that is all that any of them
         raised for.
         """
-        culprits = [one for one in raised if not one.consequence]
+        culprits = _culprits(raised)
         if not culprits:
             return {}
         if not all(one.message.startswith(new_groups.DIFFERENT_GROUPS) for one in culprits):
@@ -268,11 +267,14 @@ class FailedCell:
         return {fault.op for rank, fault in faults.items() if rank in died and fault.op}
 
 
+def _culprits(raised: list[Failure]) -> list[Failure]:
+    """Failures that are a cause, and not the consequence of another rank's."""
+    return [one for one in raised if not one.consequence]
+
+
 def _own_errors(raised: list[Failure]) -> list[Failure]:
-    """What ranks raised by themselves: not for another rank's sake, nor because they were
-    interrupted.
-    """
-    return [one for one in raised if not one.consequence and one.kind not in ENDED]
+    """What ranks raised by themselves, and not because they were interrupted."""
+    return [one for one in _culprits(raised) if one.kind not in ENDED]
 
 
 def _waits(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:

@@ -88,12 +88,7 @@ def start(plan: Plan) -> Processes:
                 connected = _launch(launcher, ends)
             # it closes when the processes have ended, as the programs do
             channel = programs.enter_context(contextlib.closing(ControlChannel(connected.address)))
-            store_here = None
-            if plan.forks:
-                store = launcher.wait(lambda: launcher.servers.to(0).store)
-            else:  # importing torch for it costs most
-                store_here = serve(listen(connected.address))
-                store = (connected.address, store_here.port)
+            store, store_here = _store(launcher, connected.address)
         except HostError:
             raise
         except Exception as error:
@@ -109,6 +104,22 @@ def start(plan: Plan) -> Processes:
             surroundings=began_with,
             ends=ends.pop_all(),
         )
+
+
+def _store(launcher: Launcher, address: str) -> tuple[tuple[str, int], Any]:
+    """The store in which the ranks meet: that of the first host's fork server, or one served here.
+
+    Args:
+        launcher: the cluster's.
+        address: of this machine, as the ranks see it.
+
+    Returns:
+        address and port of the store, and the store itself where this process serves it.
+    """
+    if launcher.plan.forks:
+        return launcher.wait(lambda: launcher.servers.to(0).store), None
+    store = serve(listen(address))  # importing torch for it costs most
+    return (address, store.port), store
 
 
 def _end_all(tag: str, engines: str) -> None:
