@@ -67,7 +67,8 @@ class Verdict:
         badge = f'<span style="{look}">&nbsp;{self._state()}&nbsp;</span>'
         parts = [part for part in (self.words, self._next_step()) if part]
         first, *more = html.escape("\n".join(parts)).split("\n")
-        text = f"{html.escape(_title(self.name))}: {badge} {first}{paragraphs.hanging(more, LABEL)}"
+        below = paragraphs.hanging(more, LABEL)
+        text = f"{html.escape(_title(self.name))}: {badge} {first}{below}"
         return f'<pre style="{display.wrapped()}">{text}</pre>{self._picture()}'
 
     def _picture(self) -> str:
