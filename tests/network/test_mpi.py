@@ -50,7 +50,7 @@ def test_another_python_and_interface_on_the_hosts(mpi_hosts, tmp_path):
     engines = distlab.Mpi(python=str(python), interface="eth0")
     with distlab.Cluster(engines=engines, hosts={"nodeA": 1, "nodeB": 1}, timeout=20) as cluster:
         assert cluster.run(python_and_interface) == [(sys.executable, "eth0")] * 2
-        (mpiexec,) = cluster.ranks.processes.launcher.programs
+        (mpiexec,) = cluster.ranks._processes.launcher.programs
         assert (str(python) in mpiexec.args, sys.executable in mpiexec.args) == (True, False)
 
 
