@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 
@@ -20,6 +20,7 @@ from distlab.compat import torch as private
 from distlab.compat import torch_rpc
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells
+from distlab.rank.connections import Traffic
 from distlab.rank.frames import executing, frames, importing, lines_of, lines_of_coroutine
 from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
@@ -31,20 +32,6 @@ from distlab.rank.threads import DDP_CONSTRUCTOR, communication, own_tids, waite
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus
 from distlab.wire.source import Line
-
-
-class Traffic(NamedTuple):
-    """Bytes in the connections of this rank.
-
-    Attributes:
-        moved: that were sent and have arrived, since each was opened.
-        unread: that have arrived and wait to be read.
-        unsent: that the other end has not received yet.
-    """
-
-    moved: int = 0
-    unread: int = 0
-    unsent: int = 0
 
 
 def summary(

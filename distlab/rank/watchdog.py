@@ -23,32 +23,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import os
 import select
 import signal
 import socket
-import stat
-import struct
 import sys
-import termios
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from distlab.debugger.console import PERSON
 from distlab.rank import around_cells, status
+from distlab.rank.connections import Connections
 from distlab.rank.frames import executing, importing, in_cell, outwards
+from distlab.rank.freeing import free
 from distlab.rank.log import LOG
 from distlab.rank.plugins import PLUGINS
-from distlab.rank.status import Traffic
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.threads import communication, system_threads, waiter
-from distlab.rank.waits import close_blocked_groups
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
 from distlab.wire.channel import hello, read_available
@@ -60,8 +55,6 @@ from distlab.wire.rendezvous import used_megabytes
 # what the main thread gets from this one: a signal that a learner's program does not use, if the
 # system has one
 INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-PATIENCE_SECONDS = 0.1  # for a freed call to come back before the connection to the store goes, too
-BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
 
 
 def watch(thread: Watchdog) -> None:
@@ -265,108 +258,6 @@ def variables() -> tuple[str, ...]:
         if isinstance(name, str) and not isinstance(value, ModuleType)
     )
     return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
-
-
-# --- the connections of this process: gloo waits on them in C++, where no Python code can reach it
-# ---
-
-
-def _sockets() -> Iterator[tuple[int, int]]:
-    """Descriptor and inode of every open socket: no later socket has both."""
-    for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            seen = os.fstat(int(name))
-            if stat.S_ISSOCK(seen.st_mode):
-                yield int(name), seen.st_ino
-
-
-def _bytes_in(end: socket.socket, question: int) -> int:
-    """How many bytes wait in a socket, to be read or to be received by its peer."""
-    (count,) = struct.unpack("=i", fcntl.ioctl(end, question, b"\0\0\0\0"))
-    return count
-
-
-class Connections:
-    """The TCP connections that gloo and the learner have opened since it was made, and that to the
-    cluster's store.
-
-    Attributes:
-        store_port: of the cluster's store.
-    """
-
-    def __init__(self, store_port: int) -> None:
-        self._others, self.store_port = set(_sockets()), store_port
-
-    def _ends(self, with_store: bool) -> Iterator[socket.socket]:
-        """The connections, as duplicates; with or without that to the store."""
-        for descriptor, _ in set(_sockets()) - self._others:
-            # closed meanwhile, or not connected
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
-                is_tcp = (
-                    end.family in (socket.AF_INET, socket.AF_INET6)
-                    and end.type == socket.SOCK_STREAM
-                )
-                if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
-                    yield end
-
-    def traffic(self) -> Traffic:
-        """What moves through the connections, not to the store."""
-        moved, unread, unsent = 0, 0, 0
-        for end in self._ends(with_store=False):
-            # not on Linux, or an old one
-            with contextlib.suppress(OSError, AttributeError, struct.error):
-                unread += _bytes_in(end, termios.FIONREAD)
-                unsent += _bytes_in(end, termios.TIOCOUTQ)
-                info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
-                moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
-        return Traffic(moved, unread, unsent)
-
-    def shut(self, how: int = socket.SHUT_RDWR, with_store: bool = False) -> None:
-        """Shut the connections down: a call that waits on one of them raises at once.
-
-        Args:
-            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it
-                has in hand.
-            with_store: whether that to the store, too.
-        """
-        for end in self._ends(with_store):
-            with contextlib.suppress(OSError):  # its peer has closed it
-                end.shutdown(how)
-
-
-def free(thread: int, connections: Connections, gently: bool = False) -> None:
-    """Bring back a thread that waits in communication: from gloo and MPI first, from the store if
-    that did not help.
-
-    Nothing may be under way when the sockets are shut, or gloo forgets to end the wait for a send:
-    signalException in its transport/tcp/pair.cc passes over those that are yet to be written.
-
-    Args:
-        gently: whether to leave it alone if it makes progress; if not, it also begins no more calls
-            of its group.
-    """
-    before, call = _position(thread), LOG.waiting_in.get(thread)
-    if not gently:
-        LOG.free()
-    moved, deadline = None, time.monotonic() + PATIENCE_SECONDS
-    while moved != (moved := connections.traffic()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    # it did not wait; if it does later, the order comes again
-    if gently and LOG.waiting_in.get(thread) is not call:
-        return
-    LOG.free()
-    connections.shut(socket.SHUT_RD)
-    close_blocked_groups()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (waits := _position(thread) == before) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    if waits:
-        connections.shut(with_store=True)
-
-
-def _position(thread: int) -> tuple[int, int]:
-    frame = sys._current_frames().get(thread)
-    return (id(frame), frame.f_lasti) if frame else (0, 0)
 
 
 def interruptible(frame: Any) -> bool:

@@ -1,0 +1,94 @@
+"""The TCP connections of a rank: gloo waits on them in C++, where no Python code can reach it.
+
+Runs on every rank, on the watchdog's thread, called by watchdog.py and status.py; group.py has them
+shut when the group is left.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import termios
+from collections.abc import Iterator
+from typing import NamedTuple
+
+BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
+
+
+class Traffic(NamedTuple):
+    """Bytes in the connections of this rank.
+
+    Attributes:
+        moved: that were sent and have arrived, since each was opened.
+        unread: that have arrived and wait to be read.
+        unsent: that the other end has not received yet.
+    """
+
+    moved: int = 0
+    unread: int = 0
+    unsent: int = 0
+
+
+def _sockets() -> Iterator[tuple[int, int]]:
+    """Descriptor and inode of every open socket: no later socket has both."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            seen = os.fstat(int(name))
+            if stat.S_ISSOCK(seen.st_mode):
+                yield int(name), seen.st_ino
+
+
+def _bytes_in(end: socket.socket, question: int) -> int:
+    """How many bytes wait in a socket, to be read or to be received by its peer."""
+    (count,) = struct.unpack("=i", fcntl.ioctl(end, question, b"\0\0\0\0"))
+    return count
+
+
+class Connections:
+    """The TCP connections that gloo and the learner have opened since it was made, and that to the
+    cluster's store.
+
+    Attributes:
+        store_port: of the cluster's store.
+    """
+
+    def __init__(self, store_port: int) -> None:
+        self._others, self.store_port = set(_sockets()), store_port
+
+    def _ends(self, with_store: bool) -> Iterator[socket.socket]:
+        """The connections, as duplicates; with or without that to the store."""
+        for descriptor, _ in set(_sockets()) - self._others:
+            # closed meanwhile, or not connected
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
+                is_tcp = (
+                    end.family in (socket.AF_INET, socket.AF_INET6)
+                    and end.type == socket.SOCK_STREAM
+                )
+                if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
+                    yield end
+
+    def traffic(self) -> Traffic:
+        """What moves through the connections, not to the store."""
+        moved, unread, unsent = 0, 0, 0
+        for end in self._ends(with_store=False):
+            # not on Linux, or an old one
+            with contextlib.suppress(OSError, AttributeError, struct.error):
+                unread += _bytes_in(end, termios.FIONREAD)
+                unsent += _bytes_in(end, termios.TIOCOUTQ)
+                info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
+                moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
+        return Traffic(moved, unread, unsent)
+
+    def shut(self, how: int = socket.SHUT_RDWR, with_store: bool = False) -> None:
+        """Shut the connections down: a call that waits on one of them raises at once.
+
+        Args:
+            how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it
+                has in hand.
+            with_store: whether that to the store, too.
+        """
+        for end in self._ends(with_store):
+            with contextlib.suppress(OSError):  # its peer has closed it
+                end.shutdown(how)
