@@ -14,7 +14,9 @@ import termios
 from collections.abc import Iterator
 from typing import NamedTuple
 
-BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in Linux's struct tcp_info
+# offsets in Linux's struct tcp_info, of two numbers of 8 bytes that follow each other
+BYTES_ACKED = 120
+BYTES_RECEIVED = 128
 
 
 class Traffic(NamedTuple):
@@ -46,32 +48,39 @@ def _bytes_in(end: socket.socket, question: int) -> int:
     return count
 
 
+def _is_tcp(end: socket.socket) -> bool:
+    return end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+
+
 class Connections:
-    """The TCP connections that gloo and the learner have opened since it was made, and that to the
-    cluster's store.
+    """The TCP connections that gloo and the learner have opened since this was made.
+
+    Also the one to the cluster's store, which is older.
 
     Attributes:
         store_port: of the cluster's store.
     """
 
     def __init__(self, store_port: int) -> None:
-        self._others, self.store_port = set(_sockets()), store_port
+        self.store_port = store_port
+        self._others = set(_sockets())
 
     def _ends(self, with_store: bool) -> Iterator[socket.socket]:
         """The connections, as duplicates; with or without that to the store."""
         for descriptor, _ in set(_sockets()) - self._others:
             # closed meanwhile, or not connected
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
-                is_tcp = (
-                    end.family in (socket.AF_INET, socket.AF_INET6)
-                    and end.type == socket.SOCK_STREAM
-                )
-                if is_tcp and (end.getpeername()[1] != self.store_port or with_store):
+                if not _is_tcp(end):
+                    continue
+                is_to_store = end.getpeername()[1] == self.store_port
+                if with_store or not is_to_store:
                     yield end
 
     def traffic(self) -> Traffic:
         """What moves through the connections, not to the store."""
-        moved, unread, unsent = 0, 0, 0
+        moved = 0
+        unread = 0
+        unsent = 0
         for end in self._ends(with_store=False):
             # not on Linux, or an old one
             with contextlib.suppress(OSError, AttributeError, struct.error):
@@ -87,7 +96,7 @@ class Connections:
         Args:
             how: SHUT_RD is enough for gloo, whose thread always reads, and lets it write what it
                 has in hand.
-            with_store: whether that to the store, too.
+            with_store: whether to shut the connection to the store as well.
         """
         for end in self._ends(with_store):
             with contextlib.suppress(OSError):  # its peer has closed it

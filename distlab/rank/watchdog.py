@@ -1,7 +1,6 @@
-"""The watchdog: one daemon thread on each rank that brings the main thread back when the notebook
-asks for it.
+"""The watchdog: one thread on each rank, which frees the main thread when the notebook orders it.
 
-Runs on every rank, started by entry.py. While the main thread waits inside gloo no Python code runs
+Runs on every rank, started by group.py. While the main thread waits inside gloo no Python code runs
 on it, so that neither KeyboardInterrupt nor gloo's own abort reaches it. This thread shuts down
 gloo's TCP sockets: the blocked call raises at once. If the main thread waits in a store instead, it
 loses its connection to that. The group is then broken and must be rebuilt; variables stay. Every
@@ -32,7 +31,7 @@ import sys
 import threading
 import time
 import traceback
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from distlab.debugger.console import PERSON
@@ -48,13 +47,15 @@ from distlab.supervised import SupervisedThread
 from distlab.wire import messages
 from distlab.wire.channel import hello, read_available
 from distlab.wire.codec import from_json, to_json
-from distlab.wire.messages import Answer, Query
+from distlab.wire.messages import Answer, Query, RankStatus
 from distlab.wire.namespace import namespace_of_cells
 from distlab.wire.rendezvous import used_megabytes
 
 # what the main thread gets from this one: a signal that a learner's program does not use, if the
 # system has one
 INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+# names in the namespace of cells that the learner has not defined
+GIVEN = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
 def watch(thread: Watchdog) -> None:
@@ -62,9 +63,11 @@ def watch(thread: Watchdog) -> None:
 
     Runs on: a rank, on its main thread, when its group is built.
     """
-    PLUGINS.send = PERSON.send = thread.send
+    PLUGINS.send = thread.send
+    PERSON.send = thread.send
     os.register_at_fork(after_in_child=LOG.begin_child)
-    around_cells.keep({INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}, LOG.end_cell)
+    handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
+    around_cells.keep(handlers, at_end=LOG.end_cell)
     thread.start()
 
 
@@ -77,15 +80,14 @@ def running() -> Watchdog | None:
 
 
 class Watchdog(SupervisedThread):
-    """The thread: reads the control channel, and acts on what it receives, until the notebook is
-    gone.
+    """The thread: reads the control channel, and acts on what arrives, until the notebook is gone.
 
-    It is made before the group is built and the store connected to: what later threads do counts,
-    and later connections are shut down when the rank is freed.
+    It is made before the group is built and the store connected to. Threads that are there already
+    are no learner's and not gloo's; later connections are shut down when the rank is freed.
 
     Attributes:
         connections: those.
-        connected: whether the notebook can still be heard.
+        connected: whether anything can still be received from the notebook.
     """
 
     def __init__(self, meeting: Any):
@@ -98,12 +100,14 @@ class Watchdog(SupervisedThread):
         self._received = b""
         self.connections = Connections(meeting.port)
         # a forked process's main_thread().native_id is its parent's
-        self._ours = system_threads() - {threading.get_native_id()}
-        self._main, self._loop = threading.get_ident(), asyncio._get_running_loop()
-        self._acting, self._sending = threading.Lock(), threading.Lock()
+        self._infrastructure_tids = system_threads() - {threading.get_native_id()}
+        self._main = threading.get_ident()
+        self._loop = asyncio._get_running_loop()
+        self._acting = threading.Lock()  # while an order is carried out
+        self._sending = threading.Lock()  # a line is written as a whole, from whichever thread
 
     def serve(self) -> None:
-        """Serve until the notebook is gone, or cannot be heard any more."""
+        """Serve until the notebook is gone, or nothing can be received from it any more."""
         arrivals = _watched(self._channel)
         while self.connected:
             arrivals.poll()  # no name of Python's own: a cell may have replaced them all
@@ -135,8 +139,9 @@ class Watchdog(SupervisedThread):
                     gc.enable()
 
     def settle(self) -> None:
-        """Return once every order has been carried out: one that was meant for an old call must not
-        break a new group.
+        """Return once every order has been carried out.
+
+        One that was meant for an old call must not break a new group.
 
         Runs on: a rank, on its main thread, before a group is built.
         """
@@ -156,7 +161,8 @@ class Watchdog(SupervisedThread):
         around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
             raise KeyboardInterrupt if in_cell(frame) else asyncio.CancelledError
-        if (cell := around_cells.awaiting()) is not None:
+        cell = around_cells.awaiting()
+        if cell is not None:
             cell.get_loop().call_soon_threadsafe(cell.cancel)
 
     def _receive(self) -> None:
@@ -173,24 +179,22 @@ class Watchdog(SupervisedThread):
                 self.on_error(error)
 
     def _obey(self, query: Query) -> None:
-        """Carry out an order, or answer a question; after a second exception, say why there is no
-        answer.
+        """Carry out an order, or answer a question.
+
+        A frame or a socket may go away while it is looked at. So one exception is no reason to give
+        up; after a second one, the answer says why there is none.
         """
         if query.want == messages.TYPED:
             PERSON.type(query.line)
             return
         try:
-            answer = self._answer(query)
-        except Exception:  # a frame or a socket may have gone away while it was looked at
+            line = to_json(self._answer(query))
+        except Exception:
             try:
-                answer = self._answer(query)
+                line = to_json(self._answer(query))
             except Exception as error:
-                answer = to_json(Answer(query.number, error=_in_a_line(error)))
-        self._send_line(answer)
-
-    def _answer(self, query: Query) -> str:
-        """What is sent for a question."""
-        return to_json(Answer(query.number, **self._serve(query.want)))
+                line = to_json(Answer(query.number, error=_in_a_line(error)))
+        self._send_line(line)
 
     def send(self, message: Any) -> None:
         """Send the notebook a message. Runs on: any thread."""
@@ -200,39 +204,42 @@ class Watchdog(SupervisedThread):
         with self._sending, contextlib.suppress(OSError):
             self._channel.sendall(line.encode() + b"\n")
 
-    def _serve(self, want: str) -> dict[str, Any]:
-        """The fields of an answer; or free the main thread, and interrupt it if that is wanted and
-        it computes.
-        """
-        if want == messages.CLOCK:
-            return {"clock": time.time_ns()}
-        if want == messages.MEMORY:
-            return {"megabytes": used_megabytes()}
-        if want == messages.STATUS:
-            return {
-                "status": status.summary(
-                    self._main, self._ours, self.connections.traffic, self._loop
-                )
-            }
-        if want == messages.VARIABLES:
-            return {"variables": variables()}
-        if want == messages.NAMES:
-            return {
-                "variables": tuple(name for name in namespace_of_cells() if isinstance(name, str))
-            }
+    def _answer(self, query: Query) -> Answer:
+        """The answer to a question; for an order, which is carried out first, an empty one."""
+        number = query.number
+        if query.want == messages.CLOCK:
+            return Answer(number, clock=time.time_ns())
+        if query.want == messages.MEMORY:
+            return Answer(number, megabytes=used_megabytes())
+        if query.want == messages.STATUS:
+            return Answer(number, status=self._status())
+        if query.want == messages.VARIABLES:
+            return Answer(number, variables=variables())
+        if query.want == messages.NAMES:
+            names = tuple(name for name in namespace_of_cells() if isinstance(name, str))
+            return Answer(number, variables=names)
+        self._bring_back(query.want)
+        return Answer(number)
+
+    def _status(self) -> RankStatus:
+        traffic = self.connections.traffic
+        return status.summary(self._main, self._infrastructure_tids, traffic, self._loop)
+
+    def _bring_back(self, order: str) -> None:
+        """Free this rank if it communicates; interrupt it if it computes and that is ordered."""
         thread = waiter(self._main)
         if communication(thread):
-            free(thread, self.connections, gently=want == messages.FREE_WAITING)
-        elif want == messages.COME_BACK:
+            free(thread, self.connections, gently=order == messages.FREE_WAITING)
+        elif order == messages.COME_BACK:
             frame = sys._current_frames().get(self._main)
             if around_cells.awaiting() is not None or interruptible(frame):
                 signal.pthread_kill(self._main, INTERRUPT)
-        return {}
 
 
 def _watched(channel: socket.socket) -> select.poll:
-    """What sees that something has arrived, for a descriptor of any number; each thread needs its
-    own.
+    """What sees that something has arrived; each thread needs its own.
+
+    A descriptor may have any number, which select does not allow.
     """
     arrivals = select.poll()
     arrivals.register(channel, select.POLLIN)
@@ -243,26 +250,25 @@ def _in_a_line(error: BaseException) -> str:
     """An exception of distlab's own, for the notebook: what it is, and where it was raised."""
     *_, frame = traceback.extract_tb(error.__traceback__)
     words = " ".join(str(error).split())
-    return (
-        f"{type(error).__name__}: {words} ({os.path.basename(frame.filename)}, line {frame.lineno})"
-    )
+    where = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+    return f"{type(error).__name__}: {words} ({where})"
 
 
 def variables() -> tuple[str, ...]:
     """Names that the learner has defined on this rank, modules left out."""
-    given = {"rank", "world_size", "In", "Out", "exit", "quit", "open", "get_ipython"}
-    defined = dict(sys.modules["__main__"].__dict__)
-    names = (
-        name
-        for name, value in defined.items()
-        if isinstance(name, str) and not isinstance(value, ModuleType)
-    )
-    return tuple(sorted(name for name in names if not name.startswith("_") and name not in given))
+    defined = dict(sys.modules["__main__"].__dict__)  # a cell may define more meanwhile
+    return tuple(sorted(name for name, value in defined.items() if _is_variable(name, value)))
 
 
-def interruptible(frame: Any) -> bool:
-    """Whether a KeyboardInterrupt may be raised in this frame: a cell or a call of the notebook is
-    running there.
+def _is_variable(name: Any, value: Any) -> bool:
+    """Whether a name in the namespace of cells is a variable of the learner's."""
+    if not isinstance(name, str) or isinstance(value, ModuleType):
+        return False
+    return not name.startswith("_") and name not in GIVEN
+
+
+def interruptible(frame: FrameType | None) -> bool:
+    """Whether a KeyboardInterrupt may be raised in this frame, as code of a cell or of a call runs.
 
     It must not hit what the engine does between two of them, or a message is lost and the rank
     waits forever; nor the report of an exception, which would be lost with it; nor an import. The
