@@ -33,13 +33,13 @@ NOBODY = (
 _CELL_FILE = re.compile(r"(?<= at )[^\n]*ipykernel_\d+/\d+\.py:(\d+)")
 
 
-class Person(io.StringIO):
+class RemoteConsole(io.StringIO):
     """Who types to this rank's debugger, as its stdin and its stdout.
 
     Attributes:
         send: sends the notebook a message.
-        was_here: whether a line has come since the cell began.
-        asked: whether the rank waits for one.
+        was_used: whether a line has come since the cell began.
+        is_asking: whether the rank waits for one.
         is_open: whether the rank has come to a breakpoint in this cell.
         after_failure: whether a cell that raises opens the debugger.
     """
@@ -48,13 +48,13 @@ class Person(io.StringIO):
         super().__init__()
         self.send: Callable[[Answer], None] = lambda _: None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.was_here = self.asked = self.is_open = self.after_failure = self._gone = False
+        self.was_used = self.is_asking = self.is_open = self.after_failure = self._gone = False
 
-    def type(self, line: str | None) -> None:
+    def receive(self, line: str | None) -> None:
         """A line has come; None where nobody can type, or the person has left. Runs on: the
         watchdog's thread.
         """
-        self.was_here = True
+        self.was_used = True
         self._lines.put(line)
 
     def ask(self, prompt: str = "") -> str | None:
@@ -62,18 +62,18 @@ class Person(io.StringIO):
         said = self.getvalue() + prompt
         self.seek(0)
         self.truncate()
-        line, self.asked = None, True
+        line, self.is_asking = None, True
         with contextlib.suppress(KeyboardInterrupt):
             if not self._gone:
                 self.send(Answer(0, asks=said))
                 line = self._lines.get()
-        self.asked, self._gone = False, line is None
+        self.is_asking, self._gone = False, line is None
         return line
 
     def readline(self, *_: Any) -> str:
         return self.ask() or ""  # at its end, which the debugger takes as `quit`
 
-    def meet(self) -> None:
+    def require_user(self) -> None:
         """Make sure that somebody is there."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
@@ -83,17 +83,17 @@ class Person(io.StringIO):
             raise RuntimeError(NOBODY)
         self.is_open = True
 
-    def leave(self) -> None:
+    def reset(self) -> None:
         """A cell or a call has ended, and no line of what follows is traced."""
         if self.is_open:
             sys.settrace(None)
-        self.was_here = self.is_open = self._gone = False
+        self.was_used = self.is_open = self._gone = False
         self._lines = queue.SimpleQueue()
         self.seek(0)
         self.truncate()
 
 
-PERSON = Person()
+CONSOLE = RemoteConsole()
 
 
 class Debugger(pdb.Pdb):
@@ -101,8 +101,8 @@ class Debugger(pdb.Pdb):
 
     def __init__(self) -> None:
         super().__init__(
-            stdin=PERSON,
-            stdout=PERSON,
+            stdin=CONSOLE,
+            stdout=CONSOLE,
             skip=["distlab.*", "IPython.*"],
             nosigint=True,
             readrc=False,
@@ -160,8 +160,8 @@ class Debugger(pdb.Pdb):
         names = {**self.curframe.f_globals, **self.curframe.f_locals}
         shown, sys.displayhook = sys.displayhook, sys.__displayhook__
         with (
-            contextlib.redirect_stdout(PERSON),
-            contextlib.redirect_stderr(PERSON),
+            contextlib.redirect_stdout(CONSOLE),
+            contextlib.redirect_stderr(CONSOLE),
             contextlib.suppress(SystemExit),
         ):
             try:
@@ -181,7 +181,7 @@ def _is_learners(frame: FrameType) -> bool:
 
 def _console_line(prompt: str) -> str:
     # a rank has IPython's prompts
-    if (line := PERSON.ask("... " if prompt == sys.ps2 else ">>> ")) is None:
+    if (line := CONSOLE.ask("... " if prompt == sys.ps2 else ">>> ")) is None:
         raise EOFError
     return line.rstrip("\n")
 
@@ -192,7 +192,7 @@ def pause(*_: Any, **__: Any) -> None:
     Raises:
         RuntimeError: nobody can type, as where a program executes the notebook.
     """
-    PERSON.meet()
+    CONSOLE.require_user()
     Debugger().set_trace(sys._getframe(1))
 
 
@@ -204,7 +204,7 @@ def post_mortem(error: BaseException) -> None:
 
     if is_at_fault(error):
         with contextlib.suppress(RuntimeError):
-            PERSON.meet()
+            CONSOLE.require_user()
             debugger = Debugger()
             debugger.reset()
             debugger.interaction(None, error.__traceback__)

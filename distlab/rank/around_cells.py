@@ -27,7 +27,7 @@ from typing import Any
 
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.debugger import console
-from distlab.debugger.console import PERSON
+from distlab.debugger.console import CONSOLE
 from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
@@ -77,8 +77,8 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
     def restore() -> None:
         restore_builtins()
-        if PERSON.was_here:
-            PERSON.leave()
+        if CONSOLE.was_used:
+            CONSOLE.reset()
         sys.breakpointhook = pdb.set_trace = console.pause
         for prompt in PROMPTS:
             vars(sys).pop(prompt, None)
@@ -156,7 +156,7 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
         show(*args, **kwargs)
         if os.getpid() != rank:
             _end(failed=True)
-        if PERSON.after_failure:
+        if CONSOLE.after_failure:
             console.post_mortem(sys.last_value)
 
     let_cells_await(kernel)

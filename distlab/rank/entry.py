@@ -79,11 +79,11 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
         lines: of files that only the notebook has.
     """
     from distlab.compat.torch import set_timeouts
-    from distlab.debugger.console import PERSON
+    from distlab.debugger.console import CONSOLE
     from distlab.rank.log import LOG
 
     LOG.passes.keep(LOG.cells)
-    PERSON.after_failure = after_failure
+    CONSOLE.after_failure = after_failure
     linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
     set_timeouts(timedelta(seconds=limit))
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.compat import torch_rpc
-from distlab.debugger.console import PERSON
+from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells
 from distlab.rank.connections import Traffic
 from distlab.rank.frames import executing, frames, importing, lines_of, lines_of_coroutine
@@ -73,7 +73,7 @@ def summary(
         idle=not look.has_begun,
         awaiting=look.task is not None,
         sleeping=doing == messages.COMPUTING and look.thread == main and _sleeps(lines_of(main)),
-        paused=PERSON.asked,
+        paused=CONSOLE.is_asking,
         importing=look.imports,
         unread=transfer.unread,
         unsent=transfer.unsent,
@@ -160,7 +160,7 @@ def _doing(look: _Look) -> tuple[str, CallRecord | None]:
 
     A person who looks at an exception, after its cell has ended, also keeps the rank busy.
     """
-    is_in_debugger = PERSON.asked or PERSON.is_open
+    is_in_debugger = CONSOLE.is_asking or CONSOLE.is_open
     if look.thread == look.main and not look.has_begun and not is_in_debugger:
         return messages.IDLE, None
     if not look.op:

@@ -34,7 +34,7 @@ import traceback
 from types import FrameType, ModuleType
 from typing import Any
 
-from distlab.debugger.console import PERSON
+from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells, status
 from distlab.rank.connections import Connections
 from distlab.rank.frames import executing, importing, in_cell, outwards
@@ -64,7 +64,7 @@ def watch(thread: Watchdog) -> None:
     Runs on: a rank, on its main thread, when its group is built.
     """
     PLUGINS.send = thread.send
-    PERSON.send = thread.send
+    CONSOLE.send = thread.send
     os.register_at_fork(after_in_child=LOG.begin_child)
     handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
     around_cells.keep(handlers, at_end=LOG.end_cell)
@@ -185,7 +185,7 @@ class Watchdog(SupervisedThread):
         up; after a second one, the answer says why there is none.
         """
         if query.want == messages.TYPED:
-            PERSON.type(query.line)
+            CONSOLE.receive(query.line)
             return
         try:
             line = to_json(self._answer(query))

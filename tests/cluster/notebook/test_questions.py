@@ -60,10 +60,10 @@ def test_there_is_nobody_to_ask():
 
 
 def modes(rank, world_size):
-    from distlab.debugger.console import PERSON
+    from distlab.debugger.console import CONSOLE
     from distlab.rank.plugins import PLUGINS
 
-    return PLUGINS.checker is None, PERSON.after_failure
+    return PLUGINS.checker is None, CONSOLE.after_failure
 
 
 def test_a_cell_that_cannot_be_sent_leaves_no_mode_behind(usable):

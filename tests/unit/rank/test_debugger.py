@@ -23,8 +23,8 @@ cell, *lines = sys.argv[1:]
 def send(answer):
     line = lines.pop(0)
     print(answer.asks + line)
-    console.PERSON.type(line + "\\n")
-console.PERSON.send, console.PERSON.is_open = send, True
+    console.CONSOLE.receive(line + "\\n")
+console.CONSOLE.send, console.CONSOLE.is_open = send, True
 sys.breakpointhook = console.pause
 file = f"/tmp/a folder/ipykernel_{os.getpid()}/123.py"
 linecache.cache[file] = len(cell), None, cell.splitlines(True), file
