@@ -1,9 +1,8 @@
-"""`breakpoint()` on a rank: Python's debugger, whose lines a person types into the notebook, or
-into pytest's terminal.
+"""`breakpoint()` on a rank: Python's debugger, whose lines a person types elsewhere.
 
-Runs on every rank, on its main thread, in the frames of the learner's code. What the debugger
-writes goes through the watchdog's channel to debugger/turns.py, which asks the person; the
-watchdog's thread brings the answer.
+The person types into the notebook, or into pytest's terminal. Runs on every rank, on its main
+thread, in the frames of the learner's code. What the debugger writes goes through the watchdog's
+channel to debugger/turns.py, which asks the person; the watchdog's thread brings the answer.
 """
 
 import code
@@ -24,17 +23,18 @@ from distlab.wire.messages import Answer
 from distlab.wire.source import is_learners, line_of
 
 NOBODY = (
-    "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, a script in a terminal, "
-    "pytest with -s"
+    "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, "
+    "a script in a terminal, pytest with -s"
 )
-
-
-# in what pdb says of a breakpoint
+# in what pdb says of a breakpoint: the file of a cell, whose name nobody knows
 _CELL_FILE = re.compile(r"(?<= at )[^\n]*ipykernel_\d+/\d+\.py:(\d+)")
 
 
 class RemoteConsole(io.StringIO):
-    """Who types to this rank's debugger, as its stdin and its stdout.
+    """The stdin and stdout of this rank's debugger, at whose other end a person may be.
+
+    What the debugger writes is sent to the notebook when the debugger reads, and the line that the
+    person types is what it reads. One object a process, `CONSOLE`.
 
     Attributes:
         send: sends the notebook a message.
@@ -47,34 +47,44 @@ class RemoteConsole(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.send: Callable[[Answer], None] = lambda _: None
+        self.was_used = False
+        self.is_asking = False
+        self.is_open = False
+        self.after_failure = False
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.was_used = self.is_asking = self.is_open = self.after_failure = self._gone = False
+        self._is_abandoned = False  # nobody could type, or the person has left: nobody is asked
 
     def receive(self, line: str | None) -> None:
-        """A line has come; None where nobody can type, or the person has left. Runs on: the
-        watchdog's thread.
+        """Take a line that the person has typed; None if nobody can type, or the person has left.
+
+        Runs on: the watchdog's thread.
         """
         self.was_used = True
         self._lines.put(line)
 
     def ask(self, prompt: str = "") -> str | None:
-        """What the person types after all that was written, and this prompt."""
-        said = self.getvalue() + prompt
-        self.seek(0)
-        self.truncate()
-        line, self.is_asking = None, True
+        """Show the person all that was written, and this prompt; return the line that is typed.
+
+        None without a person, or if the rank is interrupted while it waits for one.
+        """
+        written = self.getvalue() + prompt
+        self._clear()
+        line = None
+        self.is_asking = True
         with contextlib.suppress(KeyboardInterrupt):
-            if not self._gone:
-                self.send(Answer(0, asks=said))
+            if not self._is_abandoned:
+                self.send(Answer(0, asks=written))
                 line = self._lines.get()
-        self.is_asking, self._gone = False, line is None
+        self.is_asking = False
+        self._is_abandoned = line is None
         return line
 
-    def readline(self, *_: Any) -> str:
+    # typeshed has io.StringIO below the streams of bytes as well
+    def readline(self, *_: Any) -> str:  # type: ignore[override]
         return self.ask() or ""  # at its end, which the debugger takes as `quit`
 
     def require_user(self) -> None:
-        """Make sure that somebody is there."""
+        """Raise a RuntimeError if nobody is there who types."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
                 "breakpoint() must be called on a rank's main thread: this one serves a remote call"
@@ -84,11 +94,17 @@ class RemoteConsole(io.StringIO):
         self.is_open = True
 
     def reset(self) -> None:
-        """A cell or a call has ended, and no line of what follows is traced."""
+        """Forget the person: a cell or a call has ended, and no line of what follows is traced."""
         if self.is_open:
             sys.settrace(None)
-        self.was_used = self.is_open = self._gone = False
+        self.was_used = False
+        self.is_open = False
+        self._is_abandoned = False
         self._lines = queue.SimpleQueue()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Drop what was written."""
         self.seek(0)
         self.truncate()
 
@@ -111,15 +127,18 @@ class Debugger(pdb.Pdb):
 
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
         """The learner's frames, and what they call; not what runs a cell or a test."""
-        stack, place = super().get_stack(frame, traceback)
-        first = next((number for number, (one, _) in enumerate(stack) if _is_learners(one)), 0)
-        return stack[first:], max(place - first, 0)
+        stack, current = super().get_stack(frame, traceback)
+        learners = [place for place, (one, _) in enumerate(stack) if _is_learners(one)]
+        first = learners[0] if learners else 0
+        return stack[first:], max(current - first, 0)
 
     def stop_here(self, frame: FrameType) -> bool:
         return super().stop_here(frame) and any(_is_learners(one) for one, _ in walk_stack(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Every statement of a cell is a program of its own: that it begins or ends is nothing to
+        """Stop where a function is called.
+
+        Every statement of a cell is a program of its own: that one begins or ends is nothing to
         stop at.
         """
         if frame.f_code.co_name != "<module>":
@@ -139,7 +158,9 @@ class Debugger(pdb.Pdb):
         where = f"line {line.number}"
         if not line.is_in_cell:
             where = f"{os.path.basename(line.file)}, {where}"
-        return f"{where}{f' in {line.place}' if line.place else ''}{lprefix}{line.text}"
+        if line.place:
+            where = f"{where} in {line.place}"
+        return f"{where}{lprefix}{line.text}"
 
     def message(self, msg: str) -> None:
         super().message(_CELL_FILE.sub(r"line \1", msg))
@@ -157,22 +178,22 @@ class Debugger(pdb.Pdb):
 
     def do_interact(self, arg: str) -> None:
         """Type Python with the names of this frame; exit() comes back to the debugger."""
-        names = {**self.curframe.f_globals, **self.curframe.f_locals}
-        shown, sys.displayhook = sys.displayhook, sys.__displayhook__
+        frame = self.curframe
+        if frame is None:  # pdb has one whenever it takes a command
+            return
+        names = {**frame.f_globals, **frame.f_locals}
+        banner = "Python, with the names of this frame; exit() goes back."
+        ipythons = sys.displayhook
+        sys.displayhook = sys.__displayhook__
         with (
             contextlib.redirect_stdout(CONSOLE),
             contextlib.redirect_stderr(CONSOLE),
             contextlib.suppress(SystemExit),
         ):
             try:
-                code.interact(
-                    "Python, with the names of this frame; exit() goes back.",
-                    _console_line,
-                    names,
-                    "",
-                )
+                code.interact(banner, readfunc=_console_line, local=names, exitmsg="")
             finally:
-                sys.displayhook = shown
+                sys.displayhook = ipythons
 
 
 def _is_learners(frame: FrameType) -> bool:
@@ -180,8 +201,10 @@ def _is_learners(frame: FrameType) -> bool:
 
 
 def _console_line(prompt: str) -> str:
-    # a rank has IPython's prompts
-    if (line := CONSOLE.ask("... " if prompt == sys.ps2 else ">>> ")) is None:
+    """A line of Python that the person types; EOFError if nobody is there any more."""
+    # Python's own prompts, as a rank has IPython's
+    line = CONSOLE.ask("... " if prompt == sys.ps2 else ">>> ")
+    if line is None:
         raise EOFError
     return line.rstrip("\n")
 
@@ -197,8 +220,9 @@ def pause(*_: Any, **__: Any) -> None:
 
 
 def post_mortem(error: BaseException) -> None:
-    """Look at where an exception was raised; does nothing if another rank is at fault, or where
-    nobody can type.
+    """Look at where an exception was raised.
+
+    Does nothing if another rank is at fault, or where nobody can type.
     """
     from distlab.rank.raised import is_at_fault
 

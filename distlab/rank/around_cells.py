@@ -1,5 +1,4 @@
-"""What runs around each cell and each call on a rank: restores what an engine needs and a cell may
-have replaced.
+"""What runs around each cell and each call on a rank: it restores what a cell may have replaced.
 
 Runs on every rank, on its main thread; watchdog.watch puts it in place. It restores handlers of
 signals, stdout and stderr, the environment variables that say which rank this is, and Python's
@@ -32,7 +31,7 @@ from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
-# variables of sys that IPython defines, and code.interact. Libraries take a process that has them
+# Variables of sys that IPython defines, and code.interact. Libraries take a process that has them
 # for a person's, where one process is all there is: Lightning's Trainer refuses to train on several
 # ranks.
 PROMPTS = ("ps1", "ps2", "ps3")
@@ -41,12 +40,14 @@ _first_environment: dict[str, str | None] = {}
 _awaiting: list[asyncio.Task[Any]] = []
 # the number of the rank's process, which one that a cell has forked knows, too
 _rank: set[int] = set()
-_BUILTINS, _GENUINE = vars(builtins), dict(vars(builtins))
+_BUILTINS = vars(builtins)
+_GENUINE = dict(_BUILTINS)
 
 
 def restore_builtins() -> None:
-    """Put Python's own builtins back if a cell has replaced any. It may have replaced all, so this
-    calls none.
+    """Put Python's own builtins back if a cell has replaced any.
+
+    It may have replaced all, so this calls none.
 
     Runs on: any thread. The watchdog does it while a cell runs: it could not answer without them.
     """
@@ -54,8 +55,9 @@ def restore_builtins() -> None:
 
 
 def awaiting() -> asyncio.Task[Any] | None:
-    """The task of the cell that is running if it has a top-level await: between two of its steps,
-    no frame shows it.
+    """The task of the cell that is running, if it has a top-level await.
+
+    Between two of its steps no frame shows it.
 
     Runs on: any thread.
     """
@@ -67,107 +69,159 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
 
     ipykernel would install a handler of SIGINT for every message; this replaces it.
 
+    Runs on: a rank, on its main thread, before its first cell.
+
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
     _rank.add(os.getpid())
     _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    sender = sys.stdout.pub_thread  # the thread that sends what is written; close() takes it away
+    kept = _Kept(handlers)
+    kept.restore()
+    _make_children_plain([*handlers, signal.SIGTERM], kept.streams)
+    kernel = current_shell().kernel
+    let_cells_await(kernel)
+    _AroundCells(kernel, kept, at_end).install()
+    _show_less(kernel.shell)
 
-    def restore() -> None:
+
+class _Kept:
+    """What an engine needs and a cell may have replaced, as it is when this is made.
+
+    Args:
+        handlers: of signals.
+
+    Attributes:
+        streams: stdout and stderr, by name; empty in a process that a cell has forked.
+    """
+
+    def __init__(self, handlers: dict[int, Callable[..., Any]]) -> None:
+        self._handlers = handlers
+        self.streams: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        # the thread that sends what is written; close() takes it away
+        self._sender = self.streams["stdout"].pub_thread
+
+    def restore(self) -> None:
+        """Put all of it back, and end what a person did in the debugger."""
         restore_builtins()
         if CONSOLE.was_used:
             CONSOLE.reset()
-        sys.breakpointhook = pdb.set_trace = console.pause
+        sys.breakpointhook = console.pause
+        pdb.set_trace = console.pause
         for prompt in PROMPTS:
             vars(sys).pop(prompt, None)
-        for name, stream in streams.items():
-            stream.pub_thread = sender
+        for name, stream in self.streams.items():
+            stream.pub_thread = self._sender
             setattr(sys, name, stream)
         for name, value in _first_environment.items():
             if value is not None:
                 os.environ.setdefault(name, value)
-        for number, handler in handlers.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    restore()
-    _make_children_plain([*handlers, signal.SIGTERM], streams)
-
-    def end() -> None:
-        for stream in streams.values():
+    def read_to_the_end(self) -> None:
+        """Return when the streams have what the rank's children have written."""
+        for stream in self.streams.values():
             if isinstance(stream, ReadsToTheEnd):
                 stream.read_to_the_end()
-        at_end()
-
-    _around_cells(current_shell().kernel, restore, end)
 
 
-def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[], None]) -> None:
-    """Call `restore` around every message, and both before an engine reports how a cell or a call
-    has ended.
+class _AroundCells:
+    """What runs in the place of an engine's methods: it restores what is kept, and notes the end.
 
-    IPython shows some exceptions, such as those of a script of %run, and goes on as if the cell had
-    succeeded; here the cell fails.
+    Everything is restored around every message, and once more before the engine reports how a cell
+    or a call has ended; only then is the end noted. IPython shows some exceptions, such as those of
+    a script of %run, and goes on as if the cell had succeeded; here the cell fails.
     """
-    rank = os.getpid()
-    shown: list[BaseException] = []  # what IPython has shown since the cell began
 
-    def end() -> None:
-        restore()
-        if os.getpid() != rank:
-            _end(failed=False)
-        at_end()
+    def __init__(self, kernel: Any, kept: _Kept, at_end: Callable[[], None]) -> None:
+        self._kernel = kernel
+        self._kept = kept
+        self._at_end = at_end
+        self._rank = os.getpid()
+        self._shown: list[BaseException] = []  # what IPython has shown since the cell began
+        # the methods that are replaced
+        shell = kernel.shell
+        self._own_run_ast_nodes = shell.run_ast_nodes
+        self._own_do_apply = kernel.do_apply
+        self._own_showtraceback = shell.showtraceback
+        self._own_safe_execfile = shell.safe_execfile
 
-    async def run_statements(*args: Any, result: Any, **kwargs: Any) -> Any:
-        shown.clear()
+    def install(self) -> None:
+        """Put these methods in their place."""
+        kernel = self._kernel
+        shell = kernel.shell
+        shell.run_ast_nodes = self.run_statements
+        kernel.do_apply = self.run_call
+        shell.showtraceback = self.show_error
+        shell.safe_execfile = self.run_file
+        shell.safe_run_module = _run_module
+        kernel.pre_handler_hook = self._kept.restore
+        kernel.post_handler_hook = self._kept.restore
+
+    async def run_statements(self, *args: Any, result: Any, **kwargs: Any) -> Any:
+        """In the place of run_ast_nodes, which runs the statements of a cell."""
+        self._shown.clear()
         task = task_of_cell()
         if task is not None:
             _awaiting.append(task)
         try:
-            return await run(*args, result=result, **kwargs)
+            return await self._own_run_ast_nodes(*args, result=result, **kwargs)
         finally:
             if task is not None:
                 _awaiting.remove(task)
-            if shown and result.error_in_exec is None:  # as where the repr of a cell's value raises
-                result.error_in_exec = shown[0]
-            shown.clear()
-            if result.error_in_exec is not None:
-                end_abandoned_children(result.error_in_exec)
-            end()
+            self._fail_as_shown(result)
+            self._end()
 
-    def run_call(*args: Any, **kwargs: Any) -> Any:
+    def _fail_as_shown(self, result: Any) -> None:
+        """Let a cell fail with the first exception that IPython has shown and not passed on.
+
+        It does so where the repr of a cell's value raises, for example.
+        """
+        if self._shown and result.error_in_exec is None:
+            result.error_in_exec = self._shown[0]
+        self._shown.clear()
+        if result.error_in_exec is not None:
+            end_abandoned_children(result.error_in_exec)
+
+    def run_call(self, *args: Any, **kwargs: Any) -> Any:
+        """In the place of do_apply, which runs a call of the notebook."""
         try:
-            return apply(*args, **kwargs)
+            return self._own_do_apply(*args, **kwargs)
         finally:
-            end()
+            self._end()
 
-    def run_file(*args: Any, exit_ignore: bool = False, **options: Any) -> None:
+    def _end(self) -> None:
+        """Note the end of a cell or a call; a process that the cell has forked ends here itself."""
+        self._kept.restore()
+        if os.getpid() != self._rank:
+            _end_process(failed=False)
+        self._kept.read_to_the_end()
+        self._at_end()
+
+    def run_file(self, *args: Any, exit_ignore: bool = False, **options: Any) -> None:
+        """In the place of safe_execfile, which runs a script of %run: its exceptions go on."""
         try:
-            execute_file(*args, **{"raise_exceptions": True, **options})
+            self._own_safe_execfile(*args, **{"raise_exceptions": True, **options})
         except SystemExit:
             if not exit_ignore:
                 raise
 
-    def show_error(*args: Any, **kwargs: Any) -> None:
-        restore()
-        if (error := sys.exc_info()[1]) is not None:  # %tb shows an old one
-            shown.append(error)
-        show(*args, **kwargs)
-        if os.getpid() != rank:
-            _end(failed=True)
-        if CONSOLE.after_failure:
+    def show_error(self, *args: Any, **kwargs: Any) -> None:
+        """In the place of showtraceback."""
+        self._kept.restore()
+        error = sys.exc_info()[1]
+        if error is not None:  # %tb shows an old one
+            self._shown.append(error)
+        self._own_showtraceback(*args, **kwargs)
+        if os.getpid() != self._rank:
+            _end_process(failed=True)
+        if CONSOLE.after_failure and sys.last_value is not None:
             console.post_mortem(sys.last_value)
 
-    let_cells_await(kernel)
-    shell = kernel.shell
-    run, apply, show = shell.run_ast_nodes, kernel.do_apply, shell.showtraceback
-    shell.run_ast_nodes, kernel.do_apply, shell.showtraceback = run_statements, run_call, show_error
-    execute_file, shell.safe_execfile, shell.safe_run_module = (
-        shell.safe_execfile,
-        run_file,
-        _run_module,
-    )
+
+def _show_less(shell: Any) -> None:
+    """Have IPython, and libraries, show what makes sense on a rank."""
     shell.set_hook("show_in_pager", _print_page, 0)
     # IPython's, for a person at a terminal
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
@@ -176,15 +230,13 @@ def _around_cells(kernel: Any, restore: Callable[[], None], at_end: Callable[[],
     warnings.formatwarning = functools.partial(_warning_words, warnings.formatwarning)
     # IPython's own form parses torch's files: half a second on each rank
     shell.InteractiveTB.set_mode("Plain")
-    kernel.pre_handler_hook = kernel.post_handler_hook = restore
 
 
 def end_abandoned_children(error: BaseException | None = None) -> None:
-    """After a failure, end the children that only its traceback keeps, such as the workers of a
-    DataLoader's iterator.
+    """After a failure, end the children that only its traceback keeps.
 
-    A process that is forked later would have the iterator, too, and complain of it. A rank without
-    children collects nothing.
+    The workers of a DataLoader's iterator are such children: a process that is forked later would
+    have the iterator as well, and complain of it. A rank without children collects nothing.
 
     Runs on: a rank, on its main thread; nothing happens in a process that a cell has forked.
 
@@ -200,7 +252,7 @@ def end_abandoned_children(error: BaseException | None = None) -> None:
 
 
 def _run_module(name: str, names: dict[str, Any]) -> None:
-    """What `%run -m name` does: like IPython's own, but an exception goes on, and ends the cell.
+    """In the place of safe_run_module, which does `%run -m name`: an exception ends the cell.
 
     Args:
         names: those that it defines are added.
@@ -220,23 +272,29 @@ def _warning_words(
     number: int,
     line: str | None = None,
 ) -> str:
-    """A warning as Python writes it, but "line 3" for a line of a cell, whose file nobody knows and
-    each rank has anew.
+    """A warning as Python writes it, but with "line 3" for a line of a cell.
+
+    Nobody knows the file of a cell, and each rank has another one.
 
     Args:
         own: Python's function, which takes what follows.
     """
     words = own(message, category, filename, number, line)
     where = line_of(filename, number, "")
-    return words.replace(f"{filename}:{number}", where.position, 1) if where.is_in_cell else words
+    if not where.is_in_cell:
+        return words
+    return words.replace(f"{filename}:{number}", where.position, 1)
 
 
 def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
-    """What `name?` shows, as output: a rank has no pager. The file of a cell's function differs on
-    each rank.
+    """Print what `name?` shows: a rank has no pager.
+
+    Without colours, and without the file of a cell's function, which differs on each rank.
     """
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text["text/plain"] if isinstance(text, dict) else text)
-    print(re.sub(r"^File: .*ipykernel.*\n", "", text, flags=re.MULTILINE))
+    if isinstance(text, dict):
+        text = text["text/plain"]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    print(re.sub(r"^File: .*ipykernel.*\n", "", plain, flags=re.MULTILINE))
 
 
 def restore_environment() -> None:
@@ -248,8 +306,7 @@ def restore_environment() -> None:
 
 
 def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
-    """In a process that a cell forks, make signals, those of faults too, and streams do what they
-    do elsewhere.
+    """In a process that a cell forks, make signals, faults and streams do what they do elsewhere.
 
     Signals are blocked during the fork: one that the parent sends before the child has its own
     handlers, as a short-lived Pool does, would be lost. What the child prints goes to its
@@ -278,18 +335,23 @@ def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
             of_rank = streams.pop(name, None)  # nothing puts it back
             if of_rank is None:  # a child of a child
                 continue
-            plain = os.fdopen(
-                descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
-            )
-            of_rank.write = plain.write
-            of_rank.flush = plain.flush
-            if getattr(sys, name) is of_rank:
-                setattr(sys, name, plain)
+            _write_to(descriptor, name, of_rank)
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
 
-def _end(failed: bool) -> None:
+def _write_to(descriptor: int, name: str, of_rank: Any) -> None:
+    """Have the rank's stream, in a process that a cell has forked, write to a descriptor."""
+    plain = os.fdopen(
+        descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
+    )
+    of_rank.write = plain.write
+    of_rank.flush = plain.flush
+    if getattr(sys, name) is of_rank:
+        setattr(sys, name, plain)
+
+
+def _end_process(failed: bool) -> None:
     """End this process, which is not the rank: the cell that ends here has forked it."""
     try:
         sys.stdout.flush()
