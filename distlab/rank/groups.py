@@ -1,5 +1,4 @@
-"""The groups that this rank makes with new_group: noted, and compared with the other ranks' before
-one is built.
+"""The groups that this rank makes with new_group: noted, and compared with the other ranks'.
 
 Runs on every rank; table.py puts `on_make_group` in the place of the function of torch that
 new_group, new_subgroups and device meshes call.
@@ -36,8 +35,10 @@ FREED = "Freed while it waited for the other members of a new group."
 
 
 def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch's function that makes a group, with a note; MismatchError if another rank makes another
-    group there.
+    """torch's function that makes a group, with a note.
+
+    Raises:
+        MismatchError: another rank makes another group there.
     """
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     members = tuple(map(int, given["global_ranks_in_group"]))
@@ -48,7 +49,8 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         return original(*args, **kwargs)
     # before a forked process writes into the store of the ranks
     LOG.check_not_of_parent(dist.group.WORLD)
-    name, limit = str(given["group_name"]), given.get("timeout") or private.default_timeout()
+    name = str(given["group_name"])
+    limit = given.get("timeout") or private.default_timeout()
     note = _note(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None
     group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
@@ -57,7 +59,8 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         try:
             if private.is_shared(given["store"]):
                 _compare(given["store"], group)
-                if dist.get_rank() in members and private.connects_when_made(str(given["backend"])):
+                connects = private.connects_when_made(str(given["backend"]))
+                if connects and dist.get_rank() in members:
                     _meet(given["store"], group, limit)
             return original(*args, **kwargs)
         except MismatchError:
@@ -77,17 +80,12 @@ def _note(name: str, members: tuple[int, ...], limit: timedelta) -> Note:
 
 
 def _begin(group: NewGroup) -> None:
-    if LOG.closed:
-        raise RuntimeError(
-            "Connection closed: this rank was freed from a call of its group before."
-        )
+    LOG.check_open()
     LOG.new_groups.append(group)
 
 
 def _compare(store: dist.Store, group: NewGroup) -> None:
-    """Raise a MismatchError if the first rank that has made a group with this number has made
-    another one.
-    """
+    """Raise a MismatchError if the rank that first made a group with this number made another."""
     first = from_json(store.compare_set(f"{KEYS}/{group.name}", "", to_json(group)))
     records = differing_groups({first.rank: (first,), group.rank: (group,)})
     if records:
@@ -95,7 +93,7 @@ def _compare(store: dist.Store, group: NewGroup) -> None:
 
 
 def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
-    """Wait until every member has come here with this group, which it will then connect.
+    """Wait until every member has come here with this group, which each will then connect.
 
     The same name may come again: a group that only its members make has it again after it was
     destroyed.

@@ -195,14 +195,9 @@ class Log:
         self.shared_with_cpp: set[str] = set()
         self.passes = PassCounter()
 
-    # --- calls ---
-
     def add(self, note: Note) -> None:
         """Note a call of a process group that begins."""
-        if self.closed:
-            raise RuntimeError(
-                "Connection closed: this rank was freed from a call of its group before."
-            )
+        self.check_open()
         self.activity += 1
         if note.kind == MESSAGE:
             note.peer = index(note.peer)  # a TypeError here, as torch would raise one
@@ -270,8 +265,6 @@ class Log:
                 found.append(note)
         return found
 
-    # --- groups, and the life of this rank ---
-
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
@@ -292,6 +285,13 @@ class Log:
         """
         self.freed += 1
         self.closed = True
+
+    def check_open(self) -> None:
+        """Refuse a call of a rank that was freed, until its group is built again."""
+        if self.closed:
+            raise RuntimeError(
+                "Connection closed: this rank was freed from a call of its group before."
+            )
 
     def begin_child(self) -> None:
         """Note that this process was forked from a rank, whose groups and Works it cannot use."""

@@ -19,12 +19,14 @@ from distlab.wire.messages import WAITING
 ANY_SOURCE = -1  # in the place of the peer of a message
 ELSEWHERE = "distlab-wait"  # the name of a thread that waits in C++ in the place of another one
 # seconds between two looks at whether a wait is over or freed
-SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.05
+SHORTEST_LOOK = 0.0005
+LONGEST_LOOK = 0.05
 
 
 class waiting(waits):
-    """A context manager around a wait for other ranks in Python code, such as a loop that looks at
-    shared memory.
+    """A context manager around a wait for other ranks in Python code.
+
+    Such as a loop that looks at shared memory:
 
         with distlab.waiting("through shared memory", [2]) as wait:
             while not there():
@@ -47,10 +49,10 @@ class waiting(waits):
         ranks = [private.whole(rank) for rank in ranks]
         if not all(isinstance(rank, int) for rank in ranks):
             refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
-        self._words, self._freed = f"Freed while it waited for other ranks {words}.", LOG.freed
-        super().__init__(
-            LOG.waiting_in.get(threading.get_ident()) or Note("waiting", WAITING, ranks, words)
-        )
+        self._words = f"Freed while it waited for other ranks {words}."
+        self._freed = LOG.freed
+        under_way = LOG.waiting_in.get(threading.get_ident())
+        super().__init__(under_way or Note("waiting", WAITING, ranks, words))
 
     def check(self) -> None:
         """Raise a RuntimeError if this rank was freed since the wait began."""
@@ -58,29 +60,38 @@ class waiting(waits):
             raise RuntimeError(self._words)
 
 
-def wait_until(holds: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
-    """Wait in Python until `holds`, which waits at most this many seconds, is true; RuntimeError
-    when freed.
+def wait_until(condition: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
+    """Wait in Python until a condition is true.
+
+    Args:
+        condition: looks; it may itself wait for up to as many seconds as it is given.
+        freed_with: the words of the RuntimeError if this rank is freed meanwhile.
+        limit: seconds to wait.
 
     Returns:
-        whether it became true within `limit` seconds.
+        whether it became true in time.
     """
-    freed, began, look = LOG.freed, time.monotonic(), SHORTEST_LOOK
-    while not holds(look):
+    freed = LOG.freed
+    began = time.monotonic()
+    seconds = SHORTEST_LOOK
+    while not condition(seconds):
         if LOG.freed != freed:
             raise RuntimeError(freed_with)
         if time.monotonic() - began > limit:
             return False
-        look = min(2 * look, LONGEST_LOOK)
+        seconds = min(2 * seconds, LONGEST_LOOK)
     return True
 
 
 def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
-    """Wait on another thread, so that the watchdog can free this one, which raises a RuntimeError
-    with these words.
+    """Wait on another thread, so that the watchdog can free this one.
 
     For waits in C++ that use no connection of this process. The thread that is left behind ends at
     its timeout.
+
+    Args:
+        call: waits in C++.
+        freed_with: the words of the RuntimeError if this rank is freed meanwhile.
     """
     outcome: futures.Future[Any] = futures.Future()
 
@@ -96,16 +107,16 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
 
 
 def close_blocked_groups() -> None:
-    """Close the connections of groups in which this rank has dropped an irecv: gloo may have
-    stopped reading from them.
+    """Close the connections of groups in which this rank has dropped an irecv.
 
-    Then it does not see that they are shut down, and a wait in the group would not end.
+    gloo may have stopped reading from them. Then it does not see that they are shut down, and a
+    wait in the group would not end.
 
     Runs on: a rank, any thread, where the group is to be left.
     """
-    dropped = [(name, peer) for is_send, name, peer, _ in list(LOG.dropped) if not is_send]
+    irecvs = [kind for kind in list(LOG.dropped) if not kind.is_send]
     for group, name in list(private.GROUP_NAMES.items()):
-        peers = {peer for its_name, peer in dropped if its_name == name}
+        peers = {kind.peer for kind in irecvs if kind.group == name}
         if ANY_SOURCE in peers:
             peers = set(range(group.size())) - {group.rank()}
         for peer in sorted(peers):
@@ -113,7 +124,8 @@ def close_blocked_groups() -> None:
 
 
 def is_left_behind() -> bool:
-    """Whether a thread still waits in C++ for one that was freed. Runs on: a rank, where nothing
-    else waits.
+    """Whether a thread still waits in C++ for one that was freed.
+
+    Runs on: a rank, where nothing else waits.
     """
     return any(thread.name == ELSEWHERE for thread in threading.enumerate())
