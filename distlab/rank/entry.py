@@ -1,8 +1,8 @@
-"""What the notebook may call on a rank: join and rebuild the group, run a function, define and read
-variables, say which names there are.
+"""What the notebook may call on a rank.
 
-Runs on every rank. The notebook's kernel imports it too, to send these functions, and has no torch:
-what needs torch is imported inside of them.
+It joins and rebuilds the group, runs a function, defines and reads variables, and says which names
+there are. Runs on every rank. The notebook's kernel imports it as well, to send these functions,
+and has no torch: what needs torch is imported inside of them.
 """
 
 import linecache
@@ -23,26 +23,31 @@ from distlab.wire.rendezvous import Joined, Meeting
 def join(
     rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False
 ) -> Joined | Failure:
-    """Join the group that meets at `meeting`, a new process for the first time; see group.py. Runs
-    on: every rank.
+    """Join the group that meets at `meeting`; see group.py for the arguments.
+
+    Runs on: every rank.
+
+    Args:
+        is_new: whether this process joins a group for the first time.
 
     Returns:
-        what went wrong, with the learner's lines, if this rank could not join.
+        a Failure, with the learner's lines, if this rank could not join.
     """
     from distlab.rank import group
     from distlab.rank.raised import describe_failure
 
     try:
-        return (
-            group.join(rank, meeting) if is_new else group.rebuild(rank, meeting, whole, gives_way)
-        )
+        if is_new:
+            return group.join(rank, meeting)
+        return group.rebuild(rank, meeting, whole, gives_way)
     except Exception as error:
         return replace(describe_failure(error), rank=rank)
 
 
 def settle() -> None:
-    """Return once every order to the watchdog has been carried out; a reply means that this rank is
-    idle.
+    """Return once every order to the watchdog has been carried out.
+
+    A reply means that this rank is idle.
     """
     from distlab.rank import watchdog
 
@@ -52,8 +57,10 @@ def settle() -> None:
 
 
 def begin_checks(token: str, host: str, port: int, limit: float) -> None:
-    """Compare the arguments of calls between the ranks from now on; see checks.Checker for the
-    arguments.
+    """Compare the arguments of calls between the ranks from now on.
+
+    Args:
+        token, host, port, limit: see checks.Checker.
     """
     from distlab.rank.checks import Checker
     from distlab.rank.plugins import PLUGINS
@@ -139,18 +146,26 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
 
 
 def pull(names: list[str]) -> list[Any]:
-    """The values of names, a list, as [Reply, *buffers]; the failure is a NameError if one is not
-    defined.
+    """The values of names, a list, as [Reply, *buffers].
+
+    The failure in the Reply is a NameError if one is not defined.
     """
     from distlab.rank.raised import describe_failure
 
     namespace = namespace_of_cells()
-    if missing := [name for name in names if name not in namespace]:
-        return [Reply(failure=describe_failure(NameError(f"name {missing[0]!r} is not defined")))]
+    for name in names:
+        if name not in namespace:
+            error = NameError(f"name {name!r} is not defined")
+            return [Reply(failure=describe_failure(error))]
     return _packed([namespace[name] for name in names], ", ".join(names))
 
 
 def _packed(value: Any, what: str) -> list[Any]:
+    """A value as [Reply, *buffers]; a Reply that says why if it cannot be pickled.
+
+    Args:
+        what: its name in that.
+    """
     try:
         header, buffers = pickling.dumps(value)
     except Exception as error:  # whatever the value's own pickling raises
@@ -165,8 +180,9 @@ def _packed(value: Any, what: str) -> list[Any]:
 
 
 def last_failure() -> Failure | None:
-    """What the last cell that failed on this rank raised; None if none has: asked for when a cell
-    has just failed.
+    """What the last cell that failed on this rank raised; None if none has.
+
+    Asked for when a cell has just failed.
     """
     from distlab.rank.raised import describe_failure
 
@@ -175,8 +191,9 @@ def last_failure() -> Failure | None:
 
 
 def names_below(rank: int, world_size: int, path: str) -> list[str]:
-    """The names of an object's attributes, "dist" or "model.fc"; for "", those of the cells. Empty
-    if there is none.
+    """The names of the attributes of an object, such as "dist" or "model.fc".
+
+    For "", those of the cells. Empty if there is no such object.
     """
     if not path:
         return list(namespace_of_cells())
@@ -185,9 +202,14 @@ def names_below(rank: int, world_size: int, path: str) -> list[str]:
 
 
 def keys_of(rank: int, world_size: int, path: str) -> list[str]:
-    """The keys of a dict that are texts, "config" or "model.options". Empty if there is none."""
+    """The keys that are texts of a dict, such as "config" or "model.options".
+
+    Empty if there is no such dict.
+    """
     value = _value_of(path)
-    return [key for key in value if isinstance(key, str)] if isinstance(value, dict) else []
+    if not isinstance(value, dict):
+        return []
+    return [key for key in value if isinstance(key, str)]
 
 
 def _value_of(path: str) -> Any:

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,18 +42,9 @@ def join(rank: int, meeting: Meeting) -> Joined:
 
     Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
     """
-    host_of_rank = meeting.hosts or (0,) * meeting.world_size
-    neighbours = [other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank]]
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(meeting.world_size))
-    os.environ.update(LOCAL_RANK=str(neighbours.index(rank)), LOCAL_WORLD_SIZE=str(len(neighbours)))
-    os.environ.update(GROUP_RANK=str(host_of_rank[rank]))
-    if meeting.hosts and INTERFACES[0] not in os.environ:
-        os.environ.update(
-            dict.fromkeys(INTERFACES, interface_of(address_towards(meeting.channel[0])))
-        )
-    # meant for the start of this process, not for programs that it starts
-    os.environ.pop("PYTHONSAFEPATH", None)
-    THIS_RANK.rank, THIS_RANK.world_size = rank, meeting.world_size
+    _set_environment(rank, meeting)
+    THIS_RANK.rank = rank
+    THIS_RANK.world_size = meeting.world_size
     private.quiet_loggers()
     faults.keep(rank)
     _use_folder_of_cluster()
@@ -65,6 +55,24 @@ def join(rank: int, meeting: Meeting) -> Joined:
         rank=rank, world_size=meeting.world_size, torch=torch, dist=dist
     )
     return Joined(os.getpid(), this_machine())
+
+
+def _set_environment(rank: int, meeting: Meeting) -> None:
+    """Set the variables that torchrun would set, and the network's interface."""
+    host_of_rank = meeting.hosts or (0,) * meeting.world_size
+    neighbours = [other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank]]
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(meeting.world_size),
+        LOCAL_RANK=str(neighbours.index(rank)),
+        LOCAL_WORLD_SIZE=str(len(neighbours)),
+        GROUP_RANK=str(host_of_rank[rank]),
+    )
+    if meeting.hosts and INTERFACES[0] not in os.environ:
+        interface = interface_of(address_towards(meeting.channel[0]))
+        os.environ.update(dict.fromkeys(INTERFACES, interface))
+    # meant for the start of this process, not for programs that it starts
+    os.environ.pop("PYTHONSAFEPATH", None)
 
 
 def _use_folder_of_cluster() -> None:
@@ -79,8 +87,7 @@ def _use_folder_of_cluster() -> None:
 
 
 def build(rank: int, meeting: Meeting) -> None:
-    """Leave the groups, whatever state they are in, and build the default one, by the meeting's
-    init method.
+    """Leave the groups, whatever state they are in, and build the default one.
 
     Runs on: every rank of the group.
     """
@@ -95,40 +102,41 @@ def build(rank: int, meeting: Meeting) -> None:
     THIS_RANK.generation = meeting.name
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
-    where: dict[str, Any] = {"rank": rank, "world_size": meeting.world_size}
     # the store is already running; its keys are new each time, because used ones hold stale
     # addresses
     store = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
-    if meeting.init_method == "file":
-        where["init_method"] = f"file://{meeting.name}"
-    else:
-        if meeting.init_method == "env":
-            os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
-        where["store"] = store
+    if meeting.init_method == "env":
+        os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
+    is_by_file = meeting.init_method == "file"
     # objects and barriers travel through the current GPU, which is 0 at first
     if meeting.backend == "nccl":
         torch.cuda.set_device(device_for(rank))
     backend = _registered(meeting.backend)
     _wait_for_all(store, rank, meeting)
-    dist.init_process_group(backend, timeout=limit, **where)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{meeting.name}" if is_by_file else None,
+        store=None if is_by_file else store,
+        rank=rank,
+        world_size=meeting.world_size,
+        timeout=limit,
+    )
     hooks.install(hooks.patches_of(type(dist.group.WORLD)))
 
 
 def _keep_blocked_groups() -> None:
-    """Keep groups in which a collective may wait behind a send whose Work was dropped, until it has
-    timed out.
+    """Keep groups in which a collective may wait behind a send whose Work was dropped.
 
-    Nothing else ends its wait, and the group's destructor would wait for it with Python's lock
-    held, so that not even the watchdog could answer.
+    They are kept until it has timed out. Nothing else ends its wait, and the group's destructor
+    would wait for it with Python's lock held, so that not even the watchdog could answer.
     """
     now = time.monotonic()
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
-    with_dropped = {name for is_send, name, _, _ in list(LOG.dropped) if is_send}
+    with_dropped = {kind.group for kind in list(LOG.dropped) if kind.is_send}
     for group, name in private.GROUP_NAMES.items():
-        may_wait = name in LOG.shared_with_cpp or any(
-            not call.done for call in list(LOG.collectives[name])
-        )
-        if name in with_dropped and may_wait:
+        # what C++ has begun, nothing here knows to have ended
+        has_open_call = any(not call.done for call in list(LOG.collectives[name]))
+        if name in with_dropped and (has_open_call or name in LOG.shared_with_cpp):
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 
 
@@ -146,8 +154,9 @@ def _wait_for_all(store: dist.Store, rank: int, meeting: Meeting) -> None:
 
 
 def _registered(backend: str) -> str:
-    """The name of a backend: itself if torch knows it; for a module its NAME, which it registers
-    when it is imported.
+    """The name of a backend, which is itself where torch knows it.
+
+    For a module it is the module's NAME, which the module registers when it is imported.
 
     Raises:
         ClusterError: the module does not do so.
@@ -156,15 +165,17 @@ def _registered(backend: str) -> str:
         return backend
     name = getattr(importlib.import_module(backend), "NAME", "")
     if name.lower() not in dist.Backend.backend_list:
-        rule = (
-            "must register a backend when it is imported, dist.Backend.register_backend(NAME, ...)"
+        raise ClusterError(
+            f"The module {backend} must register a backend when it is imported, "
+            "dist.Backend.register_backend(NAME, ...), and have its name as NAME, "
+            f"got {name!r}"
         )
-        raise ClusterError(f"The module {backend} {rule}, and have its name as NAME, got {name!r}")
     return name
 
 
 def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined:
     """Leave the group, and RPC if its connections were shut down, and build the group again.
+
     Variables stay.
 
     Runs on: every rank of the group.
@@ -193,8 +204,9 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
 
 
 def connect(host: str, port: int) -> dist.Store:
-    """This rank's only connection to the cluster's TCPStore; made again only after it was shut
-    down.
+    """This rank's only connection to the cluster's TCPStore.
+
+    It is made again only after it was shut down.
 
     Runs on: a rank.
     """
