@@ -32,9 +32,7 @@ class Extent:
 
 
 def places_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The places of the tensors that have a byte in common with another one of the list; none if
-    all are apart.
-    """
+    """The places of the tensors that have a byte in common with another one of the list."""
     found: list[int] = []
     for extents in _clusters(sorted(_extents(tensors), key=lambda one: one.start)):
         if len(extents) == 1:
@@ -49,29 +47,27 @@ def places_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
 def _extents(tensors: Sequence[torch.Tensor]) -> Iterator[Extent]:
     """Those of the tensors that have memory, and of which each element has its own."""
     for place, tensor in enumerate(tensors):
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.layout != torch.strided
-            or tensor.numel() == 0
-        ):
+        if not isinstance(tensor, torch.Tensor) or not _has_memory(tensor):
             continue
-        # torch refuses to write to one that does
-        if tensor.device.type == "meta" or _repeats_itself(tensor):
+        if _repeats_itself(tensor):  # torch refuses to write to it
             continue
-        last = sum(
-            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * stride for size, stride in steps)
         start = tensor.data_ptr()
         yield Extent(place, tensor, start, start + (last + 1) * tensor.element_size())
 
 
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements have addresses."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        return False
+    return tensor.numel() > 0
+
+
 def _repeats_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements of the tensor share memory with each other, as far as its strides say so at
-    once.
-    """
-    return any(
-        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    """Whether elements of the tensor share memory with each other, as far as its strides show."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in steps)
 
 
 def _clusters(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
@@ -89,7 +85,7 @@ def _clusters(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
 
 
 def _places_written_twice(extents: Sequence[Extent]) -> list[int]:
-    """The places of the tensors of which another one has a byte, too: counted byte by byte."""
+    """The places of the tensors of which another one also has a byte: counted byte by byte."""
     first = min(one.start for one in extents)
     counts = torch.zeros(max(one.end for one in extents) - first, dtype=torch.int16)
     views = {one.place: _bytes_of(one, counts, first) for one in extents}

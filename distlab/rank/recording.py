@@ -1,5 +1,4 @@
-"""Recording what this rank does: torch's profiler, and what hooks.py notes of every call and every
-wait.
+"""Records what this rank does: torch's profiler, and what hooks.py notes of calls and waits.
 
 Runs on a rank, called through entry.py by notebook/tracing.py. It costs nothing while no trace is
 recorded.
@@ -24,7 +23,7 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, profiling, sender_of
-from distlab.rank.log import LOG, Note
+from distlab.rank.log import LOG, Kind, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import IMMEDIATE, ROOTED
 from distlab.rank.plugins import PLUGINS
@@ -32,6 +31,7 @@ from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 
+ANYBODY = -1  # in the place of the peer of a message
 NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
 
 
@@ -49,13 +49,14 @@ class Recording:
     def call(self, note: Note, make: Callable[[], Any]) -> Any:
         """Make the call of a note, and record it."""
         group = self._group_of(note.group)
-        num_bytes = sum(
-            prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors
+        call = RecordedCall(
+            op=note.op or note.method,
+            method=note.method,
+            group=group,
+            num_bytes=_num_bytes(note, group),
+            peer=_member(group, note.root if note.method in ROOTED else note.peer),
+            tag=note.tag,
         )
-        # of those a note has the share of one rank
-        num_bytes *= len(group[2]) if "scatter" in note.method else 1
-        peer = _member(group, note.root if note.method in ROOTED else note.peer)
-        call = RecordedCall(note.op or note.method, note.method, group, num_bytes, peer, note.tag)
         call.elsewhere = threading.get_ident() != self._main
         call.blocking = not (call.elsewhere or note.is_async or note.op in IMMEDIATE)
         self.calls[note] = call
@@ -76,15 +77,31 @@ class Recording:
         op: str,
         number: int,
         peer: int | None = None,
-        blocking=False,
+        blocking: bool = False,
         note: Note | None = None,
     ) -> RecordedCall:
-        """Record a remote call that begins now, REMOTE or SERVED; the caller of this knows when it
-        ends.
+        """Record a remote call that begins now; the caller of this knows when it ends.
+
+        Args:
+            method: REMOTE or SERVED.
+            op: what is shown of it.
+            number: by which its two ends find each other.
+            peer: the rank at the other end.
+            blocking: whether the caller waits for it at once.
+            note: by which it is waited for.
         """
-        call = RecordedCall(op, method, ("", "", ()), 0, peer, sequence=number, blocking=blocking)
+        call = RecordedCall(
+            op=op,
+            method=method,
+            group=("", "", ()),
+            num_bytes=0,
+            peer=peer,
+            sequence=number,
+            blocking=blocking,
+        )
         call.elsewhere = threading.get_ident() != self._main
-        call.start = call.posted = time_ns()
+        call.start = time_ns()
+        call.posted = call.start
         self.calls[note or object()] = call
         return call
 
@@ -116,9 +133,8 @@ class Recording:
             if call.method in (REMOTE, SERVED):
                 continue
             # a message that was received from anybody was not counted as its sender's
-            from_anybody = (
-                note.method != "send" and (False, note.group, -1, note.tag) in LOG.traffic
-            )
+            anybodys = Kind(is_send=False, group=note.group, peer=ANYBODY, tag=note.tag)
+            from_anybody = note.method != "send" and anybodys in LOG.traffic
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in self.calls.values() if call.posted]
 
@@ -128,35 +144,66 @@ class Recording:
         The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and
         forgets older ones.
         """
-        ordered = sorted(by_python, key=lambda call: call.start)
-        starts, over = (
-            [call.start for call in ordered],
-            [*accumulate((call.posted for call in ordered), max)],
-        )
+        is_by_python = _covered(by_python)
         for entry in flight_record():
-            created, name = entry["time_created_ns"], entry["profiling_name"].removeprefix("gloo:")
-            before = bisect(starts, created + NEAR)
-            if created < self.began or (before and created - NEAR <= over[before - 1]):
+            created = entry["time_created_ns"]
+            if created < self.began or is_by_python(created):
                 continue
-            group = self._group_of(entry["process_group"][0])
-            sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-            items = (
-                prod(size) * getattr(torch, f"{dtype}Tensor").dtype.itemsize
-                for size, dtype in sizes
+            name = entry["profiling_name"].removeprefix("gloo:")
+            yield RecordedCall(
+                op=name,
+                method=name,
+                group=self._group_of(entry["process_group"][0]),
+                num_bytes=_bytes_of_entry(entry),
+                start=created,
+                posted=created,
             )
-            yield RecordedCall(name, name, group, sum(items), start=created, posted=created)
 
     def _group_of(self, name: str) -> GroupKey:
         """What identifies a group of this generation; its ranks are unknown if it is gone."""
         key = (name, THIS_RANK.generation)
         if key not in self._groups:
-            self._groups[key] = (*key, members_of(name)[0])
+            members, _ = members_of(name)
+            self._groups[key] = (*key, members)
         return self._groups[key]
 
 
-def ended(call: RecordedCall, waited_since: int = 0) -> None:
-    """Record that a remote call has ended, for its rank; `waited_since`: in ns, when it was waited
-    for.
+def _covered(calls: Sequence[RecordedCall]) -> Callable[[int], bool]:
+    """A function that says of a time whether one of these calls was being made then."""
+    ordered = sorted(calls, key=lambda call: call.start)
+    starts = [call.start for call in ordered]
+    # when the last of the calls up to each one had been made
+    over = list(accumulate((call.posted for call in ordered), max))
+
+    def is_covered(time: int) -> bool:
+        before = bisect(starts, time + NEAR)
+        return before > 0 and time - NEAR <= over[before - 1]
+
+    return is_covered
+
+
+def _num_bytes(note: Note, group: GroupKey) -> int:
+    """The bytes of a call's full buffer."""
+    count = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
+    if "scatter" in note.method:  # its note has the share of one rank
+        *_, ranks = group
+        count *= len(ranks)
+    return count
+
+
+def _bytes_of_entry(entry: dict[str, Any]) -> int:
+    """The bytes of the inputs of a collective in torch's flight recorder."""
+    count = 0
+    for size, name in zip(entry["input_sizes"], entry["input_dtypes"], strict=False):
+        count += prod(size) * getattr(torch, f"{name}Tensor").dtype.itemsize
+    return count
+
+
+def ended(call: RecordedCall, waited_since: float = 0) -> None:
+    """Record that a remote call has ended, for its rank.
+
+    Args:
+        waited_since: when it was waited for, in ns; 0 if it was not.
     """
     call.end = call.end or time_ns()
     if waited_since and call.blocking:
@@ -188,27 +235,44 @@ def stop() -> Recorded:
     Raises:
         RuntimeError: nothing was recorded, and why.
     """
-    recording, PLUGINS.tracer = PLUGINS.tracer, None
-    if recording is None:
+    recording = PLUGINS.tracer
+    PLUGINS.tracer = None
+    if not isinstance(recording, Recording):
         raise RuntimeError("its process ended, and another took its place")
     if not profiling():
         raise RuntimeError("the code there used a profiler of its own, which ended the trace's")
     recording.profiler.__exit__(None, None, None)
-    rows, main = [], threading.get_native_id()
-    for event in recording.profiler.kineto_results.events():
-        name, thread = sys.intern(event.name()), event.device_resource_id()  # a name is sent once
-        times = (event.start_ns(), event.end_ns())
-        number = 0 if thread == main else thread
-        rows.append(TorchRow(name, event.is_user_annotation(), number, *times, event.sequence_nr()))
+    rows = _torch_rows(recording.profiler)
     calls = recording.calls_by_python()
-    if sum(row.name.startswith("c10d::") for row in rows) > sum(
-        not call.elsewhere for call in calls
-    ):
-        calls += [*recording.calls_by_cpp(calls)]
+    made = [row for row in rows if row.name.startswith("c10d::")]
+    by_python = [call for call in calls if not call.elsewhere]
+    if len(made) > len(by_python):  # C++ has made the others
+        calls = [*calls, *recording.calls_by_cpp(calls)]
     return Recorded(calls, rows)
 
 
-def _member(group: GroupKey, place: int) -> int | None:
+def _torch_rows(profiler: profile) -> list[TorchRow]:
+    """What the profiler has timed."""
+    rows = []
+    main = threading.get_native_id()
+    results = profiler.kineto_results
+    for event in results.events() if results is not None else ():
+        thread = event.device_resource_id()
+        row = TorchRow(
+            sys.intern(event.name()),  # a name is sent once
+            event.is_user_annotation(),
+            0 if thread == main else thread,
+            event.start_ns(),
+            event.end_ns(),
+            event.sequence_nr(),
+        )
+        rows.append(row)
+    return rows
+
+
+def _member(group: GroupKey, place: int | None) -> int | None:
     """The rank in the world of a member of a group; None if there is no such member."""
     *_, ranks = group
-    return ranks[place] if 0 <= place < len(ranks) else None
+    if place is None or place not in range(len(ranks)):
+        return None
+    return ranks[place]
