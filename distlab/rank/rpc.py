@@ -1,9 +1,8 @@
-"""Remote procedure calls: the life of this rank's agent, which makes and serves them. The calls are
-in rpc_calls.py.
+"""Remote procedure calls: the life of this rank's agent, which makes and serves them.
 
-Runs on every rank. `init_rpc` and `shutdown` replace torch's: the agents meet at the cluster's
-store. When the connections between ranks are shut down, because a rank was freed or has died, RPC
-ends on all of them, until the learner starts it again.
+Runs on every rank; the calls are in rpc_calls.py. `init_rpc` and `shutdown` replace torch's: the
+agents meet at the cluster's store. When the connections between ranks are shut down, because a rank
+was freed or has died, RPC ends on all of them, until the learner starts it again.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import rpc
@@ -32,6 +31,22 @@ FREED = "Freed while it waited for other workers."
 NUMBERS = "Use rank=rank, world_size=world_size."
 END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
+
+
+class Worker(NamedTuple):
+    """A worker as it introduces itself to the others.
+
+    Attributes:
+        number: its id.
+        rank: the cluster's.
+        name: that init_rpc was given.
+        generation: of its process's last agent; -1 if there was none.
+    """
+
+    number: int
+    rank: int
+    name: str
+    generation: int
 
 
 @dataclass
@@ -68,7 +83,8 @@ class Agent:
 
 
 AGENT = Agent()
-_shutdown = getattr(rpc, "shutdown", None)  # torch's own
+if rpc.is_available():
+    _torchs_shutdown = rpc.shutdown  # before a wrapper takes its place
 
 
 def init_rpc(
@@ -79,8 +95,9 @@ def init_rpc(
     world_size: int | None = None,
     rpc_backend_options: Any = None,
 ) -> None:
-    """Start RPC on this rank, as torch.distributed.rpc.init_rpc does, meeting the others at the
-    cluster's store.
+    """Start RPC on this rank, as torch.distributed.rpc.init_rpc does.
+
+    The workers meet at the cluster's store.
 
     Runs on: every rank that is to be a worker; it waits for the others.
 
@@ -98,68 +115,76 @@ def init_rpc(
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     if AGENT.workers:
         advice = "Call rpc.shutdown() on every rank first."
+        name_here = rpc.get_worker_info().name
         raise RuntimeError(
-            f'RPC is already running on rank {THIS_RANK.rank}, as "{rpc.get_worker_info().name}". {advice}'
+            f'RPC is already running on rank {THIS_RANK.rank}, as "{name_here}". {advice}'
         )
     if dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
-        # others may call it as soon as it starts
-        AGENT.workers, generations = _introduce(name, number, size)
-        latest = max(generations)
+        store, workers = _meet(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
+        latest = max(worker.generation for worker in workers)
+        has_new_process = any(worker.generation < 0 for worker in workers)
         private.use_plain_optimizers()
-        AGENT.threads, AGENT.is_first = options.num_worker_threads, latest < 0
+        # all this before the agent starts: from then on others may call it
+        AGENT.store = store
+        AGENT.workers = {worker.name: worker.rank for worker in workers}
+        AGENT.threads = options.num_worker_threads
+        AGENT.is_first = latest < 0
         try:
-            private.start(AGENT.store, name, number, size, options)
-            generation = latest + (-1 in generations)
-            # owners remember the numbers of RRefs from the process that this one replaces
+            private.start(store, name, number, size, options)
+            generation = latest + 1 if has_new_process else latest
             if AGENT.generation < 0:
-                for _ in range(generation * RREFS_OF_PROCESS):
-                    rpc.PyRRef(None)
+                _skip_numbers(generation)
             AGENT.generation = generation
         finally:
             if not private.there():
                 AGENT.workers = {}
 
 
-def _introduce(name: str, number: int, size: int) -> Any:
+def _skip_numbers(generation: int) -> None:
+    """Leave out the numbers of RRefs that processes before this one may have used.
+
+    The owners of RRefs remember those of the process that this one replaces.
+    """
+    for _ in range(generation * RREFS_OF_PROCESS):
+        rpc.PyRRef(None)
+
+
+def _meet(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
     """Meet the other workers, and refuse a number or a name that two have.
 
     Returns:
-        the cluster's rank of every worker by name, and the generations of their last agents.
+        the store of these workers, and all of them, in the order of their numbers.
     """
-    store, keys = private.default_store(), [f"worker{place}" for place in range(size)]
+    world = private.default_store()
     # they meet when this many have come
-    turn, place = divmod(store.add(f"rpc/{size}", 1) - 1, size)
-    AGENT.store = dist.PrefixStore(f"rpc/{size}/{turn}", store)
-    AGENT.store.set(keys[place], json.dumps((number, THIS_RANK.rank, name, AGENT.generation)))
-    _until(lambda: AGENT.store.check(keys))
-    numbers, ranks, names, generations = zip(
-        *sorted(json.loads(AGENT.store.get(key)) for key in keys), strict=True
-    )
-    for what, values, advice in (
-        ("rank", numbers, NUMBERS),
-        ("name", names, 'Use f"worker{rank}".'),
-    ):
-        for value, those in grouped(zip(values, ranks, strict=True)).items():
-            if len(those) > 1:
-                refuse(
-                    what,
-                    "different on every worker",
-                    value,
-                    f"It is that of {rank_list(those)}. {advice}",
-                )
-    return dict(zip(names, ranks, strict=True)), generations
+    turn, place = divmod(world.add(f"rpc/{size}", 1) - 1, size)
+    store = dist.PrefixStore(f"rpc/{size}/{turn}", world)
+    keys = [f"worker{number}" for number in range(size)]
+    store.set(keys[place], json.dumps(worker))
+    _until(lambda: store.check(keys))
+    workers = sorted(Worker(*json.loads(store.get(key))) for key in keys)
+    _refuse_shared("rank", [(one.number, one.rank) for one in workers], NUMBERS)
+    _refuse_shared("name", [(one.name, one.rank) for one in workers], 'Use f"worker{rank}".')
+    return store, workers
+
+
+def _refuse_shared(what: str, given: list[tuple[Any, int]], advice: str) -> None:
+    """Refuse a value of the argument `what` that several ranks have given."""
+    for value, ranks in grouped(given).items():
+        if len(ranks) > 1:
+            whose = f"It is that of {rank_list(ranks)}."
+            refuse(what, "different on every worker", value, f"{whose} {advice}")
 
 
 def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
-    """End RPC on this rank, as torch.distributed.rpc.shutdown does: once all workers are here and
-    no call is open.
+    """End RPC on this rank, as torch.distributed.rpc.shutdown does.
 
-    Functions whose callers have stopped waiting are waited for here in Python: nothing could end a
-    wait in C++.
+    It ends once all workers are here and no call is open. Functions whose callers have stopped
+    waiting are waited for here in Python: nothing could end a wait in C++.
 
     Runs on: every rank that is a worker.
 
@@ -171,21 +196,24 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     deadline = time.monotonic() + (timeout or math.inf)
     with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0)):
         try:
-            if ranks:
-                _end_together(deadline)
+            if ranks and AGENT.store is not None:
+                _end_together(AGENT.store, deadline)
             _until(lambda: private.threads_at_work() == 0, deadline)
         finally:
             _take_down()
 
 
-def _end_together(deadline: float) -> None:
+def _end_together(meeting: dist.Store, deadline: float) -> None:
     """Wait until all workers are here, and none of them waits for a call.
 
     torch counts its own waits for that by process, so that a new rank would wait for the others
     forever.
+
+    Args:
+        meeting: the workers' store.
     """
     for turn in itertools.count():
-        store = dist.PrefixStore(f"end/{turn}", AGENT.store)
+        store = dist.PrefixStore(f"end/{turn}", meeting)
         _until(lambda: private.open_calls() == 0, deadline)
         _all_come(store, "came", deadline)
         if turn == 0 and AGENT.is_first:  # in a later agent of a process they live until it ends
@@ -202,11 +230,16 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
     _until(lambda: store.add(key, 0) == len(AGENT.workers), deadline)
 
 
-def _until(holds: Callable[[], bool], deadline: float = math.inf) -> None:
+def _until(condition: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
-    if not wait_until(
-        lambda seconds: holds() or time.sleep(seconds), FREED, deadline - time.monotonic()
-    ):
+
+    def look(seconds: float) -> bool:
+        if condition():
+            return True
+        time.sleep(seconds)
+        return False
+
+    if not wait_until(look, FREED, deadline - time.monotonic()):
         raise RuntimeError(
             "RPC timeout: not all workers called shutdown and ended their calls in time."
         )
@@ -231,23 +264,40 @@ def leave(shut: Callable[[], Any]) -> bool:
 
 
 def _take_down() -> None:
-    """End the agent. Functions that it serves are interrupted; one that does not end is abandoned
-    with the agent.
+    """End the agent.
 
-    C++ would wait for them forever.
+    C++ would wait for the functions that it serves forever. They are interrupted, and if one does
+    not end, it is abandoned with the agent.
     """
     AGENT.workers = {}
-    began, interrupted = time.monotonic(), set()
-    while private.threads_at_work() and (waited := time.monotonic() - began) < END_SECONDS:
-        time.sleep(0.005)
-        for thread in {*AGENT.serving} - interrupted:
-            if LOG.waiting_in.get(thread) is None and waited > INTERRUPT_SECONDS:
-                interrupted.add(thread)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
-                )
+    _end_served()
     if private.threads_at_work():
         AGENT.abandoned.append(private.abandon())
         AGENT.serving = {}
     else:
-        _shutdown(graceful=False)
+        _torchs_shutdown(graceful=False)
+
+
+def _end_served() -> None:
+    """Return when no function is served any more, or after a while; interrupt them meanwhile."""
+    began = time.monotonic()
+    interrupted: set[int] = set()
+    while private.threads_at_work():
+        waited = time.monotonic() - began
+        if waited >= END_SECONDS:
+            return
+        time.sleep(0.005)
+        if waited <= INTERRUPT_SECONDS:
+            continue
+        for thread in {*AGENT.serving} - interrupted:
+            # one that waits in a call is freed with its connections
+            if LOG.waiting_in.get(thread) is None:
+                interrupted.add(thread)
+                _interrupt(thread)
+
+
+def _interrupt(thread: int) -> None:
+    """Raise a KeyboardInterrupt in a thread, once it runs Python again."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
+    )
