@@ -1,5 +1,4 @@
-"""Remote procedure calls: a note of each while it is waited for, what this rank runs for others,
-and how it travels.
+"""Remote procedure calls: those that this rank makes, what it runs for others, and how both travel.
 
 Runs on every rank. table.py puts the functions of `patches` into torch.distributed.rpc.
 A function that was written in a cell runs on the callee as the caller defined it, and finds the
@@ -35,13 +34,14 @@ from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import REMOTE, SERVED, Answer
 from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
-from distlab.wire.source import line_of
+from distlab.wire.source import Line, line_of
 from distlab.words import rank_list
 
 # what comes along with a function of a cell that uses it
 CODE = (types.FunctionType, type, types.ModuleType)
 MOST_PRINTED = 100_000  # characters of what a served function has printed
 ENDING = "EOF: RPC is being ended on this rank."
+_IS_REMOTE = "is_remote"  # the attribute of an error that says what a function raised elsewhere
 
 CPP = re.compile(
     r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL
@@ -69,15 +69,21 @@ def _readable(note: Note, error: RuntimeError) -> RuntimeError:
     """The error of a remote call without C++'s stack, and with what to do about it."""
     message = CPP.sub("", str(error)).strip()
     inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
-    where = rank_list(note.ranks)
-    if late := re.search(r"ran for more than set timeout \((\d+) ms\)", message):
-        message = f"RPC timeout: {note.words or note.op}(...) on {where} did not answer within {late[1]} ms."
+    if inner:  # what the function has raised there
+        raised = RuntimeError(inner[1])
+        vars(raised)[_IS_REMOTE] = True
+        return raised
+    callees = rank_list(note.ranks)
+    late = re.search(r"ran for more than set timeout \((\d+) ms\)", message)
+    if late:
+        call = f"{note.words or note.op}(...)"
+        message = f"RPC timeout: {call} on {callees} did not answer within {late[1]} ms."
     if re.match(r"\w+: [^\n]*(cannot|can't) pickle", message, re.IGNORECASE):
-        message = f"The result of {note.words} on {where} cannot be sent ({message}). Return plain values or "
-        message += "tensors, or leave it there with rpc.remote, and pass its RRef around."
-    raised = RuntimeError(inner[1] if inner else message)
-    raised.is_remote = bool(inner)
-    return raised
+        message = (
+            f"The result of {note.words} on {callees} cannot be sent ({message}). Return plain "
+            "values or tensors, or leave it there with rpc.remote, and pass its RRef around."
+        )
+    return RuntimeError(message)
 
 
 def _on_invoke(
@@ -90,13 +96,14 @@ def _on_invoke(
     rpc_timeout: float,
 ) -> Any:
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
-    callee, op = rank_of(to), f"rpc_{rpc_type.value}"
-    note = _note(op, name_of(func, args), [callee], rpc_timeout != private.UNSET)
+    callee = rank_of(to)
+    op = f"rpc_{rpc_type.value}"
+    note = _note(op, name_of(func, args), [callee], has_limit=rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
-    tracer = PLUGINS.tracer
-    trace = tracer and tracer.remote(
-        REMOTE, f"{op} {note.words}", 0, callee, op == "rpc_sync", note
-    )
+    trace = None
+    if PLUGINS.tracer is not None:
+        blocks = op == "rpc_sync"
+        trace = PLUGINS.tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, blocks, note)
     _sending.trace = trace
     try:
         future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
@@ -104,7 +111,7 @@ def _on_invoke(
         _sending.trace = None
     LOG.activity += 1
     LOG.tie(future, note)
-    if trace:
+    if trace is not None:
         trace.posted = time.time_ns()
         future.add_done_callback(lambda _: ended(trace))
     return future
@@ -124,40 +131,42 @@ def _on_request(_: Any, func: Any, args: Any, kwargs: Any) -> Request:
 
 
 def rank_of(to: Any) -> int:
-    """The cluster's rank of a WorkerInfo, a name or a worker id; refused if there is no such
-    worker.
-    """
+    """The cluster's rank of a WorkerInfo, a name or an id; ArgumentError without such a worker."""
     workers = AGENT.workers
     if not workers:
         raise RuntimeError(ENDING)
-    names, name = [*workers], getattr(to, "name", to)
+    names = list(workers)
+    name = getattr(to, "name", to)
     if isinstance(name, int) and name in range(len(names)):
         name = names[name]
     if name not in names:
         known = ", ".join(map(repr, names))
-        refuse(
-            "to",
-            f"the name, WorkerInfo or id of a worker ({known})",
-            to,
-            "Use a name that init_rpc was given.",
-        )
+        rule = f"the name, WorkerInfo or id of a worker ({known})"
+        refuse("to", rule, to, "Use a name that init_rpc was given.")
     return workers[name]
 
 
 def name_of(func: Any, args: Any) -> str:
     """The name of a function as the learner knows it: for a call through an RRef, the method's."""
     name = getattr(func, "__name__", type(func).__name__)
-    return args[1] if name.startswith("_local_invoke") and args and len(args) > 1 else name
+    if name.startswith("_local_invoke") and args and len(args) > 1:
+        return args[1]
+    return name
 
 
 def _on_collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     """torch's _collect_all, whose Future waits for all that the collected ones wait for."""
     futures = list(futures)
     whole = original(futures)
-    if notes := [note for note in map(LOG.ties.get, futures) if note is not None and not note.done]:
-        callees = sorted({rank for note in notes for rank in note.ranks})
+    noted = [note for note in map(LOG.ties.get, futures) if note is not None]
+    notes = [note for note in noted if not note.done]
+    if notes:
+        callees: set[int] = set()
+        for note in notes:
+            callees.update(note.ranks)
         names = ", ".join(dict.fromkeys(note.words for note in notes))
-        LOG.tie(whole, _note("wait_all", names, callees, all(note.has_limit for note in notes)))
+        has_limit = all(note.has_limit for note in notes)
+        LOG.tie(whole, _note("wait_all", names, sorted(callees), has_limit))
     return whole
 
 
@@ -167,23 +176,23 @@ def _on_to_here(original: Callable[..., Any], rref: Any, timeout: float = privat
         raise RuntimeError(
             "This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote."
         )
-    note = _note("to_here", "", [rank_of(rref.owner())], timeout != private.UNSET)
-    return _wait(note, *note.ranks, functools.partial(original, rref, timeout))
+    owner = rank_of(rref.owner())
+    note = _note("to_here", "", [owner], has_limit=timeout != private.UNSET)
+    return _wait(note, owner, functools.partial(original, rref, timeout))
 
 
 def _on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
     ranks = [rank for rank in AGENT.workers.values() if rank != THIS_RANK.rank]
-    return _wait(
-        _note("dist_autograd.backward", "", ranks),
-        None,
-        functools.partial(original, *args, **kwargs),
-    )
+    note = _note("dist_autograd.backward", "", ranks)
+    return _wait(note, None, functools.partial(original, *args, **kwargs))
 
 
 def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
     """Make a wait for other ranks, noted and traced."""
-    trace = PLUGINS.tracer and PLUGINS.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
+    trace = None
+    if PLUGINS.tracer is not None:
+        trace = PLUGINS.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
     with waits(note):
         try:
             return make()
@@ -204,12 +213,11 @@ def _on_serve(_: Any, request: Any) -> Any:
     if isinstance(request, AttributeError):
         return _failed(request)
     thread = threading.get_ident()
-    served, number = Served(request.caller, name_of(request.func, request.args)), request.number
-    trace = (
-        PLUGINS.tracer
-        and number
-        and PLUGINS.tracer.remote(SERVED, served.function, number, served.caller)
-    )
+    served = Served(request.caller, name_of(request.func, request.args))
+    trace = None
+    if PLUGINS.tracer is not None and request.number:
+        what = served.function
+        trace = PLUGINS.tracer.remote(SERVED, what, request.number, served.caller)
     AGENT.serving[thread] = served
     _collect_prints()
     LOG.activity += 1
@@ -232,39 +240,40 @@ def _on_serve(_: Any, request: Any) -> Any:
 def _failed(error: BaseException) -> Any:
     """What a served function gives instead of a result: what it raised and where, for its caller."""
     failure = replace(describe_failure(error), traceback="")
-    failure = replace(failure, kind="") if getattr(error, "is_remote", False) else failure
+    if vars(error).get(_IS_REMOTE):  # its words say already what was raised, and where
+        failure = replace(failure, kind="")
     return rpc.internal.RemoteException(to_json(failure), RuntimeError)
 
 
 def _on_result(_: Any, result: Any) -> None:
-    """Raise on the caller what a served function raised, as C++ asks for. Runs on: a rank, on any
-    thread.
+    """Raise on the caller what a served function raised, as C++ asks for.
+
+    Runs on: a rank, on any thread.
     """
     if not isinstance(result, rpc.internal.RemoteException):
         return
     failure = from_json(result.msg)
-    what = ": ".join(filter(None, [failure.kind, failure.message]))
-    # a line without a text is of a function of this rank, which travelled
-    lines = [
-        line if line.text else line_of(line.file, line.number, line.place) for line in failure.lines
-    ]
+    what = ": ".join(part for part in (failure.kind, failure.message) if part)
+    lines = [_with_text(line) for line in failure.lines]
     raise RuntimeError(f"{what}\n{where([failure.rank], lines)}".rstrip())
 
 
+def _with_text(line: Line) -> Line:
+    """A line with its text: of a function of this rank that travelled, only this rank has it."""
+    return line if line.text else line_of(line.file, line.number, line.place)
+
+
 def _collect_prints() -> None:
-    """From now on, keep what served functions print; a rank that serves no call does not need
-    this.
-    """
-    for stream in (sys.stdout, sys.stderr):
+    """From now on, keep what served functions print. A rank that serves no call does without."""
+    streams: tuple[Any, Any] = (sys.stdout, sys.stderr)
+    for stream in streams:
         if not isinstance(stream.write, functools.partial):
             with contextlib.suppress(AttributeError):  # of a class in C
                 stream.write = functools.partial(_write, stream.write)
 
 
 def _write(original: Callable[[str], Any], text: str) -> Any:
-    """A stream's write, but for what a served function writes: it is kept, to report it under this
-    rank.
-    """
+    """A stream's write, which keeps what served functions write, to report it under this rank."""
     served = AGENT.serving.get(threading.get_ident())
     if served is None:
         return original(text)
@@ -276,8 +285,7 @@ def _write(original: Callable[[str], Any], text: str) -> Any:
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, with which torch pickles a remote call; a function of a cell finds the
-    callee's variables.
+    """cloudpickle's, with which torch pickles remote calls: functions find the callee's variables.
 
     Functions, classes and modules that it uses come along where the callee has none of that name;
     other values do not. A class of a cell goes by its name, so that it is one class on all ranks.
@@ -289,11 +297,7 @@ class Pickler(cloudpickle.Pickler):
             return reduce(obj)
         if isinstance(obj, types.MethodType):  # cloudpickle would take its function along
             return getattr, (obj.__self__, obj.__name__)
-        if (
-            isinstance(obj, type)
-            and obj.__module__ == "__main__"
-            and "<locals>" not in obj.__qualname__
-        ):
+        if isinstance(obj, type) and _is_of_cell(obj):
             return NotImplemented  # by its name
         if not isinstance(obj, types.FunctionType):
             return super().reducer_override(obj)
@@ -303,14 +307,19 @@ class Pickler(cloudpickle.Pickler):
         main = namespace_of_cells()
         of_cell = obj.__globals__ is main
         make, arguments, (state, slots), items, pairs, set_state = reduced
-        make = _make_of_cell if of_cell else make
-        come = {  # if it came by value itself: the callee lends it what this rank lent it
-            name: value
-            for name, value in slots["__globals__"].items()
-            if (isinstance(value, CODE) if of_cell else value is not main.get(name))
-        }
+        come = {}
+        for name, value in slots["__globals__"].items():
+            # the callee lends a function that came by value itself what this rank has lent it
+            if isinstance(value, CODE) if of_cell else value is not main.get(name):
+                come[name] = value
         slots = {**slots, "__globals__": {}}
+        make = _make_of_cell if of_cell else make
         return make, arguments, (state, slots, come, set_state), items, pairs, _complete
+
+
+def _is_of_cell(kind: type) -> bool:
+    """Whether a cell has defined a class at its top level."""
+    return kind.__module__ == "__main__" and "<locals>" not in kind.__qualname__
 
 
 def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.FunctionType:
@@ -319,9 +328,7 @@ def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.
 
 
 def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a function its attributes, this rank's names, and what came with it if its namespace
-    lacks that.
-    """
+    """Give a function its attributes, this rank's names, and what else of its own it lacks."""
     attributes, slots, come, set_state = state
     for name, value in come.items():
         function.__globals__.setdefault(name, value)
@@ -333,9 +340,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
-    """The reducer of RRefs for torch's pickler, so that a later agent of a process can pass them
-    on, too.
-    """
+    """The reducer of RRefs for torch's pickler, with which later agents can pass them on as well."""
     reduced = original(pickler, rref)
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 
