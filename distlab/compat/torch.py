@@ -239,6 +239,11 @@ def polls(store: dist.Store) -> bool:
     return isinstance(_without_prefixes(store), (dist.FileStore, dist.HashStore))
 
 
+def timeout_of_store(store: dist.Store) -> timedelta:
+    """How long a store waits for a key; zero for no limit."""
+    return store.timeout  # type: ignore[attr-defined]  # torch's stubs lack the property
+
+
 def path_of(store: dist.Store) -> str:
     """The file of a store; "" if it has none."""
     return getattr(_without_prefixes(store), "path", "")

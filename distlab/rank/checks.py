@@ -1,12 +1,11 @@
-"""Checked mode: the ranks compare each call's arguments before its data moves, and raise if they do
-not match.
+"""Checked mode: the ranks compare each call's arguments before its data moves.
 
-Runs on every rank while a cell is checked, called by hooks.py; functional collectives are not
-compared. Without it, data that does not match ends in silence or in a crash: a recv into another
-type reinterprets bits, an all_reduce of different lengths may "succeed", a message that is too long
-aborts its receiver. The ranks meet in the cluster's store, outside the group: each collective has a
-key by group and number, each message by its ends, tag and number, so that unequal numbers of
-messages do no harm.
+They raise if these do not match. Runs on every rank while a cell is checked, called by hooks.py;
+functional collectives are not compared. Without it, data that does not match ends in silence or in
+a crash: a recv into another type reinterprets bits, an all_reduce of different lengths may
+"succeed", a message that is too long aborts its receiver. The ranks meet in the cluster's store,
+outside the group: each collective has a key by group and number, each message by its ends, tag and
+number, so that unequal numbers of messages do no harm.
 
 What does not block without checks does not block with them: a recv or a collective returns at once,
 and if it blocks, torch then waits for it; a thread posts it when the other ranks have said what
@@ -17,7 +16,7 @@ C++ begins collectives as well, as DDP does for its buckets and buffers, and pos
 they are not compared. gloo matches the calls of a group by their order, which must stay the same on
 every rank. So these must be posted before the rank goes on:
 
-- what was begun before in the group in which C++ begins something (`Checker.post`; hooks.py knows
+- what was begun before in the group in which C++ begins something (`Checker.post`; cpp.py knows
   those functions);
 - a call in a backward pass, in a group of DDP: its hooks and its own collectives take turns;
 - a call whose Work goes to C++, which waits for it there.
@@ -62,14 +61,16 @@ Lane = tuple[Any, ...]
 
 def end() -> None:
     """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
-    checker, PLUGINS.checker = PLUGINS.checker, None
+    checker = PLUGINS.checker
+    PLUGINS.checker = None
     if checker is not None:
         checker.close()
 
 
 class Deferred(dist.Work):
-    """A call that is posted later; used like the Work that it becomes, and a Work itself: torch
-    asks for its type.
+    """A call that is posted later; used like the Work that it becomes.
+
+    It is a Work itself, because torch asks for its type.
 
     Args:
         note: of the call.
@@ -109,9 +110,7 @@ class Deferred(dist.Work):
         return self.record.kind != MESSAGE
 
     def is_late(self) -> bool:
-        """Whether a collective, whose turn it is, has waited for the other ranks for as long as it
-        may.
-        """
+        """Whether a collective, whose turn it is, has waited for the others as long as it may."""
         if self._turn_came is None:
             self._turn_came = time.monotonic()
         return self.is_collective and time.monotonic() - self._turn_came > self.limit
@@ -120,7 +119,9 @@ class Deferred(dist.Work):
         """The call's own Work, waited for; MismatchError if the call does not match the others'."""
         if limit is None and not self.is_collective:
             limit = self.limit
-        if not wait([self.posting], limit).done:
+        if limit is None:
+            wait([self.posting])
+        elif not wait([self.posting], limit).done:
             raise timed_out(limit)
         error = self.posting.exception()
         if error is not None:
@@ -140,10 +141,10 @@ class Deferred(dist.Work):
             return False
         return self.posting.exception() is not None or self.posting.result().is_completed()
 
-    def get_future(self) -> torch.Future:
+    def get_future(self) -> torch.futures.Future:
         """As Work.get_future: it returns at once, whatever the other ranks have begun."""
         # its value is a function that returns what came of the call, or raises it
-        ended = torch.futures.Future()
+        ended: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
 
         def has_been_posted(posting: Future[Any]) -> None:
             try:
@@ -168,8 +169,9 @@ def _value(done: torch.Future, note: Note) -> Any:
 
 
 def _raise(error: Exception, note: Note) -> NoReturn:
-    """Raise it in a Future's callback, whose waiters get another RuntimeError from torch: the note
-    has this one.
+    """Raise it in a Future's callback.
+
+    Its waiters get another RuntimeError from torch, which the note turns into this one.
     """
     note.readable = lambda _: error.with_traceback(None)
     raise error
@@ -193,9 +195,7 @@ def _of_the_posted(name: str) -> Callable[..., Any]:
 
 
 def _needs_the_posted(name: str) -> bool:
-    """Whether a method of Work is that of the call's own: all that a program may call, and that are
-    not above.
-    """
+    """Whether a method of Work needs the call's own: all that programs call and Deferred lacks."""
     if name in vars(Deferred) or name == private.OF_CLASS:
         return False
     return name == private.SENDER or not name.startswith("_")
@@ -227,8 +227,9 @@ class Checker:
     """What one rank needs to compare its calls with the others'.
 
     Args:
-        token: a name that this cell alone has, the same on every rank. host, port: the cluster's
-            store.
+        token: a name that this cell alone has, the same on every rank.
+        host: of the cluster's store.
+        port: of the cluster's store.
         limit: seconds to wait for the store.
     """
 
@@ -255,26 +256,17 @@ class Checker:
         if note.method == "monitored_barrier":
             # it has no arguments that could differ, and a limit of its own
             return self.in_turn(note.group, make)
-        record, is_send = record_of(note), note.method == "send"
+        record = record_of(note)
         if len(record.members) == 1:
             # there is nobody to compare with; each rank may have a group of its own by this name
             return make()
         own = record.members.index(dist.get_rank())
-        lanes: list[Lane] = [(note.group,)]
+        if note.method == "send":
+            return self._send(note, record, own, make)
         if note.kind == MESSAGE:
-            others = (
-                [note.peer]
-                if note.peer >= 0
-                else [place for place in range(len(record.members)) if place != own]
-            )
-            ends = ((own, other) if is_send else (other, own) for other in others)
-            lanes = [(note.group, *both, note.tag) for both in ends]
-        if is_send:
-            turn = self._say(lanes[0], own, record)
-            work = make()
-            return (
-                work if note.op in WAITING_SENDS else self._sent(note, record, lanes[0], turn, work)
-            )
+            lanes = _lanes_of_recv(note, own, len(record.members))
+        else:
+            lanes = [(note.group,)]
         deferred = Deferred(note, record, lanes, make, limit)
         with self._numbering:  # calls are compared and posted in the order of their numbers
             if note.kind != MESSAGE:
@@ -284,6 +276,15 @@ class Checker:
                 self._store.set(deferred.begun_key, "")
             self._waiting.append(deferred)
         return deferred
+
+    def _send(self, note: Note, record: CallRecord, own: int, make: Callable[[], Any]) -> Any:
+        """Say what is sent, and send it: it does not wait for the receiver to say anything."""
+        lane = (note.group, own, note.peer, note.tag)
+        turn = self._say(lane, own, record)
+        work = make()
+        if note.op in WAITING_SENDS:
+            return work
+        return self._sent(note, record, lane, turn, work)
 
     def _say(self, lane: Lane, own: int, record: CallRecord) -> int:
         """Tell the other ranks of the next call of a lane, in the store; its number in the lane.
@@ -304,13 +305,13 @@ class Checker:
             return self._received[lane]
 
     def _sent(self, note: Note, record: CallRecord, lane: Lane, turn: int, work: Any) -> Sent:
-        """What a program gets for an isend: when it is dropped, the Work is kept if its recv has
-        begun.
+        """What a program gets for an isend: when it is dropped, its Work is kept if need be.
 
         Args:
             turn: its number in the lane.
         """
-        begun, said = self._key(lane, turn, "begun"), self._key(lane, turn, lane[1])
+        begun = self._key(lane, turn, "begun")
+        said = self._key(lane, turn, lane[1])
         sent = Sent(note, record, [lane], work)
         weakref.finalize(sent, self._keep_if_awaited, note, work, begun, said).atexit = False
         return sent
@@ -332,8 +333,9 @@ class Checker:
         return make()
 
     def post(self, groups: Collection[str]) -> None:
-        """Wait until all collectives that this rank has begun in these groups are posted; errors
-        are raised later.
+        """Wait until all collectives that this rank has begun in these groups are posted.
+
+        Their errors are raised where the calls are waited for.
         """
         for call in list(self._waiting):
             if call.is_collective and call.note.group in groups:
@@ -341,9 +343,7 @@ class Checker:
                     wait([call.posting])
 
     def close(self) -> None:
-        """Post unchecked what still waits for the other ranks: they may do their part in a later
-        cell.
-        """
+        """Post unchecked what still waits for the others: they may do their part in a later cell."""
         self._closing = True
         self._poster.join()
 
@@ -351,67 +351,88 @@ class Checker:
         return "/".join(map(str, (self._token, *lane, turn, place)))
 
     def _keys(self, call: Deferred, lane: Lane) -> list[str]:
-        """The keys of what will be said about a lane's next call: by every member, or by the source
-        of a message.
+        """The keys of what will be said about a lane's next call.
+
+        Every member says something about a collective, and the source about a message.
         """
         places = lane[1:2] or range(len(call.record.members))
         return [self._key(lane, self._compared[lane] + 1, place) for place in places]
 
     def _post(self) -> None:
-        """Post the calls that wait when their turn has come, until the cell ends and none is left."""
+        """Post the calls that wait in their turn, until the cell ends and none is left."""
         while self._waiting or not self._closing:
             taken: set[Lane] = set()  # by calls that were begun before
             for call in list(self._waiting):
-                try:
-                    free = [lane for lane in call.lanes if lane not in taken]
-                    ready = [lane for lane in free if self._store.check(self._keys(call, lane))]
-                    if not ready and not self._closing:
-                        if free and call.is_late():
-                            raise timed_out(call.limit)
-                        taken.update(call.lanes)
-                        continue
-                    if ready:
-                        self._compare(call, ready[0])
-                    if _is_destroyed(call.record.group):
-                        raise RuntimeError(
-                            "The process group of this call was destroyed before the call could begin."
-                        )
-                    work = call.make()
-                    self._forget_begun(call)
-                    call.posting.set_result(work)
-                except Exception as error:  # the store may be gone, too
-                    self._forget_begun(call)
-                    call.posting.set_exception(error)
-                self._waiting.remove(call)
-                LOG.activity += 1
+                if self._post_in_turn(call, taken):
+                    self._waiting.remove(call)
+                    LOG.activity += 1
             time.sleep(POLL_SECONDS)
 
+    def _post_in_turn(self, call: Deferred, taken: set[Lane]) -> bool:
+        """Post a call if its turn has come and the others have said what they send.
+
+        Args:
+            taken: the lanes in which an earlier call waits; those of this one are added if it does.
+
+        Returns:
+            whether it has been posted, or has failed.
+        """
+        try:
+            free = [lane for lane in call.lanes if lane not in taken]
+            ready = [lane for lane in free if self._store.check(self._keys(call, lane))]
+            if not ready and not self._closing:
+                if free and call.is_late():
+                    raise timed_out(call.limit)
+                taken.update(call.lanes)
+                return False
+            if ready:
+                self._compare(call, ready[0])
+            if _is_destroyed(call.record.group):
+                raise RuntimeError(
+                    "The process group of this call was destroyed before the call could begin."
+                )
+            work = call.make()
+            self._forget_begun(call)
+            call.posting.set_result(work)
+        except Exception as error:  # the store may be gone, too
+            self._forget_begun(call)
+            call.posting.set_exception(error)
+        return True
+
     def _forget_begun(self, call: Deferred) -> None:
-        """Delete the key of a recv that has been posted, or failed: gloo knows of it from now on."""
+        """Delete the key of a recv that was posted, or failed: gloo knows of it from now on."""
         if call.begun_key:
             with contextlib.suppress(RuntimeError):  # the store may be gone
                 self._store.delete_key(call.begun_key)
 
     def _compare(self, call: Deferred, lane: Lane) -> None:
         """Raise a MismatchError if a call does not match what the other ranks have said."""
-        keys, is_collective = self._keys(call, lane), len(lane) == 1
-        readers = [self._key(lane, self._compared[lane] + 1, "read")] if is_collective else []
+        is_collective = len(lane) == 1
+        keys = self._keys(call, lane)
+        readers = self._key(lane, self._compared[lane] + 1, "read")
         self._compared[lane] += 1
         if not is_collective and not call.begun_key:  # from any source, which is known now
             self._next_to_receive(lane)
-        said, members = list(map(from_json, self._store.multi_get(keys))), call.record.members
-        # the last one deletes what was written
-        if not readers or self._store.add(*readers, 1) == len(keys):
-            for key in (*keys, *readers):
-                self._store.delete_key(key)
+        said = [from_json(text) for text in self._store.multi_get(keys)]
+        if not is_collective:
+            self._delete(keys)
+        elif self._store.add(readers, 1) == len(keys):  # the last one that reads deletes all
+            self._delete([*keys, readers])
+        members = call.record.members
         if is_collective:
             words = disagreement(dict(zip(members, said, strict=True)))
-        elif words := misfit(said[0], call.record):
-            _, source, own, _ = lane
-            ends = f"from rank {members[source]} to rank {members[own]}"
-            words = f"The two ends of a message {ends} do not match: {words}."
+        else:
+            words = misfit(said[0], call.record)
+            if words:
+                _, source, own, _ = lane
+                ends = f"from rank {members[source]} to rank {members[own]}"
+                words = f"The two ends of a message {ends} do not match: {words}."
         if words:
             raise MismatchError(words)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._store.delete_key(key)
 
     def refuse_shared_memory(
         self, name: str, tensors: Sequence[torch.Tensor], members: Sequence[int]
@@ -427,7 +448,22 @@ class Checker:
         places = places_that_share(tensors)
         if places:
             ranks = rank_list([members[place] for place in places])
-            rule = f"{name} must be tensors that share no memory, got the same memory for what {ranks} send."
-            advice = "Make it with [torch.empty_like(tensor) for _ in range(world_size)]"
-            reason = "[tensor] * world_size is one tensor, which keeps the data of one rank only."
-            raise ArgumentError(f"{rule} {advice}: {reason}")
+            raise ArgumentError(
+                f"{name} must be tensors that share no memory, got the same memory for what "
+                f"{ranks} send. "
+                "Make it with [torch.empty_like(tensor) for _ in range(world_size)]: "
+                "[tensor] * world_size is one tensor, which keeps the data of one rank only."
+            )
+
+
+def _lanes_of_recv(note: Note, own: int, size: int) -> list[Lane]:
+    """The lanes of a recv: one for its source, or for each other rank if it is from any.
+
+    Args:
+        own: this rank's place in the group.
+        size: of the group.
+    """
+    sources = [note.peer]
+    if note.peer < 0:
+        sources = [place for place in range(size) if place != own]
+    return [(note.group, source, own, note.tag) for source in sources]

@@ -238,7 +238,7 @@ def _on_serve(_: Any, request: Any) -> Any:
 
 
 def _failed(error: BaseException) -> Any:
-    """What a served function gives instead of a result: what it raised and where, for its caller."""
+    """What a served function gives instead of a result: what it raised, and where."""
     failure = replace(describe_failure(error), traceback="")
     if vars(error).get(_IS_REMOTE):  # its words say already what was raised, and where
         failure = replace(failure, kind="")
@@ -340,7 +340,7 @@ def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
-    """The reducer of RRefs for torch's pickler, with which later agents can pass them on as well."""
+    """The reducer of RRefs for torch's pickler, so that later agents can pass them on as well."""
     reduced = original(pickler, rref)
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 

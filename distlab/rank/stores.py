@@ -1,5 +1,4 @@
-"""Waits of a learner's own stores, and of groups that are built from them: each can be ended, also
-without a socket.
+"""Waits of a learner's own stores, and of groups that are built from them: each can be ended.
 
 Runs on every rank; table.py puts the wrappers in place. torch waits for other processes in C++: for
 the server of a TCPStore, for its workers, for a key in a file, for the connections of a new group.
@@ -80,9 +79,7 @@ def on_open_store(
 
 
 class _Opening:
-    """The arguments of TCPStore.__init__ that say what it waits for, and for how long; TypeError
-    for others.
-    """
+    """The arguments of TCPStore.__init__ that say what it waits for; TypeError for others."""
 
     def __init__(
         self,
@@ -149,7 +146,9 @@ def _listens(options: _Opening, pause: float) -> bool:
 
 def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> RuntimeError:
     """torch's error of a shorter wait, with the time that the whole wait took."""
-    old, new = (f"{time / timedelta(milliseconds=1):.0f}" for time in (waited, limit))
+    millisecond = timedelta(milliseconds=1)
+    old = f"{waited / millisecond:.0f}"
+    new = f"{limit / millisecond:.0f}"
     return type(error)(re.sub(rf"\b{old}( ?)ms\b", rf"{new}\1ms", str(error)))
 
 
@@ -159,9 +158,7 @@ def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> Runt
 def on_store_wait(
     name: str, original: Callable[..., Any], store: dist.Store, *args: Any, **kwargs: Any
 ) -> Any:
-    """A method of a store that waits for what other processes write, even programs that are no
-    ranks.
-    """
+    """A method of a store that waits for what others write, even programs that are no ranks."""
     call = functools.partial(original, store, *args, **kwargs)
     note = _note_of(f"store.{name}", repr(args[0]) if args else "")
     if note is None:
@@ -178,14 +175,14 @@ def on_store_wait(
         return _too_late(name, original, store, args, kwargs, limit)
 
 
-def _limit_of(name: str, store: dist.Store, args: tuple) -> timedelta:
+def _limit_of(name: str, store: dist.Store, args: tuple[Any, ...]) -> timedelta:
     """For how long a method of a store may wait; zero, as for torch, without a limit."""
     if name == "wait" and len(args) > 1:
         return _duration(args[1])
-    return store.timeout
+    return private.timeout_of_store(store)
 
 
-def _takes_what_is_there(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _takes_what_is_there(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a method of a store returns, or fails, at once: queue_pop with block=False."""
     blocks = args[1] if len(args) > 1 else kwargs.get("block", True)
     return name == "queue_pop" and not blocks
@@ -194,17 +191,17 @@ def _takes_what_is_there(name: str, args: tuple, kwargs: dict[str, Any]) -> bool
 def _looked(is_there: Callable[[], bool], note: Note, limit: timedelta) -> bool:
     """Look for what a store is waited for, in steps, between which this rank can be freed."""
 
-    def holds(seconds: float) -> bool:
+    def look(seconds: float) -> bool:
         if is_there():
             return True
         time.sleep(seconds)
         return False
 
-    return wait_until(holds, FREED.format(note.op), limit.total_seconds() or math.inf)
+    return wait_until(look, FREED.format(note.op), limit.total_seconds() or math.inf)
 
 
 def _is_there(name: str, store: dist.Store, what: Any, *_: Any) -> bool:
-    """Whether a method of a store that has no server can return, or refuse its arguments, at once."""
+    """Whether a method of a store without a server can return, or refuse its arguments, at once."""
     path = private.path_of(store)
     if path and not os.path.exists(path):  # or `check` would wait for the file
         return False
@@ -220,14 +217,14 @@ def _too_late(
     name: str,
     original: Callable[..., Any],
     store: dist.Store,
-    args: tuple,
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     limit: timedelta,
 ) -> Any:
     """Let torch look for the last time, and raise its own error, with the time that was waited."""
     if name == "wait" and len(args) > 1:
         args = (args[0], AT_ONCE)
-    usual = store.timeout
+    usual = private.timeout_of_store(store)
     store.set_timeout(AT_ONCE)
     try:
         return original(store, *args, **kwargs)
@@ -241,8 +238,7 @@ def _too_late(
 
 
 def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> None:
-    """ProcessGroupGloo.__init__: it waits for the addresses of the other ranks, and for their
-    connections.
+    """ProcessGroupGloo.__init__: it waits for the addresses and connections of the other ranks.
 
     A wait for a connection that nobody opens has no socket that could be shut down; it ends on its
     thread, at its own timeout.
@@ -251,9 +247,8 @@ def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs
     note = _note_of("ProcessGroupGloo")
     if note is not None and note.op != "init_process_group":
         LOG.check_not_of_parent(dist.group.WORLD)  # whose store this one is
-    if note is None or (
-        note.op == "new_group" and note is not LOG.waiting_in.get(threading.get_ident())
-    ):
+    is_new_group = note is not None and note.op == "new_group"
+    if note is None or (is_new_group and note is not LOG.waiting_in.get(threading.get_ident())):
         return call()
     with waits(note):
         return wait_elsewhere(call, FREED.format(note.op))
