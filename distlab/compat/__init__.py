@@ -1,5 +1,6 @@
-"""On both sides: the private parts of torch, ipyparallel and IPython, and the newest torch that was
-tested.
+"""The private parts of torch, ipyparallel, IPython and pytest, and the newest torch tested.
+
+Runs on the notebook's kernel and on ranks.
 """
 
 import functools
@@ -11,8 +12,7 @@ NEWEST_TORCH = "2.15.0"  # the matrix takes it from here; the oldest stands in p
 
 @functools.cache
 def warn_of_newer_torch() -> None:
-    """Warn, once in a process, if the installed torch is a newer release than the newest one
-    tested.
+    """Warn, once in a process, if the installed torch is a newer release than the newest tested.
 
     Runs on: the notebook's kernel, called by the constructor of `Cluster`.
     """
@@ -20,9 +20,12 @@ def warn_of_newer_torch() -> None:
 
     here = metadata.version("torch")
     if release(here) > release(NEWEST_TORCH):
-        newer = f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was tested with."
-        advice = f'If ranks behave strangely, install that one: pip install "torch=={NEWEST_TORCH}"'
-        warnings.warn(f"{newer} {advice}", stacklevel=3)
+        warnings.warn(
+            f"torch {here} is newer than torch {NEWEST_TORCH}, the newest that this distlab was "
+            "tested with. If ranks behave strangely, install that one: "
+            f'pip install "torch=={NEWEST_TORCH}"',
+            stacklevel=3,
+        )
 
 
 def release(version: str) -> tuple[int, ...]:

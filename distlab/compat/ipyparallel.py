@@ -128,13 +128,13 @@ class Replies:
 
 @contextlib.contextmanager
 def cluster_module_later() -> Iterator[None]:
-    """Import ipyparallel inside this without what starts clusters, a fifth of it; on a rank its
-    first use loads it.
+    """Import ipyparallel inside this without what starts clusters, a fifth of it.
 
-    Private: that ipyparallel takes some of its own names from that module.
+    On a rank, its first use loads it. Private: that ipyparallel takes some of its own names from
+    that module.
     """
     stand_in = types.ModuleType("ipyparallel.cluster")
-    stand_in.__getattr__ = lambda name: stand_in
+    vars(stand_in)["__getattr__"] = lambda name: stand_in
     if sys.modules.setdefault(stand_in.__name__, stand_in) is not stand_in:  # it is there already
         yield
         return
@@ -157,8 +157,9 @@ def cluster_module_later() -> Iterator[None]:
 
 
 def use_kernel(kernel: type) -> None:
-    """Have an engine that starts in this process run this class of kernels. Not documented: the
-    module's variable.
+    """Have an engine that starts in this process run this class of kernels.
+
+    Not documented: the module's variable.
     """
     import ipyparallel.engine.app
 
@@ -178,8 +179,9 @@ def change_controller(monitor: type) -> None:
 
 
 def read_replies_with(loads: Callable[[Any], Any]) -> None:
-    """From now on, this process unpickles what engines send with this function; what it sends is
-    pickled as before.
+    """From now on, unpickle what engines send with this function.
+
+    What this process sends is pickled as before.
     """
     from ipyparallel.serialize import serialize
 

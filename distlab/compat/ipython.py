@@ -1,5 +1,4 @@
-"""The private parts of IPython and ipykernel that distlab uses, and whether anybody is watching the
-output.
+"""The private parts of IPython and ipykernel that distlab uses, and whether anybody watches.
 
 Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, and on ranks.
 """
@@ -35,7 +34,7 @@ HISTORY = "IPython.core.history"  # its thread waits for work
 
 
 def current_shell() -> Any:
-    """The IPython shell of this process; None outside IPython, which is not imported just to ask."""
+    """The IPython shell of this process; None outside of IPython, which is not imported to ask."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
@@ -46,10 +45,12 @@ def is_ipythons(name: str, value: Any) -> bool:
 
 
 def start_folder() -> Path:
-    """The folder in which this kernel was started, that of its notebook. Private: IPython's list of
-    folders.
+    """The folder in which this kernel was started, that of its notebook.
+
+    Private: IPython's list of folders.
     """
-    folders = current_shell().user_ns.get("_dh") if current_shell() is not None else None
+    shell = current_shell()
+    folders = None if shell is None else shell.user_ns.get("_dh")
     return Path(folders[0] if folders else ".").absolute()
 
 
@@ -63,23 +64,28 @@ def somebody_watches() -> bool:
 
 
 def can_type() -> bool:
-    """Whether a person can answer input(): not where a program executes notebooks, or pytest keeps
-    what is printed.
+    """Whether a person can answer input().
+
+    Not where a program executes notebooks, or pytest keeps what is printed.
     """
     return _somebody_is_at(sys.stdin)
 
 
 def _somebody_is_at(stream: Any) -> bool:
-    """Whether a person has this stream in a terminal, or a front end. Private: an attribute of the
-    kernel.
+    """Whether a person has this stream in a terminal, or a front end.
+
+    Private: an attribute of the kernel.
     """
     shell = notebook_shell()
-    return stream.isatty() if shell is None else bool(getattr(shell.kernel, "_allow_stdin", False))
+    if shell is None:
+        return stream.isatty()
+    return bool(getattr(shell.kernel, "_allow_stdin", False))
 
 
 def notebook_shell() -> Any:
-    """The IPython shell of a notebook's kernel; None in a terminal or a plain script, where output
-    is plain text.
+    """The IPython shell of a notebook's kernel.
+
+    None in a terminal or a plain script, where output is plain text.
     """
     shell = current_shell()
     return shell if hasattr(shell, "kernel") else None
@@ -103,10 +109,10 @@ def publish(bundle: dict[str, Any], handle: bool = False, update: Any = None) ->
 def show_errors_with(
     show: Callable[[BaseException, list[str]], list[str]], kinds: tuple[type, ...]
 ) -> None:
-    """Let `show` see errors of some kinds that a person gets, and the lines of their tracebacks;
-    once.
+    """Let `show` see errors of some kinds that a person gets, and the lines of their tracebacks.
 
-    IPython shows the lines that it returns. Nothing happens outside of a notebook.
+    IPython shows the lines that it returns. A second time, and outside of a notebook, nothing
+    happens.
 
     Private: the method in which a kernel's shell sends them.
     """
@@ -129,18 +135,18 @@ def _show_and_send(
 
 
 class NeverBusy:
-    """Put before a kernel class in a class's bases: it reports when it is idle, but not when it
-    becomes busy.
-    """
+    """Put before a kernel class in a class's bases: it reports when it is idle, not when busy."""
 
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
+            # the kernel's class, which comes after this one
             super()._publish_status(status, *args, **kwargs)  # type: ignore[misc]
 
 
 class _NoSubshells:
-    """In the place of the thread that serves a kernel's subshells: there is none, and so it has no
-    main thread.
+    """In the place of the thread that serves a kernel's subshells, which has a main thread.
+
+    There is none here, and so it has none.
     """
 
     parent_thread = None
@@ -161,10 +167,11 @@ def let_cells_await(kernel: Any) -> None:
 
 
 def task_of_cell() -> "asyncio.Task[Any] | None":
-    """The task of the cell that is running if it has a top-level await; another one runs in a task
-    of the engine.
+    """The task of the cell that is running if it has a top-level await.
 
-    Private: the name of IPython's coroutine. Runs on: a rank, in a cell.
+    Another one runs in a task of the engine. Private: the name of IPython's coroutine.
+
+    Runs on: a rank, in a cell.
     """
     # half of the time that importing distlab takes, where it has not been imported yet
     import asyncio
@@ -175,8 +182,7 @@ def task_of_cell() -> "asyncio.Task[Any] | None":
 
 
 class ReadsToTheEnd:
-    """Put before OutStream in a class's bases: one can wait until it has what other processes have
-    written.
+    """Put before OutStream in a class's bases: one can wait for what other processes have written.
 
     A rank's stream also shows what its children write to the descriptor, which is a pipe that a
     thread reads. What the thread has not read when a cell ends would come after the cell.
@@ -194,25 +200,29 @@ class ReadsToTheEnd:
         super().__init__(*args, **kwargs)
 
     def _watch_pipe_fd(self) -> None:
+        fid = self._fid
+        if fid is None:  # the thread that runs this is not started then
+            return
         written = select.poll()
-        written.register(self._fid, select.POLLIN)
+        written.register(fid, select.POLLIN)
         while self._should_watch:
             written.poll()
             time.sleep(self._pause)  # called from here, it moves no frame
             with self._reading:
-                read = self._read()
+                read = self._read(fid)
                 if not read:
                     return
+                # OutStream's, which comes after this class
                 self.write(read.decode(errors="replace"))  # type: ignore[attr-defined]
 
-    def _read(self) -> bytes:
-        """What has arrived; it is in the engine's log, too."""
-        read = os.read(self._fid, READ_AT_ONCE)
+    def _read(self, fid: int) -> bytes:
+        """What has arrived; it is written into the engine's log as well."""
+        read = os.read(fid, READ_AT_ONCE)
         os.write(self._original_stdstream_copy, read)
         return read
 
     def read_to_the_end(self) -> None:
-        """Return when the stream has what was written to its descriptor before, or after a second."""
+        """Return when the stream has what was written to its descriptor, or after a second."""
         if self._fid is None:
             return
         deadline = time.monotonic() + 1.0  # of a child that always writes there is no end
@@ -225,11 +235,11 @@ class ReadsToTheEnd:
 
 
 class StderrKept(ReadsToTheEnd):
-    """ReadsToTheEnd, whose stderr is kept if the process aborts: what it writes just before that
-    would be lost.
+    """ReadsToTheEnd, whose stderr is kept if the process aborts.
 
-    The system moves it from the pipe into a file, before Python sees it; what is still in the pipe
-    can be read by the process that made the pipe, when this one has ended.
+    What the process writes just before that would be lost. The system moves it from the pipe into a
+    file, before Python sees it; what is still in the pipe can be read by the process that made the
+    pipe, when this one has ended.
 
     Private: the number of the descriptor in an OutStream.
 
@@ -246,23 +256,22 @@ class StderrKept(ReadsToTheEnd):
     _original_stdstream_fd: int
 
     def _watch_pipe_fd(self) -> None:
+        # the name is OutStream's, which comes after this class
         if self.kept is not None and self.name == "stderr":  # type: ignore[attr-defined]
             self._fid, writer, self._file = self.kept
             os.dup2(writer, self._original_stdstream_fd)  # in the place of ipykernel's own pipe
             os.close(writer)
         super()._watch_pipe_fd()
 
-    def _read(self) -> bytes:
+    def _read(self, fid: int) -> bytes:
         if self._file is None:
-            return super()._read()
+            return super()._read(fid)
         try:
-            count = os.splice(self._fid, self._file, READ_AT_ONCE)
-        except (
-            OSError,
-            AttributeError,
-        ):  # the file system is full, or it or this system cannot do that
+            count = os.splice(fid, self._file, READ_AT_ONCE)
+        # the file system is full, or it or this system cannot do that
+        except (OSError, AttributeError):
             self._file = None
-            return super()._read()
+            return super()._read(fid)
         read = os.pread(self._file, count, self._position)
         self._position += count
         return read
@@ -270,10 +279,10 @@ class StderrKept(ReadsToTheEnd):
 
 @contextlib.contextmanager
 def modules_unread() -> Iterator[None]:
-    """Make a kernel inside this: it lists the file of each module for the debugger, which costs a
-    forked one 10 MB.
+    """Make a kernel inside this, so that it does not list the file of each module.
 
-    Private: that it reads sys.modules for nothing else.
+    It does so for the debugger, and it costs a forked kernel 10 MB. Private: that it reads
+    sys.modules for nothing else.
     """
     kernel_module = vars(sys.modules["ipykernel.ipkernel"])
     kernel_module["sys"] = SimpleNamespace(modules={})
@@ -285,11 +294,12 @@ def modules_unread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def debugger_hidden() -> Iterator[None]:
-    """Import ipykernel inside this without debugpy: 25 MB that a kernel without a debugger channel
-    cannot use.
+    """Import ipykernel inside this without debugpy.
 
-    Not documented: ipykernel's debugger takes an ImportError as a sign that there is none.
+    Those are 25 MB that a kernel without a debugger channel cannot use. Not documented: ipykernel's
+    debugger takes an ImportError as a sign that there is none.
     """
+    # None makes an import raise an ImportError; typeshed knows modules only
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     try:
         yield

@@ -16,8 +16,9 @@ from _pytest import assertion, runner
 def started(
     options: dict[str, Any], node: str, without: Iterable[str], plugin: Any
 ) -> pytest.Session:
-    """pytest in a process that another pytest has started, as pytest-xdist does it. Private: how it
-    is configured.
+    """pytest in a process that another pytest has started, as pytest-xdist does it.
+
+    Private: how it is configured.
 
     Args:
         without: plugins that do nothing here; their options are known, which may stand in a file.
@@ -52,4 +53,5 @@ def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
 
 def base_folder(config: pytest.Config) -> Path:
     """Where pytest makes temporary folders. Private: its factory."""
-    return config._tmp_path_factory.getbasetemp()
+    # pytest adds the attribute, which its class does not declare
+    return config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]

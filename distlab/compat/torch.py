@@ -37,22 +37,25 @@ BEGINNING_IN_CPP = (
 )
 # What gives a Work to DDP's Reducer, which waits for it in C++.
 GIVES_TO_REDUCER = (dist.Reducer, "_set_forward_pass_work_handle")
-# The method of a Work that says where a message came from; and one that its class alone has, for
-# TorchScript.
-SENDER, OF_CLASS = "_source_rank", "unbox"
+# The method of a Work that says where a message came from.
+SENDER = "_source_rank"
+# One that the class of Works alone has, for TorchScript.
+OF_CLASS = "unbox"
 # Methods of ProcessGroup: the private names of all_gather_single and reduce_scatter_single.
-ALL_GATHER_BASE, REDUCE_SCATTER_BASE = "_allgather_base", "_reduce_scatter_base"
+ALL_GATHER_BASE = "_allgather_base"
+REDUCE_SCATTER_BASE = "_reduce_scatter_base"
 # The operators that make functional collectives, and the method of ProcessGroup that does the same.
-_SINGLE = hasattr(dist.ProcessGroup, "all_gather_single")  # names that torch has since 2.13
-FUNCTIONAL_METHODS = {
+_OF_ONE_TENSOR = {
     "all_reduce": "allreduce",
-    "all_gather_into_tensor": "all_gather_single" if _SINGLE else ALL_GATHER_BASE,
-    "reduce_scatter_tensor": "reduce_scatter_single" if _SINGLE else REDUCE_SCATTER_BASE,
-    "all_to_all_single": "all_to_all_single" if _SINGLE else "alltoall_base",
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "all_to_all_single": "all_to_all_single",
     "broadcast": "broadcast",
 }
-# of several tensors
-FUNCTIONAL_METHODS |= {f"{name}_coalesced": method for name, method in FUNCTIONAL_METHODS.items()}
+FUNCTIONAL_METHODS = {
+    **_OF_ONE_TENSOR,
+    **{f"{name}_coalesced": method for name, method in _OF_ONE_TENSOR.items()},
+}
 
 
 # --- groups ---
@@ -63,9 +66,7 @@ GROUP_NAMES: Mapping[Any, str] = c10d._world.pg_names
 
 
 def leave_all_groups() -> None:
-    """Destroy every group, even if a program has put another one, or none, in the place of the
-    default group.
-    """
+    """Destroy every group, whatever a program has put in the place of the default group."""
     if GROUP_NAMES:
         dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
         dist.destroy_process_group()
@@ -88,19 +89,22 @@ def close_connections(group: dist.ProcessGroup, peer: int) -> None:
 
 
 def destroy_group(group: dist.ProcessGroup) -> None:
-    """Like destroy_process_group, which finally asks a group for its name: one in Python may not
-    know it.
+    """Destroy a group, also one in Python.
+
+    destroy_process_group finally asks a group for its name, which one in Python may not know.
     """
     name = GROUP_NAMES.get(group, "")
     try:
         dist.destroy_process_group(group)
     except RuntimeError:
-        c10d._unregister_process_group(name)
+        # torch's annotation is a type of str of its own, which no other version need have
+        c10d._unregister_process_group(name)  # type: ignore[arg-type]
 
 
 def forget_group_numbers(first: int = 0) -> None:
-    """Number the next group `first`: a group that only this rank made, or failed to build, has used
-    up a number.
+    """Number the next group `first`.
+
+    A group that only this rank has made, or failed to build, has used up a number.
     """
     c10d._world.group_count = first
 
@@ -111,19 +115,17 @@ MAKES_GROUP = (c10d, "_new_process_group_helper")
 
 
 def connects_when_made(backend: str) -> bool:
-    """Whether the members of a group wait for each other while it is made, as over gloo; over NCCL
-    only later.
+    """Whether the members of a group wait for each other while it is made.
 
-    Private: torch's table of the backends that were registered.
+    They do over gloo, and over NCCL only later. Private: torch's table of the backends that were
+    registered.
     """
     plugin = dist.Backend._plugins.get(backend.upper())
     return "gloo" in backend or getattr(plugin and plugin.creator_fn, "OVER_GLOO", False)
 
 
 def is_shared(store: Any) -> bool:
-    """Whether ranks can find each other's keys in the store of a group: in one of these of torch's
-    own.
-    """
+    """Whether ranks can find each other's keys in the store of a group: in torch's own stores."""
     return isinstance(_without_prefixes(store), (dist.TCPStore, dist.FileStore, dist.HashStore))
 
 
@@ -133,8 +135,9 @@ def default_timeout() -> timedelta:
 
 
 def set_default_timeout(limit: timedelta) -> None:
-    """Make this the default timeout of new_group, which does not inherit the world's but takes half
-    an hour.
+    """Make this the default timeout of new_group.
+
+    That does not inherit the world's, but takes half an hour.
     """
     c10d.default_pg_timeout = limit
 
@@ -146,8 +149,9 @@ def set_timeouts(limit: timedelta) -> None:
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """The timeout of a group, or the default one if its backend does not say. Private: the backend
-    and its options.
+    """The timeout of a group, or the default one if its backend does not say.
+
+    Private: the backend and its options.
     """
     with contextlib.suppress(AttributeError, IndexError, RuntimeError):
         return group._get_backend(group._device_types[0]).options._timeout
@@ -163,15 +167,15 @@ def limit_of(group: dist.ProcessGroup, options: Any) -> timedelta:
 
 
 def in_backward() -> bool:
-    """Whether this thread is in a backward pass. Private: the function, which torch's FSDP uses,
-    too.
+    """Whether this thread is in a backward pass.
+
+    Private: the function, which torch's FSDP uses as well.
     """
     return torch._C._current_graph_task_id() != -1
 
 
 def quiet_loggers() -> None:
-    """Silence tracebacks of what is raised anyway, and lines on what gloo lacks, with a process
-    number and a time.
+    """Silence tracebacks of what is raised anyway, and lines on what gloo lacks.
 
     Private: the names of the loggers of the two DTensor modules that write them.
     """
@@ -180,27 +184,30 @@ def quiet_loggers() -> None:
 
 
 def functional_operators() -> list[tuple[str, Any]]:
-    """The operators of this torch that make, or wait for, functional collectives, with their
-    names.
+    """The operators that make, or wait for, functional collectives, with their names.
+
+    torch has no such operator of several tensors for some of them.
     """
-    names, operators = (*FUNCTIONAL_METHODS, "wait_tensor"), torch.ops._c10d_functional
+    operators = torch.ops._c10d_functional
+    names = (*FUNCTIONAL_METHODS, "wait_tensor")
     return [(name, getattr(operators, name)) for name in names if hasattr(operators, name)]
 
 
 def functional_count(name: Any) -> int | None:
-    """How many collectives the group of this name has begun in C++; None for a group in Python, or
-    one that is gone.
+    """How many collectives the group of this name has begun in C++.
+
+    None for a group in Python, or one that is gone. Private: the method.
     """
     for group, its_name in GROUP_NAMES.items():
         if its_name == name and type(group) is dist.ProcessGroup:
             with contextlib.suppress(RuntimeError):  # its backend does not count
-                return group._get_sequence_number_for_group()
+                # torch's stubs lack the method
+                return group._get_sequence_number_for_group()  # type: ignore[attr-defined]
     return None
 
 
 def is_tracing(args: Any) -> bool:
-    """Whether an operator that is called with these arguments computes nothing, because torch
-    traces a program.
+    """Whether an operator with these arguments computes nothing, because torch traces a program.
 
     Private: the function that looks for a mode of fake tensors.
     """
@@ -208,12 +215,12 @@ def is_tracing(args: Any) -> bool:
 
 
 def key_of(storage: torch.UntypedStorage) -> int:
-    """What tells a storage from all others that are alive, as in C++, which keeps Works by it."""
+    """The storage's address, unique among living storages; C++ keys its Works by it."""
     return storage._cdata
 
 
 def sender_of(work: dist.Work) -> int | None:
-    """Rank in the group that a received message came from; None if its backend does not say.
+    """The rank in the group that a received message came from; None if its backend does not say.
 
     Private: a method of Work.
     """
@@ -233,15 +240,17 @@ def _without_prefixes(store: Any) -> Any:
 
 
 def polls(store: dist.Store) -> bool:
-    """Whether a store waits without a connection: it looks into a file, or into the memory of this
-    process.
+    """Whether a store waits without a connection.
+
+    It looks into a file, or into the memory of this process.
     """
     return isinstance(_without_prefixes(store), (dist.FileStore, dist.HashStore))
 
 
 def timeout_of_store(store: dist.Store) -> timedelta:
     """How long a store waits for a key; zero for no limit."""
-    return store.timeout  # type: ignore[attr-defined]  # torch's stubs lack the property
+    # torch's stubs lack the property
+    return store.timeout  # type: ignore[attr-defined]
 
 
 def path_of(store: dist.Store) -> str:
@@ -258,10 +267,13 @@ def profiling() -> bool:
 
 
 def flight_record() -> list[dict[str, Any]]:
-    """The newest collectives of this process, including those made in C++, from torch's flight
-    recorder.
+    """The newest collectives of this process, also those that C++ made.
+
+    Private: torch's flight recorder.
     """
-    return json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", [])
+    # torch's stubs lack the function
+    text = torch._C._distributed_c10d._dump_fr_trace_json()  # type: ignore[attr-defined]
+    return json.loads(text).get("entries", [])
 
 
 # --- tensors and numbers ---
@@ -288,7 +300,7 @@ def is_compiled(function: Any) -> bool:
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:
-    """Whether the learner has registered hooks on a tensor's gradient. Private: the table of them."""
+    """Whether the learner has put hooks on a tensor's gradient. Private: the table of them."""
     return bool(tensor._backward_hooks)
 
 
@@ -296,12 +308,12 @@ def has_hooks(tensor: torch.Tensor) -> bool:
 
 
 def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
-    """A process group over gloo that torch's tables do not have, as init_process_group builds one."""
-    group, kind = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType.GLOO
-    group._set_default_backend(kind)
-    group._register_backend(
-        torch.device("cpu"), kind, dist.ProcessGroupGloo(store, rank, size, timeout)
-    )
+    """A process group over gloo as init_process_group builds one, but not in torch's tables."""
+    group = dist.ProcessGroup(store, rank, size)
+    gloo = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(gloo)
+    backend = dist.ProcessGroupGloo(store, rank, size, timeout)
+    group._register_backend(torch.device("cpu"), gloo, backend)
     return group
 
 
@@ -310,9 +322,11 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
-def flops_of(operator: Any, value: Any, args: tuple, kwargs: dict[str, Any]) -> int | None:
-    """What an operator computes, as torch's FlopCounterMode counts it; None if torch has no formula
-    for it.
-    """
+def flops_of(
+    operator: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int | None:
+    """What an operator computes, as torch's FlopCounterMode counts it; None without a formula."""
     count = flop_registry.get(operator._overloadpacket)
-    return count and count(*args, **kwargs, out_val=value)
+    if count is None:
+        return None
+    return count(*args, **kwargs, out_val=value)

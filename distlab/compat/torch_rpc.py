@@ -38,18 +38,30 @@ def open_calls() -> int:
 
 def _count(name: str) -> int:
     """A number that the agent knows; 0 if there is no agent."""
-    return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0)) if there() else 0
+    if not there():
+        return 0
+    return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0))
 
 
 def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
-    """Start the agent of a worker; the other workers meet it at the same new store. Threads and
-    timeout are as given.
+    """Start the agent of a worker.
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide
     deadlocks.
+
+    Args:
+        store: a new one, at which all workers meet.
+        name: of the worker.
+        worker: its id.
+        workers: how many there are.
+        given: options, of which the number of threads and the timeout are used.
     """
-    asked = {"num_worker_threads": given.num_worker_threads, "rpc_timeout": given.rpc_timeout}
-    options = rpc.TensorPipeRpcBackendOptions(**asked, _transports=["uv"], _channels=["basic"])
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=given.num_worker_threads,
+        rpc_timeout=given.rpc_timeout,
+        _transports=["uv"],
+        _channels=["basic"],
+    )
     autograd._init(worker)
     rpc.api._init_rpc_states(rpc.TensorPipeAgent(store, name, worker, workers, options, {}, []))
 
@@ -73,20 +85,19 @@ def use_plain_optimizers() -> None:
     """
     optimizers = sys.modules.get("torch.distributed.optim.optimizer")
     if optimizers is not None:
-        optimizers.functional_optim_map = {}
+        vars(optimizers)["functional_optim_map"] = {}
         optimizers.logger.setLevel("ERROR")  # it would advise TorchScript
 
 
 def drop_rrefs() -> None:
-    """Tell the owners that this process holds no RRef any more, and wait until nobody holds its
-    own.
-    """
+    """Tell the owners that this process holds no RRef, and wait until nobody holds its own."""
     rpc.api._delete_all_user_and_unforked_owner_rrefs()
 
 
 def abandon() -> Any:
-    """Forget the agent while it serves something that does not end; return it: it must live as long
-    as the process.
+    """Forget the agent while it serves something that does not end.
+
+    It is returned, because it must live as long as the process.
     """
     agent = rpc.api._get_current_rpc_agent()
     rpc.api._destroy_rref_context(True)
