@@ -1,7 +1,6 @@
-"""The private parts of ipyparallel that distlab uses, one function or class for each. Tried with
-9.0 to 9.2.
+"""The private parts of ipyparallel that distlab uses, one function or class for each.
 
-Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a
+Tried with 9.0 to 9.2. Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a
 cluster starts its fork server first.
 """
 
@@ -26,8 +25,9 @@ NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ 
 
 
 def engines_with_work(client: Any) -> set[int]:
-    """The engines that have not yet answered all that they were sent. Private: the client's
-    tables.
+    """The engines that have not yet answered all that they were sent.
+
+    Private: the client's tables.
     """
     return {
         number
@@ -48,10 +48,9 @@ def forget_engine(client: Any, engine_id: int) -> None:
 
 
 def ask_for_engines(client: Any) -> None:
-    """Have a client ask the hub which engines are there: it misses what is published while it
-    connects.
+    """Have a client ask the hub which engines are there.
 
-    Private: how a client sends, and its table of engines.
+    It misses what is published while it connects. Private: how a client sends, and its table of engines.
     """
     asked = client._send(client._query_stream, "connection_request")
     asked.add_done_callback(
@@ -60,10 +59,10 @@ def ask_for_engines(client: Any) -> None:
 
 
 def drop_late_replies(client: Any) -> None:
-    """Have a client ignore replies that nobody waits for, as from a host that was lost and is back:
-    it prints them.
+    """Have a client ignore replies that nobody waits for, which it would print.
 
-    Private: the client's table of what to do with replies.
+    They come from a host that was lost and is back, for example. Private: the client's table of
+    what to do with replies.
     """
 
     def only_awaited(handle: Callable[[dict[str, Any]], None], reply: dict[str, Any]) -> None:
@@ -80,14 +79,16 @@ def drop_late_replies(client: Any) -> None:
 
 def address_of_controller(client: Any) -> str:
     """The address at which a client reaches its controller. Private: the client's socket."""
-    return client._query_socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")[0]
+    endpoint = client._query_socket.last_endpoint.decode()  # tcp://address:port
+    address_and_port = endpoint.rpartition("/")[2]
+    return address_and_port.rpartition(":")[0]
 
 
 def written(result: Any) -> list[dict[str, Any]]:
-    """stdout, stderr and outputs of each engine, in the order of the targets. Private: the
-    AsyncResult's metadata.
+    """stdout, stderr and outputs of each engine, in the order of the targets.
 
     The public `stdout` parses the dates of every message first, a tenth of a short cell's time.
+    Private: the AsyncResult's metadata.
     """
     return result._metadata
 

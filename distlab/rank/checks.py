@@ -282,8 +282,7 @@ class Checker:
     def refuse_shared_memory(
         self, name: str, tensors: Sequence[torch.Tensor], members: Sequence[int]
     ) -> None:
-        """Refuse a list of places for what the members of a group send, of which some are the same
-        memory.
+        """Refuse places for what the members of a group send if some are the same memory.
 
         Args:
             name: of the argument.

@@ -219,7 +219,8 @@ def connect(host: str, port: int) -> dist.Store:
 
 @functools.cache
 def _connection(host: str, port: int) -> dist.Store:
-    """A client of the store on every rank; torch's own rendezvous would let rank 0 serve a second
-    one.
+    """A client of the store, on every rank.
+
+    torch's own rendezvous would let rank 0 serve a second store.
     """
     return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))

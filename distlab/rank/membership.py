@@ -17,17 +17,18 @@ SHORT = timedelta(seconds=10)
 
 def members_of(name: str) -> tuple[tuple[int, ...], bool]:
     """Ranks of the group with this name, and whether its timeout is short."""
-    # the watchdog's thread looks here, too
+    # a copy, because the watchdog's thread looks here as well
     for group, its_name in list(private.GROUP_NAMES.items()):
         if its_name == name:
-            # new_group takes numpy's
+            # new_group also takes numbers of numpy's
             members = tuple(map(int, dist.get_process_group_ranks(group)))
             return members, is_short(private.timeout_of(group))
     return (), False
 
 
 def is_short(limit: timedelta) -> bool:
-    """Whether a call with this timeout is left to end by itself; one with the cluster's is not.
-    Zero means none.
+    """Whether a call with this timeout is left to end by itself.
+
+    One with the cluster's is not. Zero means none.
     """
     return timedelta(0) < limit < min(SHORT, private.default_timeout())

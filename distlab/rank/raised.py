@@ -35,23 +35,33 @@ def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook receives it, with the learner's own lines."""
     message, lines = described(error)
     stack = traceback.extract_tb(error.__traceback__, limit=200)
-    in_torch = isinstance(error, dist.DistNetworkError) or any(
-        _TORCH_DISTRIBUTED in frame.filename for frame in stack
+    passed_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
+    communicated = (
+        passed_torch
+        or isinstance(error, dist.DistNetworkError)
+        or OF_COMMUNICATION.search(message) is not None
     )
-    communicated = in_torch or bool(OF_COMMUNICATION.search(message))
+    # only as a RuntimeError, which gloo and waits in Python raise
     waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
-    whole, kind = "".join(traceback.format_exception(error)), type(error).__name__
     note = note_of_error(error)
-    call = record_of(note) if note is not None else None
-    handled = _handled(error) if communicated else None
-    return Failure(THIS_RANK.rank, kind, message, lines, whole, waited, communicated, call, handled)
+    return Failure(
+        rank=THIS_RANK.rank,
+        kind=type(error).__name__,
+        message=message,
+        lines=lines,
+        traceback="".join(traceback.format_exception(error)),
+        consequence=waited,
+        communicated=communicated,
+        call=None if note is None else record_of(note),
+        handled=_handled(error) if communicated else None,
+    )
 
 
 def _handled(error: BaseException) -> Failure | None:
-    """The first error of the learner's own code that was being handled when this one was raised;
-    None without one.
+    """The error of the learner's own code that was being handled when this one was raised.
 
-    One that a library has handled has none of the learner's lines.
+    The first one of several; None without one. One that a library has handled has none of the
+    learner's lines.
     """
     found = None
     while error.__context__ is not None and not error.__suppress_context__:
@@ -63,8 +73,10 @@ def _handled(error: BaseException) -> Failure | None:
 
 
 def is_at_fault(error: BaseException) -> bool:
-    """Whether this rank raises by itself: it was not interrupted, and not freed from a wait for
-    another one before.
+    """Whether this rank raises by itself.
+
+    It was not interrupted, and not freed from a wait for another rank before.
     """
-    ended = KeyboardInterrupt, asyncio.CancelledError
-    return not (LOG.closed or isinstance(error, ended) or describe_failure(error).consequence)
+    if LOG.closed or isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
+        return False
+    return not describe_failure(error).consequence

@@ -113,15 +113,7 @@ def init_rpc(
     size = world_size or THIS_RANK.world_size
     number = whole_number("rank", THIS_RANK.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
-    if AGENT.workers:
-        advice = "Call rpc.shutdown() on every rank first."
-        name_here = rpc.get_worker_info().name
-        raise RuntimeError(
-            f'RPC is already running on rank {THIS_RANK.rank}, as "{name_here}". {advice}'
-        )
-    if dist.get_backend() == "simulated":
-        rest = "only what process groups send is simulated. Make a Cluster without a network."
-        raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
+    _check_can_start()
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
         store, workers = _meet(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
@@ -142,6 +134,19 @@ def init_rpc(
         finally:
             if not private.there():
                 AGENT.workers = {}
+
+
+def _check_can_start() -> None:
+    """Refuse a second agent, and one on a simulated network."""
+    if AGENT.workers:
+        advice = "Call rpc.shutdown() on every rank first."
+        name_here = rpc.get_worker_info().name
+        raise RuntimeError(
+            f'RPC is already running on rank {THIS_RANK.rank}, as "{name_here}". {advice}'
+        )
+    if dist.get_backend() == "simulated":
+        rest = "only what process groups send is simulated. Make a Cluster without a network."
+        raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
 
 
 def _skip_numbers(generation: int) -> None:

@@ -59,8 +59,8 @@ def summary(
     transfer = Traffic()
     wakeups = None
     if doing != messages.COMPUTING:
-        # One that computes moves, whatever these say; and to ask would take long there: Python's
-        # lock is given back at every system call, and must be waited for again.
+        # one that computes moves, whatever these say; and to ask would take long: Python's lock is
+        # given back at every system call, and must be waited for again
         transfer = traffic()
         wakeups = gloo_wakeups(infrastructure_tids)
     serving = _serving()
