@@ -1,7 +1,7 @@
 """The private parts of ipyparallel that distlab uses, one function or class for each.
 
-Tried with 9.0 to 9.2. Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it is needed, because a
-cluster starts its fork server first.
+Tried with 9.0 to 9.2. Runs on the notebook's kernel, and on ranks. ipyparallel is imported where it
+is needed, because a cluster starts its fork server first.
 """
 
 import contextlib
@@ -50,7 +50,8 @@ def forget_engine(client: Any, engine_id: int) -> None:
 def ask_for_engines(client: Any) -> None:
     """Have a client ask the hub which engines are there.
 
-    It misses what is published while it connects. Private: how a client sends, and its table of engines.
+    It misses what is published while it connects. Private: how a client sends, and its table of
+    engines.
     """
     asked = client._send(client._query_stream, "connection_request")
     asked.add_done_callback(

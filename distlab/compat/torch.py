@@ -1,6 +1,7 @@
 """The private parts of torch that distlab uses, one function or name for each.
 
-Tried with torch 2.13 to 2.15. Runs on every rank, and in a notebook's kernel that has imported torch already.
+Tried with torch 2.13 to 2.15. Runs on every rank, and in a notebook's kernel that has imported
+torch already.
 """
 
 import contextlib
