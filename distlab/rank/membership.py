@@ -1,6 +1,6 @@
 """What this rank knows of a process group by its name: its members, and whether its calls end soon.
 
-Runs on every rank, on any thread; log.py, hooks.py, status.py and recording.py call it.
+Runs on every rank, on any thread; records.py, hooks.py, status.py and recording.py call it.
 """
 
 from datetime import timedelta

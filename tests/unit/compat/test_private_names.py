@@ -1,6 +1,7 @@
 """Private names of other libraries: each has a test, which fails by its name if a version lacks it.
 
-compat/ uses most of them; hooks.py, status.py, rpc_calls.py and the programs of launch/ the rest.
+compat/ uses most of them; methods.py, threads.py, quiescence.py, rpc_calls.py and the programs of
+launch/ the rest.
 Those that predictions need are in tests/unit/predict.
 """
 
@@ -310,7 +311,7 @@ def test_the_words_are_read_as_those_of_a_wait():
 
 
 def test_gloos_thread_has_the_name_gloo_tcp_loop():
-    """watchdog.py knows by it which thread's rounds to count."""
+    """quiescence.py knows by it which thread's wakeups to count."""
     comms = Path("/proc/self/task")
     if not comms.is_dir():
         pytest.skip("threads have names in /proc only")
@@ -332,7 +333,7 @@ def test_a_row_of_the_profiler_has_the_name_of_a_backward_pass():
 
 
 def test_the_event_loop_has_what_it_plans():
-    """status.py looks whether the loop will call something of the learner's."""
+    """quiescence.py looks whether the loop will call something of the learner's."""
     loop = asyncio.new_event_loop()
     with closing(loop):
         loop.call_later(60, print)
@@ -342,7 +343,7 @@ def test_the_event_loop_has_what_it_plans():
 
 
 def test_a_thread_waits_in_the_module_threading():
-    """status.py reads the limit of a wait in the frame of threading's function."""
+    """threads.py reads the limit of a wait in the frame of threading's function."""
     assert {threading.Thread.join.__module__, threading.Condition.wait.__module__} == {"threading"}
 
 
