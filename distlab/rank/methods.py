@@ -38,8 +38,15 @@ TOGETHER = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
     "reduce_scatter_single_coalesced": "reduce_scatter_single",
 }
-_ALL = (*_REDUCING, *_GATHERING, *_EXCHANGING, *TOGETHER, "barrier", "monitored_barrier")
-COLLECTIVES = tuple(dict.fromkeys(_ALL))
+COLLECTIVES = (
+    *_REDUCING,
+    *_GATHERING,
+    *_EXCHANGING,
+    *(method for method in TOGETHER if method not in _REDUCING),
+    "barrier",
+    "monitored_barrier",
+)
+# the root of those that have one, as torch's functions call the argument
 ROOTED = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 # the arguments with a place for what each rank sends
 PLACES = {"allgather": "tensor_list", "gather": "gather_list", "alltoall": "output_tensor_list"}
