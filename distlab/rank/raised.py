@@ -66,9 +66,9 @@ def _handled(error: BaseException) -> Failure | None:
     found = None
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
-        described = describe_failure(error)
-        if described.lines and not described.communicated:
-            found = replace(described, traceback="")
+        failure = describe_failure(error)
+        if failure.lines and not failure.communicated:
+            found = replace(failure, traceback="")
     return found
 
 
