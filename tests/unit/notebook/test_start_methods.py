@@ -1,6 +1,4 @@
-"""`Ssh`, `Slurm` and `Mpi`: rules of their fields, and what does not fit other arguments; nothing
-starts.
-"""
+"""`Ssh`, `Slurm` and `Mpi`: rules of their fields and of what goes with them; nothing starts."""
 
 import dataclasses
 import inspect
