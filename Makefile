@@ -82,8 +82,7 @@ lab: setup
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
 part-lint = $(ENV_PYTHON) -m ruff check . && $(ENV_PYTHON) -m ruff format --check -q . && $(VENV)/bin/lint-imports --no-logo --no-cache \
-  && $(PYTEST) -q --collect-only tests | tail -n 1
-# part-lint += && $(ENV_PYTHON) -m mypy
+  && $(ENV_PYTHON) -m mypy && $(PYTEST) -q --collect-only tests | tail -n 1
 part-unit = $(PYTEST) -W error::ResourceWarning tests/unit --ignore=tests/unit/predict
 part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook
 part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
