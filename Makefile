@@ -77,14 +77,16 @@ lab: setup
 	@$(ENV_PYTHON) -m distlab doctor
 	@exec $(ENV_PYTHON) -m distlab lab "$(CURDIR)" $(LABARGS)
 
-# The parts of the tests. Half of the time a test waits, for a kernel or for a rank that hangs: four parts run side by
+# The parts of the tests. Most of the time a test waits, for a kernel or for a rank that hangs: five parts run side by
 # side, in an order in which they end together, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
 part-lint = $(ENV_PYTHON) -m ruff check . && $(ENV_PYTHON) -m ruff format --check -q . && $(VENV)/bin/lint-imports --no-logo --no-cache \
   && $(ENV_PYTHON) -m mypy && $(PYTEST) -q --collect-only tests | tail -n 1
 part-unit = $(PYTEST) -W error::ResourceWarning tests/unit --ignore=tests/unit/predict
-part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook
+part-zoo = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook/test_zoo.py
+part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/notebook \
+  --ignore=tests/cluster/notebook/test_zoo.py
 part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
 part-testing = $(PYTEST) --durations=10 tests/testing
 part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/notebook \
@@ -104,9 +106,9 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing unit network cluster-others notebooks \
-  predict lint
-SPLIT := $(patsubst cluster,cluster-notebook predict cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing cluster-others notebooks network \
+  zoo predict unit lint
+SPLIT := $(patsubst cluster,cluster-notebook zoo predict cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))
 UNKNOWN := $(filter-out $(ORDER),$(CHOSEN))
@@ -123,7 +125,7 @@ quick:
 test: check-parts setup
 	@rm -rf .tests && mkdir .tests
 	@[ -z "$(LOAD)" ] || { $(ENV_PYTHON) tools/load.py $(LOAD) & trap "kill $$!" EXIT; }; \
-	 $(MAKE) --no-print-directory -k -j 4 $(addprefix .tests/,$(RUN)) || true
+	 $(MAKE) --no-print-directory -k -j 5 $(addprefix .tests/,$(RUN)) || true
 	@status=0; printf '\n----- summary\n'; for part in $(RUN); do \
 	   read -r code seconds < .tests/$$part.result; \
 	   if [ "$$code" = 0 ]; then printf '%-17s ok     %5d s   %s\n' $$part $$seconds "$$(tail -n 1 .tests/$$part | tr -d =)"; else \

@@ -64,6 +64,7 @@ KERNEL_LINES = (
     "notebook/  Cluster, %%px, waiting, display",
     "diagnosis/  who waits for whom",
     "measure/, traces/  times and timelines",
+    "checking/  answers and verdicts",
     "plotting/  every figure",
 )
 RANK_LINES = (
