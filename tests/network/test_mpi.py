@@ -45,7 +45,7 @@ def python_and_interface(rank, world_size):
 def test_another_python_and_interface_on_the_hosts(mpi_hosts, tmp_path):
     """As they are named for mpiexec, too."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     engines = distlab.Mpi(python=str(python), interface="eth0")
     with distlab.Cluster(engines=engines, hosts={"nodeA": 1, "nodeB": 1}, timeout=20) as cluster:
