@@ -51,7 +51,8 @@ def _read(text: str, units: Mapping[str, float]) -> float:
     if found is None:
         return math.nan
     digits, exponent, prefix, unit = found.groups()
-    if unit not in units:
+    # a prefix needs a unit: nobody who writes a timeout of "5m" means milliseconds
+    if unit not in units or (prefix and not unit):
         return math.nan
     power = int(exponent or 0) + PREFIXES[prefix]
     # a power of ten in the text, so that "0.1 ms" is as exact as 0.0001

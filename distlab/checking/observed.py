@@ -154,10 +154,11 @@ def packed(value: Any, depth: int = 0) -> Packed:
     """A value as JSON has it. Runs on: a rank."""
     if depth > MOST_DEEP:
         return Packed(["other", _name(value), "nested too deeply"])
-    if value is None or type(value) is bool:
-        return Packed(["plain", value])
+    # a number of numpy's is the number that it holds, and its True is True
     if isinstance(value, numpy.generic) and type(value).__module__ == "numpy":
         value = value.item()
+    if value is None or type(value) is bool:
+        return Packed(["plain", value])
     if isinstance(value, Seen):
         return Packed(["seen", str.__str__(value), str(value.why)])
     # of a subclass only the plain value, by the method of the plain type

@@ -79,10 +79,12 @@ class Slurm:
         _check_text("partition", self.partition, "debug")
         _check_text("time", self.time, "10:00")
         _check_options(self.options)
-        arguments.seconds("queue_timeout", self.queue_timeout)
+        queue_timeout = arguments.seconds("queue_timeout", self.queue_timeout)
         _check_text("python", self.python, "/opt/python/bin/python")
         _check_text("interface", self.interface, "ib0")
-        object.__setattr__(self, "options", tuple(self.options))  # the class is frozen
+        # the class is frozen
+        object.__setattr__(self, "options", tuple(self.options))
+        object.__setattr__(self, "queue_timeout", queue_timeout)
 
 
 @dataclass(frozen=True, kw_only=True)

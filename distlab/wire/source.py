@@ -114,9 +114,18 @@ def described(error: BaseException) -> tuple[str, tuple[Line, ...]]:
     """
     stack = traceback.extract_tb(error.__traceback__, limit=200)
     lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
-    if not isinstance(error, SyntaxError):
-        return str(error), tuple(lines)
-    if error.filename and error.lineno:
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
         where = line_of(error.filename, error.lineno, "<module>")
         lines.append(replace(where, text=(error.text or "").strip()))
-    return error.msg, tuple(lines)
+    return _message_of(error), tuple(lines)
+
+
+def _message_of(error: BaseException) -> str:
+    """The text of an exception, whatever a learner has made of it; never an error of its own."""
+    # of Python's own syntax errors: their str() ends with the name of a file that nobody knows
+    if isinstance(error, SyntaxError) and isinstance(error.msg, str):
+        return error.msg
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its text cannot be made: {type(failed).__name__})"

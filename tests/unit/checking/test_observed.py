@@ -96,6 +96,7 @@ def test_other_types_travel_as_words():
     assert after(Words("text")).value == "text"
     assert type(after(Words("text")).value) is str
     assert type(after(numpy.int64(3)).value) is int
+    assert after(numpy.bool_(True)).value is True
     assert after(torch.float32).value == Other("dtype", "torch.float32")
     point = after(Point(1, torch.ones(2))).value
     assert isinstance(point, Record)

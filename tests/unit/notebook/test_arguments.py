@@ -29,6 +29,11 @@ PRELOAD, NUMPY = (
             ValueError,
             "timeout must be above 0, got 'soon'. For example: timeout=5.",
         ),
+        (
+            {"n": 2, "timeout": "5m"},
+            ValueError,
+            "timeout must be above 0, got '5m'. For example: timeout=5.",
+        ),
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
         ({"n": 2, "preload": "wave"}, ValueError, f"{PRELOAD} 'wave'. {NUMPY}"),
         ({"n": 2, "preload": ["no_such"]}, ValueError, f"{PRELOAD} ['no_such']. {NUMPY}"),

@@ -67,6 +67,11 @@ def test_bad_fields(kind, field, message):
     assert str(refused(kind, **field)) == message
 
 
+def test_seconds_may_be_a_text():
+    """As everywhere else; it is a number once the object is made."""
+    assert distlab.Slurm(queue_timeout="2.5").queue_timeout == 2.5
+
+
 @pytest.mark.parametrize("kind", [distlab.Ssh, distlab.Slurm, distlab.Mpi])
 def test_fields_are_given_by_name_and_stay_as_they_are(kind):
     """As Python says it."""

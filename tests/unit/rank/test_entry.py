@@ -58,6 +58,28 @@ def test_a_closed_connection_of_the_learners_own_is_none():
     assert not describe_failure(ConnectionResetError("Connection reset by peer")).consequence
 
 
+class SilentError(Exception):
+    """Nobody can say what it is."""
+
+    def __str__(self):
+        raise KeyError("words")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (SyntaxError(), "None"),
+        (SyntaxError(42), "42"),
+        (SyntaxError("no such grammar"), "no such grammar"),
+        (SilentError(), "(its text cannot be made: KeyError)"),
+    ],
+    ids=["no words", "a number", "words", "raises"],
+)
+def test_whatever_a_learner_raises_is_described(error, message):
+    """Describing it never raises an error of its own, which would hide the learner's line."""
+    assert described(error).message == message
+
+
 def test_an_error_that_was_being_handled_is_described():
     """The learner's first; not what `from None` hides."""
     closed = "Connection closed by peer"
