@@ -43,8 +43,9 @@ def summary(
     go at once. They decide whether the rank computes; only of a rank that does not, the bytes in
     its sockets and the wakeups of gloo's threads are read. Then come the calls that it remembers,
     and only after all these the count of what was noted, which is the fingerprint: if two statuses
-    have the same one, nothing that the second one says has changed since the first one. Whether
-    anything may still act by itself is asked last.
+    have the same one, nothing that was read before it has changed since the first one. Then it is
+    asked whether anything may still act by itself; the calls that nobody waits for, and what other
+    threads wait in, are read last.
 
     Args:
         main: identifier of the main thread.
