@@ -87,7 +87,10 @@ class Cluster:
             machine.
 
     Attributes:
-        n, backend, timeout, threads: as given, or as chosen.
+        n: number of ranks.
+        backend: name of the backend of the process group.
+        timeout: seconds, as given.
+        threads: OpenMP threads of each rank, as given or as chosen.
         engines: the name of what started the ranks, such as "fork".
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
         steps: what has run on the ranks since they started, for `export`.
