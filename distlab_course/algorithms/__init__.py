@@ -24,7 +24,7 @@ from distlab_course.algorithms.call import all_reduce
 from distlab_course.algorithms.shared_memory import Segment, reduce_in, segment_of, shared_memory
 
 # up to here the number of messages counts, above it the bytes that each rank sends
-SMALL_BYTES = 1 << 18
+LATENCY_BOUND_BYTES = 1 << 18
 
 
 @all_reduce
@@ -33,7 +33,7 @@ def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -
     segment = segment_of(group)
     if isinstance(segment, Segment):
         reduce_in(segment, flat, combine)
-    elif flat.nbytes <= SMALL_BYTES:
+    elif flat.nbytes <= LATENCY_BOUND_BYTES:
         by_messages.follow("recursive doubling", flat, combine, group)
     else:
         by_messages.reduce_around_ring(flat, combine, group)

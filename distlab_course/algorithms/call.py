@@ -46,7 +46,7 @@ def all_reduce(core: Core) -> Callable[..., None]:
             ArgumentError: an argument breaks its rule; nothing was sent. ValueError: there is no
                 process group.
         """
-        _check(tensor, op, group)
+        _refuse_wrong_arguments(tensor, op, group)
         flat = tensor.detach().view(-1)
         if dist.get_world_size(group) > 1 and flat.numel():
             core(flat, COMBINE[op], group or dist.group.WORLD)
@@ -60,7 +60,7 @@ def all_reduce(core: Core) -> Callable[..., None]:
     return call
 
 
-def _check(tensor: Any, op: Any, group: Any) -> None:
+def _refuse_wrong_arguments(tensor: Any, op: Any, group: Any) -> None:
     """Refuse arguments that break their rules."""
     if not isinstance(tensor, torch.Tensor):
         refuse("tensor", "a torch.Tensor", tensor, "Call fn(torch.ones(4)).", wrong_type=True)

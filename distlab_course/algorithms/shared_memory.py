@@ -34,14 +34,14 @@ import distlab
 from distlab_course.algorithms.call import all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
-FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
+MEMORY_FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
 # numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
 LINE = 8
 # of a rank's slots; those of up to MANY ranks fit a CPU's cache
-LARGE_BYTES = 1 << 21
-SMALL_BYTES = 1 << 18
+LARGE_SLOT_BYTES = 1 << 21
+SMALL_SLOT_BYTES = 1 << 18
 MANY = 8
-SPIN_SECONDS = 1e-3
+YIELDING_SECONDS = 1e-3
 
 _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -135,7 +135,7 @@ def _find(group: Any) -> Segment | str:
         if group.rank() == 0:
             try:
                 file = until_mapped.enter_context(
-                    tempfile.NamedTemporaryFile(prefix="distlab-", dir=FOLDER)
+                    tempfile.NamedTemporaryFile(prefix="distlab-", dir=MEMORY_FOLDER)
                 )
                 # in full: memory that the system cannot give is an error here, and would end the
                 # process later
@@ -212,7 +212,9 @@ class Segment:
     def _wait(self, place: int) -> None:
         """Wait for one rank: at first by giving way to others, later with short sleeps."""
         began = time.perf_counter()
-        while self._arrived[place] < self._meetings and time.perf_counter() - began < SPIN_SECONDS:
+        while (
+            self._arrived[place] < self._meetings and time.perf_counter() - began < YIELDING_SECONDS
+        ):
             _give_way()
         if self._arrived[place] >= self._meetings:
             return
@@ -242,8 +244,8 @@ class Segment:
 def slot_bytes(size: int) -> tuple[int, int]:
     """Bytes of a rank's large slot, and of each small one, in a group of `size` ranks."""
     share = math.ceil(size / MANY)
-    cell = _in_lines(LARGE_BYTES // share // size)
-    return cell * size, _in_lines(SMALL_BYTES // share)
+    cell = _in_lines(LARGE_SLOT_BYTES // share // size)
+    return cell * size, _in_lines(SMALL_SLOT_BYTES // share)
 
 
 def _in_lines(num_bytes: int) -> int:

@@ -29,7 +29,7 @@ def both_devices(answer):
     )
 
 
-def _gathered_twice(gather):
+def _try_two_gathers(gather):
     """What two calls give, on tensors of different shapes and dtypes."""
     rank = dist.get_rank()
     n = dist.get_world_size()
@@ -41,7 +41,7 @@ def _gathered_twice(gather):
     return given
 
 
-@with_store("31", trial=_gathered_twice)
+@with_store("31", trial=_try_two_gathers)
 def gather_by_store(store, rank, world_size, call, tensor):
     """Return a list of the tensors of all ranks, in the order of the ranks, with nothing but
     `store` to carry them.
@@ -59,7 +59,7 @@ def gather_by_store(store, rank, world_size, call, tensor):
     return gathered(tensor)
 
 
-def _trained(make):
+def _try_own_backend(make):
     """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights.
 
     The weights are those after two steps of DDP.
@@ -89,7 +89,7 @@ def _trained(make):
     return f"after broadcast and all_reduce: {tensor.item():g}", highest, weights
 
 
-@with_store("31", trial=_trained, seconds=60)
+@with_store("31", trial=_try_own_backend, seconds=60)
 def own_backend(store, rank, size, timeout):
     """Return a process group, of a class of your own, on which DistributedDataParallel can train.
 

@@ -18,12 +18,12 @@ from distlab.checking import (
 CHUNKS = ((2, torch.float32), (1, torch.float32), (3, torch.int64))  # lengths and dtypes
 
 
-def _and_root(rank, n, dst):
+def _numbers_and_root(rank, n, dst):
     """Six numbers on each rank, and the rank that gets the result."""
     return *numbers(rank, n, 6), dst % n
 
 
-def _chunked(rank, n, case):
+def _numbers_in_chunks(rank, n, case):
     """Numbers in n chunks of some length."""
     length, dtype = case
     return numbers(rank, n, (length * n, dtype))
@@ -61,7 +61,13 @@ def tree_broadcast(tensor):
     dist.broadcast(tensor, src=0)
 
 
-@exercise("03", forbids=all_but("reduce"), limits=Limits(calls=1), cases=(0, 1, 3), given=_and_root)
+@exercise(
+    "03",
+    forbids=all_but("reduce"),
+    limits=Limits(calls=1),
+    cases=(0, 1, 3),
+    given=_numbers_and_root,
+)
 def largest_on(tensor, dst):
     """On rank `dst`, return the largest number that any rank has in each slot; the other ranks
     return nothing.
@@ -76,14 +82,14 @@ def largest_on(tensor, dst):
     return on_rank(dst, torch.stack(gathered(tensor)).amax(0))
 
 
-def _two_halves_of_a_ring(n, length, item):
+def _bytes_in_two_calls(n, length, item):
     return Limits(2 * (n - 1) * length // n * item, calls=2)
 
 
 TWO = all_but("reduce_scatter", "all_gather")
 
 
-@exercise("03", forbids=TWO, limits=_two_halves_of_a_ring, cases=CHUNKS, given=_chunked)
+@exercise("03", forbids=TWO, limits=_bytes_in_two_calls, cases=CHUNKS, given=_numbers_in_chunks)
 def all_reduce_in_two(tensor):
     """Replace the tensor on every rank with the sum over all ranks, using one reduce-scatter and
     one all-gather.

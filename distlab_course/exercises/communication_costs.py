@@ -21,7 +21,7 @@ from distlab.checking import (
 between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=returned)
 
 
-def _filled(rank, n, shapes):
+def _tensors_of_shapes(rank, n, shapes):
     """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
     tensors = []
     for shape in shapes:
@@ -71,7 +71,7 @@ def half_of_the_bandwidth(answer):
 
 @between_two(
     cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
-    given=_filled,
+    given=_tensors_of_shapes,
     limits=Limits(messages=1),
 )
 def one_bucket(tensors):
@@ -133,7 +133,7 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
     return (n - 1).bit_length() * (alpha + beta * num_bytes)
 
 
-def _rank_0_late(fn, tensor):
+def _try_with_rank_0_late(fn, tensor):
     """Call fn(tensor, compute) where rank 0 begins once rank 1 computes.
 
     Rank 1 computes until rank 0 has ended.
@@ -156,7 +156,7 @@ def _rank_0_late(fn, tensor):
     return result
 
 
-@exercise("04", worlds=(2, 3, 4), cases=(8, 1), trial=_rank_0_late)
+@exercise("04", worlds=(2, 3, 4), cases=(8, 1), trial=_try_with_rank_0_late)
 def while_it_travels(tensor, compute):
     """All-reduce `tensor` while `compute()` runs, and return the sum plus what `compute` returned.
 

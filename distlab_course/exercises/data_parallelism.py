@@ -7,7 +7,7 @@ from torch import nn
 from distlab.checking import Limits, exercise, formula, gathered, numbers, question
 from distlab_course import data_parallel
 
-SHAPES = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
+SHAPES_OF_GRADIENTS = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
 
 
 def _gradients(rank, world_size, shapes):
@@ -19,13 +19,13 @@ def _gradients(rank, world_size, shapes):
     return tuple(gradients)
 
 
-def _and_samples(rank, world_size, case):
+def _samples_and_gradients(rank, world_size, case):
     """How many samples a rank has, more on later ranks or 5 on each, and its gradients."""
     rises, shapes = case
     return (rank + 1) * 10 if rises else 5, *_gradients(rank, world_size, shapes)
 
 
-def averaged(fn, *gradients):
+def try_averaging(fn, *gradients):
     """The gradients of a model, whose parameters are zero, after `fn(model)`."""
     model = nn.ParameterList(torch.zeros_like(gradient) for gradient in gradients)
     for parameter, gradient in zip(model, gradients, strict=True):
@@ -34,15 +34,15 @@ def averaged(fn, *gradients):
     return [parameter.grad for parameter in model]
 
 
-def _weighted(fn, samples, *gradients):
-    return averaged(lambda model: fn(model, samples), *gradients)
+def _try_weighted(fn, samples, *gradients):
+    return try_averaging(lambda model: fn(model, samples), *gradients)
 
 
-def _in_two_buckets(fn, *gradients):
-    return averaged(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
+def _try_two_buckets(fn, *gradients):
+    return try_averaging(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
 
 
-def _measured(fn, *weights):
+def _try_spread(fn, *weights):
     """What `fn` finds, and the weights, which it must not change."""
     model = nn.ParameterList(weight.clone() for weight in weights)
     found = fn(model)
@@ -51,7 +51,7 @@ def _measured(fn, *weights):
     return found, [weight.detach() for weight in model]
 
 
-def _apart(rank, world_size, case):
+def _weights_apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
     risen = 0
     moved = 0
@@ -62,7 +62,7 @@ def _apart(rank, world_size, case):
     return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
 
 
-def _images(rank, world_size, more):
+def _labels_and_predictions(rank, world_size, more):
     """Labels and predictions of other numbers of images on each rank, and the number of classes."""
     length = 2 * rank + more
     labels = torch.arange(length) % 3
@@ -84,7 +84,7 @@ def deal(total, rank, world_size):
     return list(range(rank, total, world_size))
 
 
-@exercise("06", cases=SHAPES, given=_gradients, trial=averaged)
+@exercise("06", cases=SHAPES_OF_GRADIENTS, given=_gradients, trial=try_averaging)
 def average_gradients(model):
     """Replace the gradient of every parameter of `model` by its mean over all ranks.
 
@@ -98,9 +98,13 @@ def average_gradients(model):
 
 @exercise(
     "06",
-    cases=((True, SHAPES[0]), (True, SHAPES[1]), (False, SHAPES[2])),
-    given=_and_samples,
-    trial=_weighted,
+    cases=(
+        (True, SHAPES_OF_GRADIENTS[0]),
+        (True, SHAPES_OF_GRADIENTS[1]),
+        (False, SHAPES_OF_GRADIENTS[2]),
+    ),
+    given=_samples_and_gradients,
+    trial=_try_weighted,
 )
 def average_weighted(model, samples):
     """Replace every gradient by that of the mean loss over the samples of all ranks.
@@ -135,7 +139,7 @@ def batches_by_rank(answer):
     """
 
 
-@exercise("06", cases=("equal", "rising", "both ways"), given=_apart, trial=_measured)
+@exercise("06", cases=("equal", "rising", "both ways"), given=_weights_apart, trial=_try_spread)
 def spread(model):
     """Return, on every rank, the largest difference between two ranks in any parameter of `model`.
 
@@ -155,9 +159,9 @@ def spread(model):
 @exercise(
     "06",
     worlds=(2, 3, 4),
-    cases=SHAPES[1:],
+    cases=SHAPES_OF_GRADIENTS[1:],
     given=_gradients,
-    trial=_in_two_buckets,
+    trial=_try_two_buckets,
     limits=Limits(calls=2),
 )
 def average_buckets(buckets):
@@ -175,7 +179,7 @@ def average_buckets(buckets):
     data_parallel.average_buckets(buckets)
 
 
-@exercise("06", cases=(5, 1, 0), given=_images)
+@exercise("06", cases=(5, 1, 0), given=_labels_and_predictions)
 def confusion(labels, predicted, classes):
     """Return, on every rank, the table of all ranks' images: how many with label i were taken for
     j, at [i, j].

@@ -52,7 +52,7 @@ def flat(tensors):
     return nn.utils.parameters_to_vector(tensors).detach().clone()
 
 
-def watched(seed):
+def watched_layer(seed):
     """A layer for images of 2 numbers and 2 classes, which keeps its weights of each forward."""
     torch.manual_seed(seed)
     model = nn.Linear(2, 2)
@@ -61,12 +61,12 @@ def watched(seed):
     return model
 
 
-def gradient(model):
+def gradients_of(model):
     """The gradients of all parameters, zeros where there are none."""
     return flat(p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters())
 
 
-def within_2_percent(found, exact, largest):
+def exact_if_near(found, exact, largest):
     """The exact values if what was found is near them; else what was found.
 
     Near means that none differs by more than 2 % of the largest.
@@ -74,7 +74,7 @@ def within_2_percent(found, exact, largest):
     return exact if (found - exact).abs().max() <= 0.02 * largest else found
 
 
-def of_a_training(model, samples):
+def facts_of_training(model, samples):
     """Facts about a training of two epochs."""
     middle = len(samples.read) // EPOCHS
     first = gathered(samples.read[:middle])
@@ -89,40 +89,40 @@ def of_a_training(model, samples):
     }
 
 
-def trained(fn, count):
+def try_training(fn, count):
     """Train with `count` samples, each rank with other weights; facts, and the weights."""
-    model = watched(dist.get_rank())
+    model = watched_layer(dist.get_rank())
     samples = Numbered(count)
     fn(model, samples, BATCH, EPOCHS)
-    return of_a_training(model, samples), flat(model.parameters())
+    return facts_of_training(model, samples), flat(model.parameters())
 
 
-def repaired(fn, count):
+def try_repaired_script(fn, count):
     """Run the script with the five faults: facts about its training, first step and file."""
-    model = watched(0)
+    model = watched_layer(0)
     samples = Numbered(count)
-    again = watched(0)
+    again = watched_layer(0)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
     nn.utils.vector_to_parameters(before, again.parameters())
     batch = samples.read[:BATCH]
     nn.functional.cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
-    average = torch.stack(gathered(gradient(again))).mean(0)
+    average = torch.stack(gathered(gradients_of(again))).mean(0)
     clipped = average / average.norm().clamp(min=1)
     follows = torch.allclose((before - after) / RATE, clipped, atol=1e-3)
     verb = "follows" if follows else "does not follow"
     written = gathered(save.call_count)
     writers = len([times for times in written if times])
-    return of_a_training(model, samples) | {
+    return facts_of_training(model, samples) | {
         "step": Seen(f"step 0 {verb} the clipped average"),
         "file": Seen(f"times written: {sum(written)}, by {writers} of the ranks"),
     }
 
 
-def shared(fn, count):
+def try_share(fn, count):
     """Let the ranks look at `count` samples; how often they did, and the share that comes out."""
-    model = watched(0)
+    model = watched_layer(0)
     samples = Numbered(count)
     share = fn(model, samples)
     looks = [len(read) for read in gathered(samples.read)]
@@ -131,7 +131,7 @@ def shared(fn, count):
 
 def after_backward(fn, *arguments):
     """What a backward through DDP leaves: how often it has sent gradients, and the gradients."""
-    ddp = DistributedDataParallel(watched(0))
+    ddp = DistributedDataParallel(watched_layer(0))
     sent = []
 
     def counted(state, bucket):
@@ -140,45 +140,45 @@ def after_backward(fn, *arguments):
 
     ddp.register_comm_hook(None, counted)
     fn(ddp, *arguments)
-    return Seen("sent once" if len(sent) == 1 else f"sent {len(sent)} times"), gradient(ddp)
+    return Seen("sent once" if len(sent) == 1 else f"sent {len(sent)} times"), gradients_of(ddp)
 
 
-def in_pieces(fn, count):
+def try_pieces(fn, count):
     """Go backward in `count` pieces of a batch of 12 images, other ones on each rank."""
     batch = Numbered(12, seed=dist.get_rank())
     pieces = zip(batch.images.chunk(count), batch.labels.chunk(count), strict=True)
     return after_backward(fn, list(pieces))
 
 
-def uneven(fn, count):
+def try_uneven_batch(fn, count):
     """Go backward with a batch of `count` images."""
     return after_backward(fn, *Numbered(count, seed=dist.get_rank())[:])
 
 
-def to_the_end(fn, count):
+def try_all_batches(fn, count):
     """Train with `count` batches; how many were used, and the weights."""
-    ddp = DistributedDataParallel(watched(0))
+    ddp = DistributedDataParallel(watched_layer(0))
     batch = Numbered(12, seed=dist.get_rank())
     batches = list(zip(batch.images.split(2), batch.labels.split(2), strict=True))
     fn(ddp, batches[:count])
     return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
 
 
-def with_hook(hook, state, width):
+def gradients_with_hook(hook, state, width):
     """Go backward through DDP with a hook: the gradients, exact if they are near."""
     everyone = gathered(Numbered(4, seed=dist.get_rank()).images)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 2))
     net(torch.cat(everyone)).square().mean().backward()
-    exact = gradient(net)
+    exact = gradients_of(net)
     net.zero_grad()
     ddp = DistributedDataParallel(net)
     ddp.register_comm_hook(state, hook)
     ddp(everyone[dist.get_rank()]).square().mean().backward()
-    return within_2_percent(gradient(ddp), exact, exact.abs().max())
+    return exact_if_near(gradients_of(ddp), exact, exact.abs().max())
 
 
-class Begun:
+class BegunAllReduce:
     """What an all-reduce of a tensor returns, which notes that it is waited for.
 
     One that is not asynchronous waits at once.
@@ -199,21 +199,21 @@ class Begun:
 
 
 @contextlib.contextmanager
-def all_reduces():
+def noted_all_reduces():
     """A list of the all-reduces that begin meanwhile."""
     begun = []
     all_reduce = dist.all_reduce
 
     def begin(tensor, *more, **options):
         work = all_reduce(tensor, *more, **options)
-        begun.append(Begun(tensor, work))
+        begun.append(BegunAllReduce(tensor, work))
         return work and begun[-1]
 
     with mock.patch.object(dist, "all_reduce", begin):
         yield begun
 
 
-def with_half(fn, width):
+def try_half_hook(fn, width):
     """How a hook has sent its buckets, and the gradients."""
     waits = []
 
@@ -222,14 +222,14 @@ def with_half(fn, width):
         waits.extend(one.waited for one in begun)
         return future
 
-    with all_reduces() as begun:
-        found = with_hook(hook, None, width)
+    with noted_all_reduces() as begun:
+        found = gradients_with_hook(hook, None, width)
     num_bytes = sum(one.num_bytes for one in begun)
     and_waits = " and waits" if any(waits) else ""
     return Seen(f"sends {num_bytes} bytes{and_waits}"), found
 
 
-def with_own_sum(fn, width):
+def try_hook_with_own_sum(fn, width):
     """How many numbers a hook adds up with the all-reduce that it was given, and the gradients."""
     sizes = []
 
@@ -237,42 +237,42 @@ def with_own_sum(fn, width):
         sizes.append(tensor.numel())
         dist.all_reduce(tensor)
 
-    found = with_hook(fn, own_sum, width)
+    found = gradients_with_hook(fn, own_sum, width)
     return Seen(f"{sum(sizes)} numbers added up with `state`"), found
 
 
-def noise(rank, n, length):
+def gradient_of_rank(rank, n, length):
     """Numbers as of a gradient, larger ones on later ranks."""
     return (torch.randn(length, generator=torch.Generator().manual_seed(rank)) * (1 + rank),)
 
 
-def in_bytes(fn, tensor):
+def try_once(fn, tensor):
     """Average a tensor; the exact average, if the result is near it."""
-    return over_rounds(lambda one, residual: fn(one), tensor, rounds=1)
+    return try_rounds(lambda one, residual: fn(one), tensor, rounds=1)
 
 
-def over_rounds(fn, tensor, rounds=ROUNDS):
+def try_rounds(fn, tensor, rounds=ROUNDS):
     """Average the same tensor in several rounds with one residual.
 
     Returns the exact sum of the averages, if it is near.
     """
     ranks = range(dist.get_world_size())
-    everyone = torch.stack([noise(rank, None, len(tensor))[0] for rank in ranks])
+    everyone = torch.stack([gradient_of_rank(rank, None, len(tensor))[0] for rank in ranks])
     residual = torch.zeros_like(tensor)
     averages = tensor.repeat(rounds, 1)
     for one in averages:
         fn(one, residual)
-    return within_2_percent(averages.sum(0), rounds * everyone.mean(0), everyone.abs().max())
+    return exact_if_near(averages.sum(0), rounds * everyone.mean(0), everyone.abs().max())
 
 
-def saved(fn, epoch):
+def try_saving(fn, epoch):
     """Save a checkpoint, slowly: facts about the file.
 
     They are how often and where it was written, whether all have waited, and what is in it.
     """
     written = []
     save = torch.save
-    ddp = DistributedDataParallel(watched(0))
+    ddp = DistributedDataParallel(watched_layer(0))
     folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
     path = Path(folder, "run.pt")
 
@@ -300,7 +300,7 @@ def saved(fn, epoch):
     }
 
 
-def in_a_folder(fn, *files):
+def try_folder(fn, *files):
     """The name of the file that is found among `files`, of which the first is the newest."""
     model = nn.Linear(2, 2)
     with tempfile.TemporaryDirectory() as name:

@@ -34,7 +34,7 @@ def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
             torch.save(model.state_dict(), path)
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.trained)
+@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.try_training)
 def three_lines(model, samples, batch, epochs):
     """Train `model` on all ranks together, as `train_alone` does in one process.
 
@@ -49,7 +49,7 @@ def three_lines(model, samples, batch, epochs):
     _train(model, samples, batch, epochs)
 
 
-@with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.shared)
+@with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.try_share)
 def share_right(model, samples):
     """Return, on every rank, the share of all samples that the model classifies correctly; every
     sample counts once.
@@ -70,7 +70,7 @@ def share_right(model, samples):
     return sum(gathered(right)) / len(samples)
 
 
-@with_ddp(cases=((1,), (30,)), trial=ddp_trials.with_own_sum)
+@with_ddp(cases=((1,), (30,)), trial=ddp_trials.try_hook_with_own_sum)
 def own_hook(state, bucket):
     """A communication hook that averages a bucket with your all-reduce, `state`; it returns a
     Future of the average.
@@ -89,7 +89,7 @@ def own_hook(state, bucket):
     return future
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.repaired)
+@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.try_repaired_script)
 def five_faults(model, samples, batch, epochs, path):
     """Fix the five faults, so that the script trains one model on all ranks and saves it.
 

@@ -10,7 +10,7 @@ from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Race, Seen
 from distlab_course.algorithms import cost
 from distlab_course.exercises.ring_all_reduce import chunks
 
-NAMES = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
+SIX_ALGORITHMS = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
 question = partial(Question, "11")
 messages = partial(Exercise, "11", forbids=COLLECTIVES)
 
@@ -22,7 +22,7 @@ def _in_segments(n, length, item):
     return Limits(chunks(n, length, item, steps), steps=steps, largest=segment)
 
 
-def _on_two_hosts(fn, tensor, events):
+def _try_on_two_hosts(fn, tensor, events):
     """The tensor after `fn` on two hosts, and what crossed the cable.
 
     Ranks 0 and 1 are on one host, 2 and 3 on the other.
@@ -63,7 +63,7 @@ def doubling_for_any_n(tensor):
     dist.all_reduce(tensor)
 
 
-@formula("11", *((name, n, 4096, 1e-5, 1e-9) for name in NAMES for n in (2, 4, 64)))
+@formula("11", *((name, n, 4096, 1e-5, 1e-9) for name in SIX_ALGORITHMS for n in (2, 4, 64)))
 def seconds_of(name, n, num_bytes, alpha, beta):
     """Return the seconds that an all-reduce of `num_bytes` takes on n ranks, n a power of two.
 
@@ -112,7 +112,7 @@ def ring_in_segments(tensor):
 
 
 @Exercise(
-    "11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_on_two_hosts
+    "11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_try_on_two_hosts
 )
 def two_level_all_reduce(tensor, inside, across):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts

@@ -9,10 +9,10 @@ from distlab.checking import Exercise, Limits, as_they_are
 from distlab_course.exercises import ddp_trials
 
 # a rank's first DDP imports for seconds
-exercise = partial(Exercise, "21", given=ddp_trials.noise, seconds=20.0)
+exercise = partial(Exercise, "21", given=ddp_trials.gradient_of_rank, seconds=20.0)
 
 
-@exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.with_half)
+@exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.try_half_hook)
 def half_hook(state, bucket):
     """A hook that sends a bucket as `torch.bfloat16` without waiting, and returns a Future of the
     average.
@@ -37,7 +37,7 @@ def half_hook(state, bucket):
 
 @exercise(
     cases=(7, 100, 1000),
-    trial=ddp_trials.in_bytes,
+    trial=ddp_trials.try_once,
     limits=lambda n, length, item: Limits(2 * length + 64),
 )
 def average_in_bytes(flat):
@@ -63,7 +63,7 @@ def _in_rounds(n, length, item):
     return Limits(ddp_trials.ROUNDS * (2 * length + 64))
 
 
-@exercise(cases=(100, 1000), trial=ddp_trials.over_rounds, limits=_in_rounds)
+@exercise(cases=(100, 1000), trial=ddp_trials.try_rounds, limits=_in_rounds)
 def with_feedback(flat, residual):
     """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
 

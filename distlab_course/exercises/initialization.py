@@ -23,7 +23,7 @@ LOGS = {
 }
 
 
-class _Late(dist.FileStore):
+class _SlowStore(dist.FileStore):
     """A store far away: what is written arrives late."""
 
     def set(self, key, value):
@@ -31,7 +31,7 @@ class _Late(dist.FileStore):
         super().set(key, value)
 
 
-class _Once(dist.Store):
+class _WriteOnceStore(dist.Store):
     """A store that refuses to write a key again; it has what a process group needs."""
 
     def __init__(self, store):
@@ -66,7 +66,7 @@ def _wait_for(store, other):
         time.sleep(0.01)
 
 
-def _came_before_leaving(barrier):
+def _try_barrier(barrier):
     """How many ranks had come when this one left, in each of three rounds."""
     rank = dist.get_rank()
     n = dist.get_world_size()
@@ -84,7 +84,7 @@ def _came_before_leaving(barrier):
     return f"{', '.join(came)} of {n} had come"
 
 
-@with_store("30", trial=_came_before_leaving)
+@with_store("30", trial=_try_barrier)
 def store_barrier(store, rank, world_size, name):
     """Block until every rank has called this function with the same name; use only the store's
     `add`, `set` and `wait`.
@@ -116,9 +116,9 @@ def store_reads(answer):
     """
 
 
-def _all_numbers(take):
+def _try_numbers(take):
     """What two calls on each rank have given, sorted."""
-    store = new_store(_Late)
+    store = new_store(_SlowStore)
     numbers = []
     for two in gathered([take(store), take(store)]):
         numbers += [str(number) for number in two]
@@ -128,7 +128,7 @@ def _all_numbers(take):
     return words
 
 
-@with_store("30", trial=_all_numbers)
+@with_store("30", trial=_try_numbers)
 def take_number(store):
     """Return the next unused number, counting from 0; no two calls on any rank may get the same
     one.
@@ -164,7 +164,7 @@ def five_logs(answer):
     return not wrong or f"Right: {', '.join(right) or 'none'}. Read again: {', '.join(wrong)}."
 
 
-def _sums_of_groups(build):
+def _try_building_again(build):
     """The sum over the ranks in each of three groups, and how many keys these have written.
 
     The keys count as far as they have to be written.
@@ -174,13 +174,13 @@ def _sums_of_groups(build):
     sums = []
     store = new_store()
     for cycle in range(3):
-        build(_Once(store), rank, n, cycle)
+        build(_WriteOnceStore(store), rank, n, cycle)
         dist.all_reduce(total := torch.tensor(10**rank))
         sums.append(total.item())
     return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
 
 
-@with_store("30", worlds=(1, 2), trial=_sums_of_groups)
+@with_store("30", worlds=(1, 2), trial=_try_building_again)
 def build_again(store, rank, world_size, cycle):
     """Leave the default group and build it again on `store`, which is the same store each time.
 

@@ -19,13 +19,13 @@ ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 TORCHRUN = ["-m", "torch.distributed.run"]
 # stands in for the notebook's toy.py, and is quicker
-TOY = """import torch, torch.distributed as dist
+STAND_IN_FOR_TOY = """import torch, torch.distributed as dist
 def train(rank):
     dist.all_reduce(total := torch.tensor(10**rank))
     print(f"rank {rank} of {dist.get_world_size()}: {total}\\n", end="", flush=True)
 """
 # stands in for resnet_ddp.py, and trains nothing
-TOLD = """import argparse, os
+STAND_IN_FOR_RESNET = """import argparse, os
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--checkpoint", default="")
@@ -69,7 +69,7 @@ def physical_gpu(visible, local_rank):
     return local_rank if visible is None else int(visible.split(",")[local_rank])
 
 
-def _words(line):
+def _words_after_torchrun(line):
     """The words after torchrun in a command line."""
     words = shlex.split(line)
     for place, word in enumerate(words):
@@ -80,7 +80,7 @@ def _words(line):
     )
 
 
-def parsed(words):
+def torchrun_options(words):
     """The options after torchrun, as it reads them; ValueError with what it would say."""
     from torch.distributed.run import get_args_parser
 
@@ -112,7 +112,7 @@ def two_nodes(answer):
     """
     lines = [answer, answer] if isinstance(answer, str) else answer
     try:
-        first, second = (parsed(_words(line)) for line in lines)
+        first, second = (torchrun_options(_words_after_torchrun(line)) for line in lines)
     except ValueError as error:
         return f"{error}."
     static = first.rdzv_backend == "static"
@@ -157,16 +157,16 @@ def count_demos(machines, per_machine, spawned):
     return machines * per_machine * spawned, machines * per_machine
 
 
-def _printed(folder, *arguments):
+def _output_in(folder, *arguments):
     """What a Python program prints in this folder. With all its descendants, it has two minutes.
 
     torchrun leaves a folder for logs behind, in a temporary one, which is removed here.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        return _printed_with(temporary, folder, *arguments)
+        return _output_with(temporary, folder, *arguments)
 
 
-def _printed_with(temporary, folder, *arguments):
+def _output_with(temporary, folder, *arguments):
     environment = {
         "GLOO_SOCKET_IFNAME": loopback_interface(),
         "PYTHON_COLORS": "0",
@@ -215,8 +215,8 @@ def repair_spawning(answer):
     for way in ([*TORCHRUN, "--standalone", "--nproc-per-node", "2"], []):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(answer, f"{folder}/script.py")
-            Path(folder, "toy.py").write_text(TOY)
-            printed = _printed(folder, *way, "script.py", "10")
+            Path(folder, "toy.py").write_text(STAND_IN_FOR_TOY)
+            printed = _output_in(folder, *way, "script.py", "10")
         lines = printed.splitlines()
         trained = sorted(line for line in lines if line.startswith("rank ") and " of " in line)
         if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
@@ -227,15 +227,15 @@ def repair_spawning(answer):
     return True
 
 
-def shown_by(line, script):
+def run_torchrun(line, script):
     """Run a torchrun command line on this script.
 
     Returns what the terminal shows, and the texts of the log files by path.
     """
     with tempfile.TemporaryDirectory() as folder:
-        words = _words(line)
-        Path(folder, parsed(words).training_script).write_text(script)
-        shown = _printed(folder, *TORCHRUN, *words)
+        words = _words_after_torchrun(line)
+        Path(folder, torchrun_options(words).training_script).write_text(script)
+        shown = _output_in(folder, *TORCHRUN, *words)
         files = {path.relative_to(folder): path.read_text() for path in Path(folder).rglob("*.log")}
     return shown, files
 
@@ -256,7 +256,7 @@ def resume_command(answer):
     Why: torchrun takes the options before the script, and the script those after it.
     """
     try:
-        shown, _ = shown_by(answer, TOLD)
+        shown, _ = run_torchrun(answer, STAND_IN_FOR_RESNET)
     except ValueError as error:
         return f"{error}."
     ranks = re.findall(r"^(\d+) of 2: (.*)", shown, re.MULTILINE)

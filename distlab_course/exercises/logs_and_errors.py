@@ -1,7 +1,7 @@
 """The exercises of lab 32: what each rank said, which one failed first, and how often to save."""
 
 from distlab.checking import formula, question
-from distlab_course.exercises.launching import shown_by
+from distlab_course.exercises.launching import run_torchrun
 
 TWO_LINES = """import os, sys
 for stream in ("stdout", "stderr"):
@@ -25,7 +25,7 @@ def log_command(answer):
     Why: Files keep what every rank said, and the terminal stays readable with a thousand ranks.
     """
     try:
-        shown, files = shown_by(answer, TWO_LINES)
+        shown, files = run_torchrun(answer, TWO_LINES)
     except ValueError as error:
         return f"{error}."
     logs = {path: text for path, text in files.items() if path.parts[0] == "logs"}
@@ -47,12 +47,14 @@ STAMPS = [
 ]
 
 
-def _failed(stamp):
+def _error_file(stamp):
     """What is in an error file, as torchrun's ranks leave it."""
     return {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
 
 
-@formula("32", *(({rank: _failed(stamp) for rank, stamp in stamps.items()},) for stamps in STAMPS))
+@formula(
+    "32", *(({rank: _error_file(stamp) for rank, stamp in stamps.items()},) for stamps in STAMPS)
+)
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its
     `error.json`.

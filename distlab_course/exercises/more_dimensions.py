@@ -19,16 +19,16 @@ def attend(query, key, value):
     return largest, weights.sum(1, keepdim=True), weights @ value
 
 
-def _part(first, keys, scale=1.0):
+def _seen_part(first, keys, scale=1.0):
     """What 2 queries have seen of some keys and their values."""
     key = torch.arange(first, first + 3.0 * keys).reshape(keys, 3).sin()
     return attend(scale * torch.tensor([[1.0, 2, 3], [3, -2, 1]]), key, 10 * key.cos())
 
 
 PARTS = (
-    (_part(0, 4), _part(12, 4)),
-    (_part(0, 1), _part(3, 6)),
-    (_part(0, 3, 1e3), _part(9, 3, 1e3)),
+    (_seen_part(0, 4), _seen_part(12, 4)),
+    (_seen_part(0, 1), _seen_part(3, 6)),
+    (_seen_part(0, 3, 1e3), _seen_part(9, 3, 1e3)),
 )
 
 
@@ -54,7 +54,7 @@ def merge_parts(one, other):
     return largest, total, result
 
 
-def _to_two_experts(rank, n, tokens):
+def _tokens_for_two_experts(rank, n, tokens):
     """Tokens, the two experts of each and their shares, and the factor of this rank's expert."""
     place = torch.arange(tokens + rank)
     choice = torch.stack([(place // 2 + rank) % n, (2 * place + rank + 1) % n], 1)
@@ -69,7 +69,7 @@ def _to_two_experts(rank, n, tokens):
 @exercise(
     "53",
     cases=(1, 2, 5),
-    given=_to_two_experts,
+    given=_tokens_for_two_experts,
     forbids=all_but("all_to_all"),
     limits=Limits(calls=3),
 )

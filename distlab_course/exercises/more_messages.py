@@ -18,7 +18,7 @@ from distlab.checking import (
 )
 
 messages = partial(Exercise, "10", forbids=COLLECTIVES)
-SHAPES = (
+SHAPES_AND_DTYPES = (
     ((2, 3), torch.float32),
     ((4,), torch.int32),
     ((1, 2, 3), torch.float64),
@@ -118,7 +118,7 @@ def longest_text(text):
     return lengths.index(max(lengths))
 
 
-@messages(worlds=(2,), cases=SHAPES, given=_shaped)
+@messages(worlds=(2,), cases=SHAPES_AND_DTYPES, given=_shaped)
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; rank 0 returns
     nothing.

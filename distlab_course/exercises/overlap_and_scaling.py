@@ -5,15 +5,15 @@ from torch import nn
 
 from distlab.checking import Limits, Seen, exercise, formula, numbers, question
 from distlab_course import data_parallel
-from distlab_course.exercises.data_parallelism import averaged
-from distlab_course.exercises.ddp_trials import all_reduces
+from distlab_course.exercises.data_parallelism import try_averaging
+from distlab_course.exercises.ddp_trials import noted_all_reduces
 
 
-def _while_backward_runs(fn, images):
+def _try_in_backward(fn, images):
     """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
-    with all_reduces() as begun:
+    with noted_all_reduces() as begun:
         finish = fn(model)
         model(images.reshape(-1, 4)).sum().backward()
         waits = [one.waited for one in begun]
@@ -27,7 +27,7 @@ def _while_backward_runs(fn, images):
     return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
 
 
-def _scaled(rank, world_size, case):
+def _scaled_gradient(rank, world_size, case):
     """A gradient of some length, times a factor."""
     length, factor = case
     return (numbers(rank, world_size, length)[0] * factor,)
@@ -38,13 +38,13 @@ def _in_halves(n, length, item):
     return Limits((n - 1).bit_length() * length * item // 2)
 
 
-def _rounded(fn, gradient):
+def _try_rounded(fn, gradient):
     """The dtype of the gradient, and the gradient rounded to the digits of bfloat16."""
-    (average,) = averaged(fn, gradient)
+    (average,) = try_averaging(fn, gradient)
     return average.dtype, average.to(torch.bfloat16)
 
 
-@exercise("20", cases=(8, 4, 12), trial=_while_backward_runs)
+@exercise("20", cases=(8, 4, 12), trial=_try_in_backward)
 def average_in_backward(model):
     """Make every backward average the gradients of `model`; return a function that completes the
     averages.
@@ -134,7 +134,11 @@ def smallest_batch(a, b, c):
 
 
 @exercise(
-    "20", cases=((8, 1), (1000, 1), (10, 10**5)), given=_scaled, trial=_rounded, limits=_in_halves
+    "20",
+    cases=((8, 1), (1000, 1), (10, 10**5)),
+    given=_scaled_gradient,
+    trial=_try_rounded,
+    limits=_in_halves,
 )
 def average_in_halves(model):
     """Replace every gradient by its mean over all ranks, and send 16 bits a number:

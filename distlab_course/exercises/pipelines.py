@@ -9,7 +9,7 @@ from torch import nn
 from distlab.checking import COLLECTIVES, Limits, Seen, exercise, formula, gathered, numbers
 
 
-def _tied(fn, gradient):
+def _try_tied(fn, gradient):
     """The gradient of a weight after `fn(weight)`."""
     weight = None if gradient is None else nn.Parameter(torch.zeros_like(gradient))
     if weight is not None:
@@ -18,7 +18,7 @@ def _tied(fn, gradient):
     return "no copy" if weight is None else weight.grad
 
 
-def _at_ends(rank, n, case):
+def _gradient_at_ends(rank, n, case):
     """A gradient on the first and the last rank."""
     return numbers(rank, n, case) if rank in (0, n - 1) else (None,)
 
@@ -28,7 +28,7 @@ def _one_message(n, length, item):
     return Limits(length * item, messages=1)
 
 
-def _order(fn, m):
+def _try_schedule(fn, m):
     """The order in which `fn` calls forward and backward, which exchange messages."""
     rank = dist.get_rank()
     p = dist.get_world_size()
@@ -61,7 +61,7 @@ def enough_micro_batches(p, share):
     return next(m for m in count(1) if (p - 1) / (m + p - 1) <= share)
 
 
-def _interleaved(fn, m):
+def _try_interleaved(fn, m):
     """Which of 2 n stages have gradients on this rank after `fn`, and these."""
     torch.manual_seed(4)
     stages = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(2 * dist.get_world_size())]
@@ -75,7 +75,11 @@ def _interleaved(fn, m):
 
 
 @exercise(
-    "52", worlds=(2, 4), cases=(1, 2), given=lambda rank, n, case: (case * n,), trial=_interleaved
+    "52",
+    worlds=(2, 4),
+    cases=(1, 2),
+    given=lambda rank, n, case: (case * n,),
+    trial=_try_interleaved,
 )
 def interleaved_step(stages, batch, targets, loss, m):
     """Make one step of torch's interleaved 1F1B with `m` micro-batches: each rank gets the
@@ -100,7 +104,7 @@ def interleaved_step(stages, batch, targets, loss, m):
             stage.zero_grad()
 
 
-@exercise("52", cases=(5, 2, 1), given=lambda rank, n, m: (m,), trial=_order)
+@exercise("52", cases=(5, 2, 1), given=lambda rank, n, m: (m,), trial=_try_schedule)
 def one_forward_one_backward(forward, backward, m):
     """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
 
@@ -126,8 +130,8 @@ def one_forward_one_backward(forward, backward, m):
 @exercise(
     "52",
     cases=(4, 7, (3, torch.float64)),
-    given=_at_ends,
-    trial=_tied,
+    given=_gradient_at_ends,
+    trial=_try_tied,
     forbids=COLLECTIVES,
     limits=_one_message,
 )

@@ -158,7 +158,7 @@ def swap(tensor):
     return gathered(tensor)[dist.get_rank() ^ 1]
 
 
-def _received(fn, values):
+def _try_all_in_flight(fn, values):
     """Rank 0 calls the function; only then does rank 1 receive.
 
     It receives if there is a work for each message.
@@ -187,7 +187,7 @@ def _received(fn, values):
     worlds=(2,),
     cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)),
     given=as_they_are,
-    trial=_received,
+    trial=_try_all_in_flight,
 )
 def all_in_flight(values):
     """For each value, start one `isend` of a one-element tensor to rank 1, and return the list of
@@ -204,13 +204,15 @@ def all_in_flight(values):
     return [dist.isend(torch.tensor([value]), dst=1) for value in values]
 
 
-def _table(rank, n, case):
+def _table_and_column(rank, n, case):
     """A table with other numbers on each rank, and the number of a column."""
     rows, columns, k = case
     return torch.arange(rows * columns).reshape(rows, columns) + 100.0 * rank, k
 
 
-@between_two(cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table, trial=returned)
+@between_two(
+    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table_and_column, trial=returned
+)
 def send_column(table, k):
     """Send column k of rank 0's table to rank 1, which returns it; rank 0 returns nothing.
 
@@ -225,12 +227,12 @@ def send_column(table, k):
     return on_rank(1, gathered(table)[0][:, k])
 
 
-def _and_steps(rank, n, steps):
+def _tensor_and_steps(rank, n, steps):
     """Three numbers on each rank, and by how many ranks they move."""
     return torch.arange(3.0) + 10 * rank, steps
 
 
-@messages(cases=(1, 2, -1, 0, 7), given=_and_steps, limits=Limits(messages=1))
+@messages(cases=(1, 2, -1, 0, 7), given=_tensor_and_steps, limits=Limits(messages=1))
 def roll(tensor, steps):
     """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r -
     steps.

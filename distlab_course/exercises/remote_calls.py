@@ -37,7 +37,7 @@ def _request(rank, n, case):
     return to, None, None
 
 
-def _called(fn, *given):
+def _try_call(fn, *given):
     """What a call gives, in words: a value or an exception."""
     try:
         got = fn(*given)
@@ -49,7 +49,7 @@ def _called(fn, *given):
     return Seen(f"{got!r} is returned", why)
 
 
-@exercise("40", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=CALLS, given=_request, trial=_called)
+@exercise("40", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=CALLS, given=_request, trial=_try_call)
 def call_on(to, function, args):
     """Run `function(*args)` on rank `to`, and return on rank 0 what it returns; the other ranks
     return None.
@@ -76,7 +76,7 @@ def call_on(to, function, args):
     return answer
 
 
-def _spread(fn, *given):
+def _try_spread(fn, *given):
     workers = Workers()
     return workers.try_out(fn, *given), workers.order()
 
@@ -87,7 +87,7 @@ def _spread(fn, *given):
     (factorial, [4, 1, 5]),
     (factorial, [2, -1, 3]),
     (factorial, [-2, 0]),
-    trial=_spread,
+    trial=_try_spread,
 )
 def spread_calls(function, numbers):
     """Call `function(number)` for each number, the first one on "worker1", the second on "worker2"
@@ -131,7 +131,7 @@ def copy_or_original(answer):
     """
 
 
-def _added(fn, to, numbers):
+def _try_adding(fn, to, numbers):
     """What it returns, where objects are made, and where numbers are added to them."""
     workers = Workers()
     made = []
@@ -159,7 +159,9 @@ def _added(fn, to, numbers):
     return {"made": places[0], "added": places[1], "sum": result}
 
 
-@formula("40", ("worker1", [5]), ("worker2", [1, 2, 3]), ("worker3", [10, -4, 7, 1]), trial=_added)
+@formula(
+    "40", ("worker1", [5]), ("worker2", [1, 2, 3]), ("worker3", [10, -4, 7, 1]), trial=_try_adding
+)
 def add_up_on(to, make, numbers):
     """Make one object with `make(0)` on worker `to`, add each of the numbers to it there, and
     return the last sum.

@@ -38,12 +38,12 @@ def mean_staleness(answer):
 ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])
 
 
-def _parameter(rank, n, order):
+def _parameter_and_order(rank, n, order):
     """A parameter, the learning rate, and which trainers push one after the other."""
     return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
 
 
-def _in_this_order(fn, parameter, lr, order):
+def _try_serving(fn, parameter, lr, order):
     """The server on rank 0, and trainers that push in this order, whatever it does.
 
     Returns what each of them got back.
@@ -74,7 +74,7 @@ def _in_this_order(fn, parameter, lr, order):
     )
 
 
-@exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter, trial=_in_this_order)
+@exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter_and_order, trial=_try_serving)
 def serve_trainers(parameter, lr, pushes):
     """Apply the gradients of all trainers as they arrive, and return a list with the staleness of
     each.
@@ -122,7 +122,7 @@ def requests_a_second(answer):
     """
 
 
-def _three_trainers(fn, gradients):
+def _try_pushes(fn, gradients):
     """Three trainers push one after the other: facts about the server.
 
     They are how many have an answer after each push, what the answers are, the parameter, and the
@@ -149,7 +149,7 @@ def _three_trainers(fn, gradients):
     ([3.0, 6.0],),
     ([3.0, 6.0, 9.0],),
     ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],),
-    trial=_three_trainers,
+    trial=_try_pushes,
 )
 def push_together(server, gradient):
     """One trainer's push to a synchronous parameter server: every trainer is answered when all have

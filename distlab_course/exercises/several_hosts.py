@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.checking import Exercise, Question, Seen, formula, gathered, on_rank
-from distlab_course.exercises.launching import parsed
+from distlab_course.exercises.launching import torchrun_options
 
 exercise = partial(Exercise, "60")
 question = partial(Question, "60")
@@ -83,12 +83,12 @@ def price_of_silence(answer):
     """
 
 
-def _settings(fn, *arguments):
+def _try_words(fn, *arguments):
     """What torchrun reads in the words, by its own parser."""
     program, *words = fn(*arguments)
     if not all(isinstance(word, str) for word in words):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
-    read = parsed(words)
+    read = torchrun_options(words)
     options = (
         "--nnodes",
         "--nproc-per-node",
@@ -101,7 +101,7 @@ def _settings(fn, *arguments):
     return [program, *values, read.training_script]
 
 
-@formula(*JOBS, trial=_settings)
+@formula(*JOBS, trial=_try_words)
 def torchrun_words(nodes, ranks, endpoint, job, address, script):
     """Return the list of words that starts the agent of one host: "torchrun", its options, and the
     script.
@@ -146,7 +146,7 @@ def ranks_of_16_agents(answer):
     """
 
 
-def _exchanged(fn, ahead):
+def _try_asking(fn, ahead):
     """What is wrong with an exchange of clocks.
 
     Rank 1's clock is `ahead` seconds ahead, and rank 0 arrives late.
@@ -174,7 +174,7 @@ def _exchanged(fn, ahead):
 
 
 @exercise(
-    worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_exchanged
+    worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_try_asking
 )
 def ask_the_time(clock):
     """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers, question
 
 
-def _state(rank, world_size, shard):
+def _state_of_rank(rank, world_size, shard):
     """Weights that every rank has, a gradient of this rank, and its shard of the momentum."""
     weights = torch.arange(float(world_size * shard))
     return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
@@ -22,13 +22,13 @@ def _two_halves_of_a_ring(n, length, item):
     return Limits(2 * (n - 1) * length // n * item)
 
 
-def _stepped(fn, weights, gradient, momentum):
+def _try_step(fn, weights, gradient, momentum):
     """The weights and the momentum after a step, which may change the gradient."""
     fn(weights, gradient, momentum)
     return weights, momentum
 
 
-def _shards(rank, world_size, case):
+def _shards_and_norm(rank, world_size, case):
     """A list of shards, none on rank 2, and the largest norm."""
     lengths, max_norm = case
     shards = []
@@ -54,7 +54,9 @@ def bytes_of_a_rank(parameters, ranks, stage):
     return parameters * (16 - divided) + parameters * divided // ranks
 
 
-@exercise("50", cases=(2, 3, 20), given=_state, trial=_stepped, limits=_two_halves_of_a_ring)
+@exercise(
+    "50", cases=(2, 3, 20), given=_state_of_rank, trial=_try_step, limits=_two_halves_of_a_ring
+)
 def zero_2_step(weights, gradient, momentum):
     """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this
     rank's shard.
@@ -78,7 +80,7 @@ def zero_2_step(weights, gradient, momentum):
     weights -= 0.1 * torch.cat(gathered(momentum))
 
 
-def _divided(fn, world_size):
+def _try_sharding(fn, world_size):
     """How many parameters are whole when each layer has run, and after the forward pass."""
     seen = []
     blocks = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
@@ -101,7 +103,7 @@ def _divided(fn, world_size):
     return Seen(f"whole at each layer {seen[:-1]}, afterwards {seen[-1]}", kept)
 
 
-@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_divided)
+@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_try_sharding)
 def shard_model(model, mesh):
     """Call `fully_shard` on the parts of a model, so that no more than one layer is whole at any
     time.
@@ -143,7 +145,7 @@ def whole_after_forward(answer):
     """
 
 
-def _saved(fn, world_size):
+def _try_saving_shards(fn, world_size):
     """In how many pieces the weight of a divided layer was saved, and what a whole layer loads."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
@@ -163,7 +165,12 @@ def _saved(fn, world_size):
 
 
 @exercise(
-    "50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_saved, seconds=30.0
+    "50",
+    worlds=(2, 4),
+    cases=(0,),
+    given=lambda rank, n, case: (n,),
+    trial=_try_saving_shards,
+    seconds=30.0,
 )
 def save_shards(model, folder):
     """Save the parameters of a model that `fully_shard` has divided, as "model", each rank its own
@@ -186,7 +193,7 @@ def save_shards(model, folder):
 @exercise(
     "50",
     cases=(((3, 2), 1.0), ((4,), 1e3), ((1, 5), 12.0)),
-    given=_shards,
+    given=_shards_and_norm,
     limits=Limits(calls=1, largest=8),
 )
 def clip_shards(shards, max_norm):

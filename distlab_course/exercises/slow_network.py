@@ -10,10 +10,10 @@ CABLES = [
 ]
 HOSTS = (*map(list, ("ABAB", "AABB", "BACABC", "CABABCAAB")), ["nodeB", "nodeA"])
 LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
-NAMES = ("whole ring", "ring", "tree", "halving doubling")
+FOUR_ALGORITHMS = ("whole ring", "ring", "tree", "halving doubling")
 
 
-@formula("62", *((name, *cable) for cable in CABLES for name in NAMES))
+@formula("62", *((name, *cable) for cable in CABLES for name in FOUR_ALGORITHMS))
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of
     two.
@@ -40,7 +40,7 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     return crossings * (alpha + beta * num_bytes_each)
 
 
-def _crossings(fn, hosts):
+def _try_ring_order(fn, hosts):
     """How many messages of each step of a ring leave a host.
 
     The ranks are in the order that `fn` returns.
@@ -58,7 +58,7 @@ def _crossings(fn, hosts):
     )
 
 
-@formula("62", *((hosts,) for hosts in HOSTS), trial=_crossings)
+@formula("62", *((hosts,) for hosts in HOSTS), trial=_try_ring_order)
 def ring_order(hosts):
     """Return a list of the ranks, in an order in which a ring leaves each host only once.
     `hosts[r]` is the host of rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that
@@ -71,12 +71,12 @@ def ring_order(hosts):
     return sorted(range(len(hosts)), key=hosts.__getitem__)
 
 
-def _on_hosts(rank, n, case):
+def _numbers_on_hosts(rank, n, case):
     """Numbers, and the host of each rank."""
     return *numbers(rank, n, case[0]), list(case[1])[:n]
 
 
-def _by_host(fn, tensor, hosts, events):
+def _try_by_host(fn, tensor, hosts, events):
     """The tensor after `fn` with groups by host, and whether this rank used a cable.
 
     `hosts` has the host of each rank.
@@ -99,7 +99,7 @@ def _by_host(fn, tensor, hosts, events):
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
 
 
-@exercise("62", cases=LAYOUTS, given=_on_hosts, trial=_by_host)
+@exercise("62", cases=LAYOUTS, given=_numbers_on_hosts, trial=_try_by_host)
 def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
 

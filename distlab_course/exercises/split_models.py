@@ -7,13 +7,15 @@ from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, que
 from distlab_course.exercises.workers import DRIVER, Reference, Workers
 
 
-def _split(rank, n, case):
+def _batch_and_weights(rank, n, case):
     """The batch on rank 0, and this rank's weights."""
     weights = torch.tensor(([[1.0, -1.0, 2.0], [2.0, 1.0, case]], [[1.0], [2.0], [-1.0]])[rank])
     return torch.tensor([[1.0, 2.0], [3.0, 1.0]]) if rank == 0 else None, weights.requires_grad_()
 
 
-@exercise("42", worlds=(2,), cases=(0, -3), given=_split, trial=returned, forbids=COLLECTIVES)
+@exercise(
+    "42", worlds=(2,), cases=(0, -3), given=_batch_and_weights, trial=returned, forbids=COLLECTIVES
+)
 def split_gradient(x, weights):
     """Return the gradient of this rank's weights, of a model that is split over two ranks.
 
@@ -66,7 +68,7 @@ class _Stage:
         return 10 * (batch.to_here() if is_reference else batch) + self.number
 
 
-def _through(fn, count, batches):
+def _try_pipeline(fn, count, batches):
     """The outputs of as many stages, their order, and where each stage's input came from."""
     workers = Workers()
     stages = [_Stage(number) for number in range(1, count + 1)]
@@ -83,7 +85,7 @@ def _through(fn, count, batches):
     return outputs, workers.order(), sources
 
 
-@formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_through)
+@formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_try_pipeline)
 def pipeline(stages, batches):
     """Pass each micro-batch through all stages in turn, and return the list of the outputs in their
     order.

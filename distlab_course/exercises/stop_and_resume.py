@@ -18,7 +18,7 @@ from distlab_course.exercises import ddp_trials
 with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)
 
 
-@with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.in_pieces)
+@with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.try_pieces)
 def accumulated_backward(ddp, pieces):
     """Leave in `ddp` the gradient of the mean loss over all pieces of all ranks; only one backward
     may send.
@@ -37,7 +37,9 @@ def accumulated_backward(ddp, pieces):
             (cross_entropy(ddp(images), labels) / len(pieces)).backward()
 
 
-@with_ddp(cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.to_the_end)
+@with_ddp(
+    cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.try_all_batches
+)
 def all_batches(ddp, batches):
     """Train with all batches of all ranks, although the ranks have different numbers of them; no
     rank may hang.
@@ -58,7 +60,9 @@ def all_batches(ddp, batches):
             optimizer.step()
 
 
-@with_ddp(cases=(3, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.uneven)
+@with_ddp(
+    cases=(3, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.try_uneven_batch
+)
 def weighted_backward(ddp, images, labels):
     """Leave in `ddp` the gradient of the mean loss over all images of all ranks, which have
     different numbers of them.
@@ -76,7 +80,7 @@ def weighted_backward(ddp, images, labels):
     (loss * dist.get_world_size() / count).backward()
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((3,),), trial=ddp_trials.saved)
+@with_ddp(worlds=(2, 3, 4), cases=((3,),), trial=ddp_trials.try_saving)
 def save_checkpoint(path, ddp, optimizer, epoch):
     """Save `{"model": ..., "optimizer": ..., "epoch": epoch}` with `torch.save`, once for all
     ranks.
@@ -106,7 +110,7 @@ def save_checkpoint(path, ddp, optimizer, epoch):
 FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))
 
 
-@formula("22", *FOLDERS, trial=ddp_trials.in_a_folder)
+@formula("22", *FOLDERS, trial=ddp_trials.try_folder)
 def newest_whole(folder, model):
     """Return the path of the newest checkpoint in `folder` that is whole and fits the model; None
     without one.

@@ -3,13 +3,13 @@
 from distlab.checking import formula, question
 from distlab.errors import DistlabError
 
-SHAPES = ((4096, 32, 8, 14336), (8192, 64, 8, 28672), (16384, 128, 8, 53248), (64, 4, 2, 128))
+BLOCK_SHAPES = ((4096, 32, 8, 14336), (8192, 64, 8, 28672), (16384, 128, 8, 53248), (64, 4, 2, 128))
 BLOCK = 218_112_000
 ETHERNET = (5e-6, 50e9)
 NVLINK = (1e-6, 450e9)
 
 
-@formula("63", *SHAPES)
+@formula("63", *BLOCK_SHAPES)
 def block_parameters(width, heads, kv_heads, hidden):
     """Return how many parameters a block of Llama has.
 

@@ -15,16 +15,16 @@ formula = partial(formula, "51")
 PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 
 
-def _small(*sizes):
+def _small_numbers(*sizes):
     """Tensors of small whole numbers, the same wherever they are made."""
     generator = torch.Generator().manual_seed(8)  # a seed whose first numbers are easy to read
     return [torch.randint(-3, 4, size, generator=generator).float() for size in sizes]
 
 
-def _in_parts(rank, n, case):
+def _part_of_logits(rank, n, case):
     """This rank's part of the logits of some positions, shifted by a number; and the labels."""
     positions, shift = case
-    (logits,) = _small((positions, PART * n))
+    (logits,) = _small_numbers((positions, PART * n))
     return logits.chunk(n, 1)[rank] + shift, torch.arange(positions) * 2 % (PART * n)
 
 
@@ -34,10 +34,10 @@ def _rows(rank, n, case):
     return (torch.arange(rows * columns * n).reshape(rows, -1) + 100.0 * rank,)
 
 
-def _of_two_layers(rank, n, case):
+def _parts_of_two_layers(rank, n, case):
     """An input, and a rank's parts of two layers."""
     tokens, width = case
-    x, first, bias, second, last = _small(
+    x, first, bias, second, last = _small_numbers(
         (tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,)
     )
     return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
@@ -48,7 +48,7 @@ def _one_all_reduce(n, length, item):
     return Limits((n - 1).bit_length() * length * item, calls=1)
 
 
-def _loss(fn, *arguments):
+def _try_loss(fn, *arguments):
     """What a function returns, as a tensor if it is a number."""
     value = fn(*arguments)
     return torch.tensor(value) if isinstance(value, float) else value
@@ -77,7 +77,7 @@ def rows_to_columns(rows):
     return torch.cat(gathered(rows)).chunk(dist.get_world_size(), 1)[dist.get_rank()]
 
 
-@exercise(cases=((1, 1), (4, 5)), given=_of_two_layers, limits=_one_all_reduce)
+@exercise(cases=((1, 1), (4, 5)), given=_parts_of_two_layers, limits=_one_all_reduce)
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
 
@@ -94,7 +94,7 @@ def two_layers(x, columns, bias, rows, last):
     return sum(gathered(torch.relu(x @ columns + bias) @ rows)) + last
 
 
-class _Gated(nn.Module):
+class _GatedBlock(nn.Module):
     """A block like Llama's, without norms: attention with four layers, and an MLP with three."""
 
     def __init__(self):
@@ -114,7 +114,7 @@ class _Gated(nn.Module):
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
-def _planned(fn):
+def _try_plan(fn):
     """The output of a block that is cut as a plan says, and what it communicates and divides."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.debug import CommDebugMode
@@ -124,7 +124,7 @@ def _planned(fn):
     # gone
     name = dist.group.WORLD.group_name
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(name,))
-    block = parallelize_module(_Gated(), mesh, fn())
+    block = parallelize_module(_GatedBlock(), mesh, fn())
     with CommDebugMode() as comm:
         y = block(torch.arange(48.0).reshape(2, 3, 8) / 48)
     layers = [layer.weight for layer in block.children()]
@@ -135,7 +135,7 @@ def _planned(fn):
     )
 
 
-@exercise(worlds=(2, 4), cases=(0,), given=nothing, trial=_planned)
+@exercise(worlds=(2, 4), cases=(0,), given=nothing, trial=_try_plan)
 def plan_of_a_block():
     """Return the plan with which `parallelize_module` divides all seven weights of a transformer
     block.
@@ -207,7 +207,9 @@ def _a_number_each(n, length, item):
     return Limits(largest=length // PART * item)
 
 
-@exercise(cases=((2, 0), (7, 0), (5, 1000)), given=_in_parts, trial=_loss, limits=_a_number_each)
+@exercise(
+    cases=((2, 0), (7, 0), (5, 1000)), given=_part_of_logits, trial=_try_loss, limits=_a_number_each
+)
 def sharded_loss(logits, labels):
     """Return the mean cross-entropy, on every rank, of positions whose logits are divided by
     vocabulary.

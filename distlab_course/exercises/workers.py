@@ -20,7 +20,7 @@ from distlab.checking import Seen
 DRIVER = "worker0"
 
 
-class Answer(torch.futures.Future):
+class NotedFuture(torch.futures.Future):
     """A future that is complete from the beginning; a wait for it is noted."""
 
     noted: Callable[[], None]
@@ -53,9 +53,9 @@ class Workers:
 
     def rpc_async(
         self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
-    ) -> Answer:
+    ) -> NotedFuture:
         """Run a function on another worker; its result or error is in the answer."""
-        answer = Answer()
+        answer = NotedFuture()
         answer.noted = lambda: self.notes.append(("wait", self.here, to))
         try:
             answer.set_result(copy.deepcopy(self._run(to, func, args, kwargs)))

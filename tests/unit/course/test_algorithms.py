@@ -80,8 +80,8 @@ def short_slots(monkeypatch):
     """Slots of 4 kB and 512 B, so that small tensors fill them."""
     # the package has a function so named
     module = importlib.import_module("distlab_course.algorithms.shared_memory")
-    monkeypatch.setattr(module, "LARGE_BYTES", 1 << 12)
-    monkeypatch.setattr(module, "SMALL_BYTES", 1 << 9)
+    monkeypatch.setattr(module, "LARGE_SLOT_BYTES", 1 << 12)
+    monkeypatch.setattr(module, "SMALL_SLOT_BYTES", 1 << 9)
 
 
 def together(n, work):
