@@ -1,14 +1,12 @@
 """The exercises of lab 04: what messages and collectives cost, and how to hide it."""
 
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from distlab.checking import (
     COLLECTIVES,
-    Exercise,
     Limits,
     exercise,
     formula,
@@ -18,19 +16,30 @@ from distlab.checking import (
     returned,
 )
 
-between_two = partial(Exercise, "04", worlds=(2,), forbids=COLLECTIVES, trial=returned)
-
 
 def _tensors_of_shapes(rank, n, shapes):
     """A list of float32 tensors: on rank 0 of the numbers 0, 1, 2 and so on."""
     tensors = []
     for shape in shapes:
         numel = torch.Size(shape).numel()
-        tensors.append(torch.arange(float(numel)).reshape(shape) - 99 * rank)
+        tensor = torch.arange(float(numel)) - 99 * rank
+        tensors.append(tensor.reshape(shape))
     return (tensors,)
 
 
-@between_two(cases=(2, 1, 5), given=lambda rank, n, rounds: (torch.tensor([10.0, 10.0]), rounds))
+def _tens_and_rounds(rank, n, rounds):
+    """Two numbers, and how many times they go there and back."""
+    return torch.tensor([10.0, 10.0]), rounds
+
+
+@exercise(
+    "04",
+    worlds=(2,),
+    forbids=COLLECTIVES,
+    cases=(2, 1, 5),
+    given=_tens_and_rounds,
+    trial=returned,
+)
 def ping_pong(tensor, rounds):
     """Send the tensor from rank 0 to rank 1, which adds 1 to its first number and sends it back,
     `rounds` times.
@@ -69,10 +78,14 @@ def half_of_the_bandwidth(answer):
     return f"20 µs + {answer} * 0.5 ns is not twice {answer} * 0.5 ns."
 
 
-@between_two(
+@exercise(
+    "04",
+    worlds=(2,),
+    forbids=COLLECTIVES,
+    limits=Limits(messages=1),
     cases=([(4,)], [(2, 3), (3,)], [(5,), (1, 1), (2, 2, 2), ()]),
     given=_tensors_of_shapes,
-    limits=Limits(messages=1),
+    trial=returned,
 )
 def one_bucket(tensors):
     """Send a list of float32 tensors from rank 0 to rank 1 in a single message; rank 1 returns an
@@ -130,13 +143,15 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
     Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message
     of all bytes.
     """
-    return (n - 1).bit_length() * (alpha + beta * num_bytes)
+    steps = (n - 1).bit_length()
+    return steps * (alpha + beta * num_bytes)
 
 
 def _try_with_rank_0_late(fn, tensor):
     """Call fn(tensor, compute) where rank 0 begins once rank 1 computes.
 
-    Rank 1 computes until rank 0 has ended.
+    Rank 1 computes until rank 0 has ended, so an all-reduce that begins only after `compute`, or is
+    waited for before it, never ends.
     """
     rank = dist.get_rank()
     signal = torch.zeros(1)

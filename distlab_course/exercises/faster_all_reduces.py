@@ -1,25 +1,25 @@
 """The exercises of lab 11: fewer steps, segments, all-reduces by host, and shared memory."""
 
-from functools import partial
 from math import ceil
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import COLLECTIVES, Exercise, Limits, Question, Race, Seen, formula
+from distlab.checking import COLLECTIVES, Limits, Race, Seen, exercise, formula, question
 from distlab_course.algorithms import cost
-from distlab_course.exercises.ring_all_reduce import chunks
+from distlab_course.exercises.ring_all_reduce import bytes_of_chunks
 
 SIX_ALGORITHMS = ("naive", "whole ring", "ring", "tree", "recursive doubling", "halving doubling")
-question = partial(Question, "11")
-messages = partial(Exercise, "11", forbids=COLLECTIVES)
 
 
 def _in_segments(n, length, item):
     """The limits of a ring whose chunks travel in 4 segments."""
     steps = 2 * (n - 1)
-    segment = ceil(ceil(length / n) / 4) * item
-    return Limits(chunks(n, length, item, steps), steps=steps, largest=segment)
+    chunk = ceil(length / n)
+    segment = ceil(chunk / 4)
+    return Limits(
+        num_bytes=bytes_of_chunks(steps, n, length, item), steps=steps, largest=segment * item
+    )
 
 
 def _try_on_two_hosts(fn, tensor, events):
@@ -27,26 +27,37 @@ def _try_on_two_hosts(fn, tensor, events):
 
     Ranks 0 and 1 are on one host, 2 and 3 on the other.
     """
-    rank = dist.get_rank()
-    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-    across = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
+    host, place = divmod(dist.get_rank(), 2)
+    # every rank makes all groups
+    groups_inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    groups_across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     begun = len(events)
-    fn(tensor, inside, across)
+    fn(tensor, groups_inside[host], groups_across[place])
     num_bytes = 0  # between the hosts
     for event in events[begun:]:
-        hosts = {member // 2 for member in getattr(event, "members", ())}
-        if hosts == {0, 1}:
+        members = getattr(event, "members", ())  # a message has none
+        hosts = {member // 2 for member in members}
+        if len(hosts) == 2:
             num_bytes += event.sent[0]
     share = num_bytes / tensor.nbytes
     why = "Between the hosts each rank should all-reduce only its own half."
     return tensor, Seen(f"all-reduces {share:g} of the tensor between the hosts", why)
 
 
-def _doubling(n, length, item):
-    return Limits(steps=n.bit_length() - 1 + 2 * (n & (n - 1) > 0))
+def _steps_of_doubling(n, length, item):
+    """A step for each doubling, and two more if some ranks have to lend their numbers."""
+    steps = n.bit_length() - 1
+    if n != 2**steps:
+        steps += 2
+    return Limits(steps=steps)
 
 
-@messages(limits=_doubling, race=Race(256, ours=10.2e-6, target=15e-6))
+@exercise(
+    "11",
+    forbids=COLLECTIVES,
+    limits=_steps_of_doubling,
+    race=Race(256, ours=10.2e-6, target=15e-6),
+)
 def doubling_for_any_n(tensor):
     """Replace `tensor`, on every rank, by the sum over all ranks: recursive doubling, for any
     number of ranks.
@@ -63,7 +74,10 @@ def doubling_for_any_n(tensor):
     dist.all_reduce(tensor)
 
 
-@formula("11", *((name, n, 4096, 1e-5, 1e-9) for name in SIX_ALGORITHMS for n in (2, 4, 64)))
+ALGORITHMS_ON_N_RANKS = [(name, n, 4096, 1e-5, 1e-9) for name in SIX_ALGORITHMS for n in (2, 4, 64)]
+
+
+@formula("11", *ALGORITHMS_ON_N_RANKS)
 def seconds_of(name, n, num_bytes, alpha, beta):
     """Return the seconds that an all-reduce of `num_bytes` takes on n ranks, n a power of two.
 
@@ -89,11 +103,16 @@ def ring_beats_doubling(n, alpha, beta):
     Title: 2.2 Where the ring wins
     Hint: Both are straight lines in m: where do they cross?
     """
-    steps = n.bit_length() - 1
-    return (2 * (n - 1) - steps) * alpha / ((steps - 2 * (n - 1) / n) * beta)
+    steps_of_ring = 2 * (n - 1)
+    steps_of_doubling = n.bit_length() - 1
+    more_latencies = steps_of_ring - steps_of_doubling
+    more_tensors = steps_of_doubling - steps_of_ring / n  # that doubling sends
+    return more_latencies * alpha / (more_tensors * beta)
 
 
-@messages(
+@exercise(
+    "11",
+    forbids=COLLECTIVES,
     cases=(32, 50, (40, torch.int64)),
     limits=_in_segments,
     race=Race(2**20, ours=533e-6, target=600e-6),
@@ -111,8 +130,11 @@ def ring_in_segments(tensor):
     dist.all_reduce(tensor)
 
 
-@Exercise(
-    "11", worlds=(4,), cases=(8, 2, (6, torch.float64), (12, torch.int64)), trial=_try_on_two_hosts
+@exercise(
+    "11",
+    worlds=(4,),
+    cases=(8, 2, (6, torch.float64), (12, torch.int64)),
+    trial=_try_on_two_hosts,
 )
 def two_level_all_reduce(tensor, inside, across):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks of two hosts
@@ -137,7 +159,7 @@ def two_level_all_reduce(tensor, inside, across):
     dist.all_gather(halves, mine, group=inside)
 
 
-@question(6.0)
+@question("11", 6.0)
 def without_the_second_barrier(answer):
     """Two ranks call `slots_all_reduce` without its second barrier: first with a tensor of one 1.0
     on each rank, then with one 5.0 on each. Rank 0 is faster. Which wrong sum can rank 1 get from

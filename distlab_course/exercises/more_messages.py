@@ -1,13 +1,10 @@
 """The exercises of lab 10: any source, batches, objects, unequal pieces, more collectives."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
 from distlab.checking import (
     COLLECTIVES,
-    Exercise,
     Limits,
     all_but,
     exercise,
@@ -17,7 +14,6 @@ from distlab.checking import (
     question,
 )
 
-messages = partial(Exercise, "10", forbids=COLLECTIVES)
 SHAPES_AND_DTYPES = (
     ((2, 3), torch.float32),
     ((4,), torch.int32),
@@ -26,38 +22,44 @@ SHAPES_AND_DTYPES = (
 )
 
 
-def one_call(name, **options):
-    """An exercise whose answer makes one call of one collective."""
-    return Exercise("10", forbids=all_but(name), limits=Limits(calls=1), **options)
-
-
 def _part_of_row(rank, n, length):
     """A part of a row of numbers."""
-    return (torch.arange(float(length)) + 10 * rank + 1,)
+    part = torch.arange(float(length)) + 10 * rank + 1
+    return (part,)
 
 
 def _text(rank, n, lengths):
     """A text of some length, of a letter of its own."""
-    return ("dcba"[rank] * lengths[rank],)
+    letter = "dcba"[rank]
+    return (letter * lengths[rank],)
 
 
 def _shaped(rank, n, case):
     """A tensor of some shape and dtype, on rank 0 only."""
+    if rank != 0:
+        return (None,)
     shape, dtype = case
-    return (None if rank else torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape),)
+    numel = torch.Size(shape).numel()
+    return (torch.arange(numel, dtype=dtype).reshape(shape),)
 
 
 def _pieces(rank, n, length):
     """A piece for each rank, of numbers that say from where and for whom."""
-    return ([torch.full((length,), 10.0 * (rank + 2) + dst) for dst in range(n)],)
+    pieces = []
+    for dst in range(n):
+        number = 10.0 * (rank + 2) + dst
+        pieces.append(torch.full((length,), number))
+    return (pieces,)
 
 
-def _slot(rank, n, case):
-    """Eight numbers, the number of a slot, and a rank."""
-    return *numbers(rank, n, 8), case[0], case[1] % n
+def _numbers_and_slot(rank, n, case):
+    """Eight numbers, the index of a slot, and a rank."""
+    (tensor,) = numbers(rank, n, 8)
+    slot, src = case
+    return tensor, slot, src % n
 
 
-@messages(worlds=(2, 3, 4))
+@exercise("10", worlds=(2, 3, 4), forbids=COLLECTIVES)
 def collect(tensor):
     """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own
     included; the others return nothing.
@@ -71,7 +73,13 @@ def collect(tensor):
     return on_rank(0, sum(gathered(tensor)))
 
 
-@messages(cases=(2, 1, 3), given=_part_of_row, limits=Limits(messages=2))
+@exercise(
+    "10",
+    forbids=COLLECTIVES,
+    limits=Limits(messages=2),
+    cases=(2, 1, 3),
+    given=_part_of_row,
+)
 def with_edges(part):
     """Return the part, with the last number of the rank before in front and the first of the rank
     after at the end.
@@ -91,17 +99,15 @@ def with_edges(part):
     wide = torch.zeros(len(part) + 2)
     wide[1:-1] = part
     operations = []
-    for neighbour, edge, arrival in (
-        (rank - 1, part[:1], wide[:1]),
-        (rank + 1, part[-1:], wide[-1:]),
-    ):
-        if 0 <= neighbour < dist.get_world_size():
-            operations += [
-                dist.P2POp(dist.isend, edge, neighbour),
-                dist.P2POp(dist.irecv, arrival, neighbour),
-            ]
-    for work in dist.batch_isend_irecv(operations) if operations else []:
-        work.wait()
+    if rank > 0:
+        operations.append(dist.P2POp(dist.isend, part[:1], rank - 1))
+        operations.append(dist.P2POp(dist.irecv, wide[:1], rank - 1))
+    if rank < dist.get_world_size() - 1:
+        operations.append(dist.P2POp(dist.isend, part[-1:], rank + 1))
+        operations.append(dist.P2POp(dist.irecv, wide[-1:], rank + 1))
+    if operations:
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
     return wide
 
 
@@ -118,7 +124,7 @@ def longest_text(text):
     return lengths.index(max(lengths))
 
 
-@messages(worlds=(2,), cases=SHAPES_AND_DTYPES, given=_shaped)
+@exercise("10", worlds=(2,), forbids=COLLECTIVES, cases=SHAPES_AND_DTYPES, given=_shaped)
 def any_shape(tensor):
     """Send a tensor of any shape and dtype from rank 0 to rank 1, which returns it; rank 0 returns
     nothing.
@@ -134,7 +140,18 @@ def any_shape(tensor):
     return on_rank(1, gathered(tensor)[0])
 
 
-@messages(cases=(3, 1, 4), given=_pieces, limits=lambda n, length, item: Limits(messages=n - 1))
+def _one_to_each_other_rank(n, length, item):
+    """A message to each other rank."""
+    return Limits(messages=n - 1)
+
+
+@exercise(
+    "10",
+    forbids=COLLECTIVES,
+    limits=_one_to_each_other_rank,
+    cases=(3, 1, 4),
+    given=_pieces,
+)
 def rotate(pieces):
     """All-to-all by rotation: `pieces[s]` is for rank s; return a list of what all ranks had for
     this one.
@@ -148,18 +165,21 @@ def rotate(pieces):
 
     Limit: A rank's own piece needs no message.
     """
-    return [theirs[dist.get_rank()] for theirs in gathered(pieces)]
+    rank = dist.get_rank()
+    return [theirs[rank] for theirs in gathered(pieces)]
 
 
-def _to_many_ranks(rank, n, order):
+def _numbers_of_all_homes(rank, n, order):
     """Every n-th number below 10 n: in order, backwards, or some of them."""
-    numbers = torch.arange(10 * n)[rank::n].clone()
-    return (
-        {"sorted": numbers, "mixed": numbers.flip(0), "some": numbers[numbers % 7 > rank]}[order],
-    )
+    numbers = torch.arange(rank, 10 * n, n)
+    if order == "mixed":
+        numbers = numbers.flip(0)
+    elif order == "some":
+        numbers = numbers[numbers % 7 > rank]
+    return (numbers,)
 
 
-@exercise("10", cases=("sorted", "mixed", "some"), given=_to_many_ranks)
+@exercise("10", cases=("sorted", "mixed", "some"), given=_numbers_of_all_homes)
 def send_home(numbers):
     """Send every number x to rank x // 10, and return, sorted, the numbers whose home is this rank.
 
@@ -172,12 +192,16 @@ def send_home(numbers):
     Hint: The pieces must lie in rank order, so sort the numbers before you send them.
     """
     everything = torch.cat(gathered(numbers))
-    return everything[everything // 10 == dist.get_rank()].sort().values
+    mine = everything[everything // 10 == dist.get_rank()]
+    return mine.sort().values
 
 
-@exercise(
-    "10", cases=(1, 2, 0), given=lambda rank, n, more: (torch.full((rank + more,), float(rank)),)
-)
+def _of_unequal_length(rank, n, more):
+    """The rank's number, on each rank once more than on the rank before."""
+    return (torch.full((rank + more,), float(rank)),)
+
+
+@exercise("10", cases=(1, 2, 0), given=_of_unequal_length)
 def gather_unequal(tensor):
     """Return, on every rank, the tensors of all ranks joined in rank order; their lengths differ.
 
@@ -223,7 +247,7 @@ def bits_of_three(answer):
     """
 
 
-@messages()
+@exercise("10", forbids=COLLECTIVES)
 def gather_by_hand(tensor):
     """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return
     nothing.
@@ -246,20 +270,27 @@ def prefix_sum(tensor):
     Hint: Receive the sum so far from the rank before, add your own, send it to the rank after,
     return it.
     """
-    return sum(gathered(tensor)[: dist.get_rank() + 1])
+    up_to_this_rank = gathered(tensor)[: dist.get_rank() + 1]
+    return sum(up_to_this_rank)
 
 
 def _matrix(rank, n, case):
     """A matrix on one rank, the length of its rows, and that rank."""
-    length, src = case
-    src %= n
+    length, number = case
+    src = number % n
     matrix = None
     if rank == src:
-        matrix = torch.arange(float(n * length)).reshape(n, -1)
+        matrix = torch.arange(float(n * length)).reshape(n, length)
     return matrix, length, src
 
 
-@one_call("scatter", cases=((3, 0), (1, 2), (5, 1)), given=_matrix)
+@exercise(
+    "10",
+    forbids=all_but("scatter"),
+    limits=Limits(calls=1),
+    cases=((3, 0), (1, 2), (5, 1)),
+    given=_matrix,
+)
 def my_row(matrix, length, src):
     """Return this rank's row of a matrix that only rank `src` has, with one `dist.scatter`.
 
@@ -271,10 +302,17 @@ def my_row(matrix, length, src):
     Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for
     its row.
     """
-    return gathered(matrix)[src][dist.get_rank()]
+    matrix_of_src = gathered(matrix)[src]
+    return matrix_of_src[dist.get_rank()]
 
 
-@one_call("broadcast", cases=((1, 0), (0, 2), (7, 3)), given=_slot)
+@exercise(
+    "10",
+    forbids=all_but("broadcast"),
+    limits=Limits(calls=1),
+    cases=((1, 0), (0, 2), (7, 3)),
+    given=_numbers_and_slot,
+)
 def broadcast_slot(tensor, slot, src):
     """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one
     `dist.broadcast`.

@@ -1,26 +1,21 @@
 """The exercises of lab 01: messages from one rank to another."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
 from distlab.checking import (
     COLLECTIVES,
-    Exercise,
     Limits,
     as_they_are,
+    exercise,
     gathered,
     on_rank,
     question,
     returned,
 )
 
-messages = partial(Exercise, "01", worlds=(2, 3, 4), forbids=COLLECTIVES)
-between_two = partial(Exercise, "01", worlds=(2,), forbids=COLLECTIVES)
 
-
-@messages(trial=returned)
+@exercise("01", worlds=(2, 3, 4), forbids=COLLECTIVES, trial=returned)
 def chain(tensor):
     """Add up along the chain 0, 1, 2 and so on: each rank adds its tensor to what it receives and
     passes the sum on.
@@ -73,15 +68,16 @@ def after_send(answer):
     Why: gloo's send returns when a receive has been started and the operating system has the bytes;
     the rest comes later.
     """
-    found = {*str(answer).lower()} & {*"abcd"}
-    if "c" in found or "d" in found:
+    letters = str(answer).lower()
+    if "c" in letters or "d" in letters:
         return "Nothing comes back to rank 0 when the bytes arrive, so rank 0 cannot know."
-    if "a" not in found:
+    if "a" not in letters:
         return "Why did the send in the first cell of this section take half a second?"
-    return (
-        "b" in found
-        or "There is one more. What does a send still need its tensor for, once it has returned?"
-    )
+    if "b" not in letters:
+        return (
+            "There is one more. What does a send still need its tensor for, once it has returned?"
+        )
+    return True
 
 
 @question("01", 99.0)
@@ -102,14 +98,22 @@ def overwritten(answer):
     """
 
 
-@between_two(
+def _items_of_rank(rank, n, case):
+    """Numbers on rank 0, and on rank 1 the indices of these numbers in another order."""
+    return (case[rank],)
+
+
+@exercise(
+    "01",
+    worlds=(2,),
+    forbids=COLLECTIVES,
     cases=(
         ([7.0], [0]),
         ([7.0, 90.0], [1, 0]),
         ([7.0, 90.0, 8.0], [2, 0, 1]),
         ([1.0, 2.0, 3.0, 4.0], [0, 3, 1, 2]),
     ),
-    given=lambda rank, n, case: (case[rank],),
+    given=_items_of_rank,
 )
 def in_that_order(items):
     """Return on rank 1 the numbers that rank 0 is given, in the order of the indices that rank 1 is
@@ -146,7 +150,7 @@ def one_receives_first(answer):
     """
 
 
-@Exercise("01", worlds=(2, 4), forbids=COLLECTIVES)
+@exercise("01", worlds=(2, 4), forbids=COLLECTIVES)
 def swap(tensor):
     """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor`
     must not change.
@@ -161,28 +165,29 @@ def swap(tensor):
 def _try_all_in_flight(fn, values):
     """Rank 0 calls the function; only then does rank 1 receive.
 
-    It receives if there is a work for each message.
+    Returns how many works there are on rank 0, and what rank 1 has received. It receives nothing if
+    there is not a work for each value, because it would wait forever.
     """
-    rank = dist.get_rank()
-    works = []
-    if rank == 0:
+    if dist.get_rank() == 0:
         works = fn(values) or []
-    started = torch.tensor(len(works))
+        dist.broadcast(torch.tensor(len(works)), src=0)
+        if len(works) == len(values):
+            for work in works:
+                work.wait()
+        return f"{len(works)} works"
+    started = torch.tensor(0)
     dist.broadcast(started, src=0)
     received = []
     if started == len(values):
-        for work in works:
-            work.wait()
-        if rank == 1:
-            for _ in values:
-                tensor = torch.zeros(1)
-                dist.recv(tensor, src=0)
-                received.append(tensor.item())
-    return received if rank == 1 else f"{len(works)} works"
+        for _ in values:
+            tensor = torch.zeros(1)
+            dist.recv(tensor, src=0)
+            received.append(tensor.item())
+    return received
 
 
 # no collective is forbidden, because the trial makes a broadcast
-@Exercise(
+@exercise(
     "01",
     worlds=(2,),
     cases=(([5.0],), ([1.0, 2.0, 3.0],), ([4.0] * 6,)),
@@ -207,11 +212,17 @@ def all_in_flight(values):
 def _table_and_column(rank, n, case):
     """A table with other numbers on each rank, and the number of a column."""
     rows, columns, k = case
-    return torch.arange(rows * columns).reshape(rows, columns) + 100.0 * rank, k
+    table = torch.arange(rows * columns).reshape(rows, columns)
+    return table + 100.0 * rank, k
 
 
-@between_two(
-    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)), given=_table_and_column, trial=returned
+@exercise(
+    "01",
+    worlds=(2,),
+    forbids=COLLECTIVES,
+    cases=((3, 2, 0), (3, 2, 1), (1, 4, 2), (5, 3, 1)),
+    given=_table_and_column,
+    trial=returned,
 )
 def send_column(table, k):
     """Send column k of rank 0's table to rank 1, which returns it; rank 0 returns nothing.
@@ -220,11 +231,11 @@ def send_column(table, k):
 
     Title: 7.2 A column
     Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a
-    copy in which they
-        are.
+    copy in which they are.
     Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
     """
-    return on_rank(1, gathered(table)[0][:, k])
+    table_of_rank_0 = gathered(table)[0]
+    return on_rank(1, table_of_rank_0[:, k])
 
 
 def _tensor_and_steps(rank, n, steps):
@@ -232,7 +243,14 @@ def _tensor_and_steps(rank, n, steps):
     return torch.arange(3.0) + 10 * rank, steps
 
 
-@messages(cases=(1, 2, -1, 0, 7), given=_tensor_and_steps, limits=Limits(messages=1))
+@exercise(
+    "01",
+    worlds=(2, 3, 4),
+    forbids=COLLECTIVES,
+    limits=Limits(messages=1),
+    cases=(1, 2, -1, 0, 7),
+    given=_tensor_and_steps,
+)
 def roll(tensor, steps):
     """Shift the tensors around the ring by `steps` ranks: rank r returns the tensor of rank r -
     steps.
@@ -246,4 +264,5 @@ def roll(tensor, steps):
 
     Limit: Can the tensor go straight to the rank that needs it?
     """
-    return gathered(tensor)[(dist.get_rank() - steps) % dist.get_world_size()]
+    source = (dist.get_rank() - steps) % dist.get_world_size()
+    return gathered(tensor)[source]

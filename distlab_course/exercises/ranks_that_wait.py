@@ -1,18 +1,15 @@
 """The exercises of lab 02: ranks that wait forever, and calls that do not belong together."""
 
-from functools import partial
 from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import COLLECTIVES, Exercise, exercise, gathered, on_rank, question
-
-messages = partial(Exercise, "02", worlds=(2, 3, 4), forbids=COLLECTIVES)
+from distlab.checking import COLLECTIVES, exercise, gathered, on_rank, question
 
 
-@messages()
+@exercise("02", worlds=(2, 3, 4), forbids=COLLECTIVES)
 def from_the_left(mine):
     """Send `mine` to the right with a blocking send; return the tensor that comes from the left.
 
@@ -28,7 +25,12 @@ def from_the_left(mine):
     return gathered(mine)[dist.get_rank() - 1]
 
 
-@messages(cases=(1, 3), given=lambda rank, n, length: (torch.arange(length) + 7.0 + 100 * rank,))
+def _own_numbers(rank, n, length):
+    """Numbers that no other rank has."""
+    return (torch.arange(length) + 7.0 + 100 * rank,)
+
+
+@exercise("02", worlds=(2, 3, 4), forbids=COLLECTIVES, cases=(1, 3), given=_own_numbers)
 def hand_on(tensor):
     """Pass rank 0's tensor along the chain 0, 1, 2 and so on, from each rank to the next; every
     rank returns it.
@@ -46,10 +48,18 @@ def hand_on(tensor):
 
 def _on_rank_0(rank, n, values):
     """Numbers that only rank 0 has."""
-    return (None if rank else values,)
+    if rank == 0:
+        return (values,)
+    return (None,)
 
 
-@messages(worlds=(2,), cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20), given=_on_rank_0)
+@exercise(
+    "02",
+    worlds=(2,),
+    forbids=COLLECTIVES,
+    cases=([1.0, 2.0, 3.0], [], [7.0], [0.5] * 20),
+    given=_on_rank_0,
+)
 def deliver(numbers):
     """Send a list of numbers, which only rank 0 has, to rank 1, which returns their sum as a float;
     rank 0 returns nothing.
@@ -61,7 +71,8 @@ def deliver(numbers):
     Hint: Send the length first, in its own message; then both ranks know how many follow.
     Hint: An empty list is a list, too: its sum is 0.0.
     """
-    return on_rank(1, float(sum(gathered(numbers)[0])))
+    numbers_of_rank_0 = gathered(numbers)[0]
+    return on_rank(1, float(sum(numbers_of_rank_0)))
 
 
 @question("02")
@@ -81,14 +92,17 @@ def from_the_report(answer):
     rank, number = answer
     if rank != 0:
         return f"Rank {rank} sends to rank {rank - 1}, the rank before it, as it is meant to."
-    return number == 1 or f"Rank 0 is the right one. Does rank {number} have a number for it?"
+    if number != 1:
+        return f"Rank 0 is the right one. Does rank {number} have a number for it?"
+    return True
 
 
-@exercise(
-    "02",
-    cases=(1, 2, 0),
-    given=lambda rank, n, more: ([step + 1.0 for step in range(rank + more)],),
-)
+def _batches(rank, n, more):
+    """Batches 1.0, 2.0 and so on, on each rank one more than on the rank before."""
+    return ([step + 1.0 for step in range(rank + more)],)
+
+
+@exercise("02", cases=(1, 2, 0), given=_batches)
 def sums_by_step(batches):
     """Return, for each step, the sum of the batches of all ranks that still have one: a list, the
     same on all ranks.
@@ -100,13 +114,17 @@ def sums_by_step(batches):
     Hint: A collective needs every rank: a rank without a batch takes part with a zero.
     Hint: First let all ranks agree on the number of steps, with `op=dist.ReduceOp.MAX`.
     """
-    return [float(sum(batches)) for batches in zip_longest(*gathered(batches), fillvalue=0.0)]
+    steps = zip_longest(*gathered(batches), fillvalue=0.0)
+    return [float(sum(batches_of_step)) for batches_of_step in steps]
 
 
 def _rotated(rank, n, count):
     """Tensors by name, of which each rank has another one first."""
-    places = [(rank + k) % count for k in range(count)]
-    return ({"abcd"[place]: torch.tensor([10.0**place]) for place in places},)
+    tensors = {}
+    for k in range(count):
+        place = (rank + k) % count
+        tensors["abcd"[place]] = torch.tensor([10.0**place])
+    return (tensors,)
 
 
 @exercise("02", cases=(2, 4, 1), given=_rotated)
@@ -123,7 +141,12 @@ def in_one_order(tensors):
         dist.all_reduce(tensors[name])
 
 
-@exercise("02", cases=(1, 3, 0), given=lambda rank, n, more: (torch.ones(rank + more),))
+def _ones(rank, n, more):
+    """Ones, on each rank one more than on the rank before."""
+    return (torch.ones(rank + more),)
+
+
+@exercise("02", cases=(1, 3, 0), given=_ones)
 def ragged_all_reduce(tensor):
     """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must
     not change.
@@ -134,4 +157,5 @@ def ragged_all_reduce(tensor):
     Hint: How long is the longest? One all-reduce of one number tells every rank.
     Hint: Put the tensor at the beginning of a tensor of zeros of that length, and add those up.
     """
-    return nn.utils.rnn.pad_sequence(gathered(tensor)).sum(1)
+    padded = nn.utils.rnn.pad_sequence(gathered(tensor))
+    return padded.sum(dim=1)

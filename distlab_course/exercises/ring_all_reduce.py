@@ -1,6 +1,5 @@
 """The exercises of lab 05: all-reduces made of messages, and what a ring costs."""
 
-from functools import partial
 from math import ceil
 
 import torch
@@ -8,25 +7,33 @@ import torch.distributed as dist
 
 from distlab.checking import (
     COLLECTIVES,
-    Exercise,
     Limits,
-    Question,
     Race,
+    exercise,
     formula,
     gathered,
+    question,
     returned,
 )
 
-question = partial(Question, "05")
-messages = partial(Exercise, "05", forbids=COLLECTIVES)
 
-
-def chunks(n, length, item, count):
-    """The bytes of so many chunks of an n-th of a tensor."""
+def bytes_of_chunks(count, n, length, item):
+    """The bytes of `count` chunks, each an n-th of `length` elements of `item` bytes."""
     return count * ceil(length / n) * item
 
 
-@question(3e9)
+def _both_halves(n, length, item):
+    """A chunk in each of 2 (n - 1) messages."""
+    messages = 2 * (n - 1)
+    return Limits(bytes_of_chunks(messages, n, length, item), messages=messages)
+
+
+def _first_half(n, length, item):
+    """The bytes of n - 1 chunks."""
+    return Limits(bytes_of_chunks(n - 1, n, length, item))
+
+
+@question("05", 3e9)
 def through_rank_0(answer):
     """The naive all-reduce adds up on rank 0, which sends the sum to every rank. How many bytes
     pass through rank 0, in and out together, for a gradient of 100 MB (1e8 bytes) on 16 ranks?
@@ -42,7 +49,7 @@ def through_rank_0(answer):
     """
 
 
-@question(3311)
+@question("05", 3311)
 def sum_passed_on(answer):
     """In `whole_ring_all_reduce`, let each rank pass on a copy of its sum `tensor` instead of what
     has just arrived. 4 ranks begin with 1, 10, 100 and 1000. Which number does rank 0 end with?
@@ -61,11 +68,11 @@ def sum_passed_on(answer):
     """
 
 
-@messages(
+@exercise(
+    "05",
+    forbids=COLLECTIVES,
+    limits=_both_halves,
     cases=(8, 7, 3, (12, torch.int64), (1002, torch.float64)),
-    limits=lambda n, length, item: Limits(
-        chunks(n, length, item, 2 * (n - 1)), messages=2 * (n - 1)
-    ),
     race=Race(2**20, ours=533e-6, target=600e-6),
 )
 def ring_all_reduce(tensor):
@@ -85,7 +92,7 @@ def ring_all_reduce(tensor):
     dist.all_reduce(tensor)
 
 
-@messages(trial=returned, limits=lambda n, length, item: Limits(chunks(n, length, item, n - 1)))
+@exercise("05", forbids=COLLECTIVES, limits=_first_half, trial=returned)
 def ring_reduce_scatter(tensor):
     """On rank r, return chunk r of the sum over all ranks, where the chunks are
     `tensor.tensor_split(world_size)`.
@@ -100,10 +107,12 @@ def ring_reduce_scatter(tensor):
 
     Limit: Only the first half of the ring is asked for.
     """
-    return sum(gathered(tensor)).tensor_split(dist.get_world_size())[dist.get_rank()]
+    total = sum(gathered(tensor))
+    chunks = total.tensor_split(dist.get_world_size())
+    return chunks[dist.get_rank()]
 
 
-@question(0.14)
+@question("05", 0.14)
 def least_seconds(answer):
     """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds
     that an all-reduce of 1 GB (1e9 bytes) can take?
