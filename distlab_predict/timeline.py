@@ -16,7 +16,6 @@ Called by prediction.py on the notebook's kernel. The model:
 import bisect
 import heapq
 import itertools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +47,7 @@ class _Job:
     """
 
     unmet: int
-    left: float = math.inf
+    left: float = 0.0
     load: float | None = None
     uses: list[Use] = field(default_factory=list)
     following: list["_Job"] = field(default_factory=list)
@@ -123,8 +122,11 @@ def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
                 job.unmet += 1
                 own[before].following.append(job)
             cost = costs.of(node, recording.rank)
-            job.load = cost.load
-            job.left = min(job.left, cost.seconds if index >= first else 0.0)
+            seconds = cost.seconds if index >= first else 0.0
+            # the slowest of its ranks sets its time: in an all_to_all, one may send more
+            if seconds >= job.left:
+                job.left = seconds
+                job.load = cost.load
             job.uses += [(number, use) for use in (None, *cost.ports)]
             own.append(job)
         jobs.append(own)

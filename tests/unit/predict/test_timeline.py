@@ -124,6 +124,16 @@ def test_a_collective_of_several_roles_begins_when_the_last_has_come():
     assert [own[1] for own in times(rank(0, 1), rank(1, 4))] == [(4, 5), (4, 5)]
 
 
+@pytest.mark.parametrize("shares", [((0, 1), (0, 4)), ((0, 4), (0, 1))])
+def test_a_collective_takes_as_long_as_its_slowest_rank(shares):
+    recordings = []
+    for rank, sent in enumerate(shares):
+        timeline = Timeline()
+        timeline.call("world", "all_to_all", PAIR, sent)
+        recordings.append(recording(timeline, rank))
+    assert times(*recordings) == [[(0, 4)], [(0, 4)]]
+
+
 def test_calls_that_never_meet_are_named():
     alone = Timeline()
     alone.call("world", "all_gather", PAIR, (1,))
