@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,8 +141,7 @@ class Trace:
 
         view = None
         if window is not None:
-            self._check_window(window)
-            first, last = window
+            first, last = self._checked(window)
             view = first / 1e3, last / 1e3
         return space_time(
             self.ranks,
@@ -152,15 +153,19 @@ class Trace:
             self.notes(),
         )
 
-    def _check_window(self, window: tuple[float, float]) -> None:
-        """Refuse a window that shows nothing of the trace."""
-        first, last = window
+    def _checked(self, window: object) -> tuple[float, float]:
+        """The two times of a window; refused if they show nothing of the trace."""
         end = 1e3 * self.seconds
-        if first < last and last > 0 and first < end:
-            return
         rule = "two times (start, end) in milliseconds, start before end, that overlap 0 to "
         advice = f"Call plot(window=({0.25 * end:.3g}, {0.5 * end:.3g}))."
-        refuse("window", f"{rule}{end:.4g}", window, advice)
+        times = list(window) if isinstance(window, Iterable) else []
+        if len(times) != 2 or not all(isinstance(time, Real) for time in times):
+            refuse("window", f"{rule}{end:.4g}", window, advice, wrong_type=True)
+        first, last = times
+        overlaps = first < last and last > 0 and first < end
+        if not overlaps or not isfinite(first) or not isfinite(last):
+            refuse("window", f"{rule}{end:.4g}", window, advice)
+        return first, last
 
     def table(self) -> Table:
         """Add up calls with the same op, ranks and bytes; those that took longest first.

@@ -311,7 +311,9 @@ def test_the_repr_counts():
     assert size["alt"] == repr(trace)
 
 
-@pytest.mark.parametrize("window", [(2, 1), (9, 12)])
+@pytest.mark.parametrize(
+    "window", [(2, 1), (9, 12), 5, (1, 2, 3), "ab", ("1", "2"), (1, None), (inf, 9), (0, inf)]
+)
 def test_bad_windows(window):
     """A window is two times in milliseconds that overlap the trace."""
     with pytest.raises(distlab.ArgumentError, match=r"^window must be two times"):
