@@ -23,6 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +39,7 @@ from distlab.simulated.notes import NOTES, Program
 NAME = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
+ROOTED = ("broadcast", "reduce", "gather", "scatter")  # collectives that have a root
 AFuture = TypeVar("AFuture", bound="Future[Any]")
 Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.Collective
 
@@ -236,7 +238,7 @@ class Group(dist.ProcessGroup):
         work = self._of_gloo(method, *args)
         self._count += 1
         op = next(NOTES.numbers)
-        root = getattr(args[-1], "rootRank", None)  # the last argument is the options
+        root = _root_of(args) if name in ROOTED else None
         NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
         if sum(sent) > SMALL_BYTES:
             return Work(work, op)
@@ -271,15 +273,28 @@ def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable
     return begin
 
 
+def _root_of(args: Sequence[object]) -> int:
+    """The root of a collective, as its place among the members.
+
+    torch.distributed passes it in the options. A program that calls the group's own method may
+    give it as a number, or leave the options out: torch's root is 0 then.
+    """
+    for given in args:
+        if hasattr(given, "rootRank"):
+            return int(given.rootRank)
+        if isinstance(given, Integral):
+            return int(given)
+    return 0
+
+
 def _of_argument(place: int, n: int, *args: Any) -> Sizes:
     """All bytes of one argument, a tensor or a list of tensors."""
-    given = args[place]
-    tensors = [given] if isinstance(given, Tensor) else given
-    return (_bytes(tensors),)
+    return (_bytes(_as_list(args[place])),)
 
 
-def _of_elements(n: int, tensors: list[Tensor], *_: Any) -> Sizes:
+def _of_elements(n: int, given: Tensor | list[Tensor], *_: Any) -> Sizes:
     """All bytes of the first argument, and those of an element."""
+    tensors = _as_list(given)
     return _bytes(tensors), tensors[0].element_size()
 
 
@@ -296,6 +311,10 @@ def _of_splits(
 def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
     """For each member the bytes of its tensor."""
     return tuple(tensor.nbytes for tensor in inputs)
+
+
+def _as_list(given: Tensor | list[Tensor]) -> list[Tensor]:
+    return [given] if isinstance(given, Tensor) else given
 
 
 def _bytes(tensors: list[Tensor]) -> int:

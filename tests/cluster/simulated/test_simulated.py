@@ -72,6 +72,48 @@ def test_a_collective_takes_what_its_formula_says_and_less_behind_computing(clus
     assert seconds(cluster, overlapped, 1e-3) == close(1e-3)
 
 
+def by_torch(rank, world_size, name):
+    tensor = torch.ones(3 << 14)
+    parts = [tensor, tensor, tensor] if rank == 1 else None
+    if name == "barrier":
+        dist.barrier()
+    elif name == "all_reduce":
+        dist.all_reduce(torch.ones(()))
+    elif name == "gather":
+        dist.gather(tensor, parts, 1)
+    elif name == "scatter":
+        dist.scatter(tensor, parts, 1)
+    else:
+        getattr(dist, name)(tensor, 1)
+
+
+def by_group(rank, world_size, name):
+    """The same, by the group's own method, which needs no options."""
+    group = dist.group.WORLD
+    tensor = torch.ones(3 << 14)
+    parts = [tensor, tensor, tensor] if rank == 1 else []
+    if name == "barrier":
+        work = group.barrier()
+    elif name == "all_reduce":
+        work = group.allreduce(torch.ones(()))
+    elif name == "gather":
+        work = group.gather(parts, tensor, 1)
+    elif name == "scatter":
+        work = group.scatter(tensor, parts, 1)
+    else:
+        work = getattr(group, name)(tensor, root=1)
+    work.wait()
+
+
+@pytest.mark.parametrize(
+    "name", ["broadcast", "reduce", "gather", "scatter", "all_reduce", "barrier"]
+)
+def test_a_method_of_the_group_takes_what_torchs_function_takes(cluster, name):
+    takes = seconds(cluster, by_torch, name)
+    assert takes > 0
+    assert seconds(cluster, by_group, name) == close(takes)
+
+
 def test_a_cell_begins_when_the_one_before_has_ended_on_all_ranks(cluster):
     """Also where a cell runs on some ranks only."""
 
