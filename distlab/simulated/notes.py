@@ -57,6 +57,7 @@ class Notes:
     Attributes:
         network: the machines that the ranks are on; None for this one.
         device: what computes on this rank; None if computing takes no time.
+        isolated: whether this is inside of `isolated`, where computing takes no time either.
         counting: holds CountFlops while the device counts operations.
         thread: what each thread makes notes for.
         lock: of the notes.
@@ -71,6 +72,7 @@ class Notes:
     def __init__(self) -> None:
         self.network: Network | None = None
         self.device: Device | None = None
+        self.isolated = False
         self.counting = contextlib.ExitStack()
         self.thread = _Thread()
         self.lock = threading.RLock()
@@ -214,7 +216,7 @@ def compute(seconds: float) -> None:
     """
     if NOTES.network is None:
         time.sleep(seconds)
-    else:
+    elif not NOTES.isolated:
         NOTES.add(Compute(seconds))
 
 
@@ -228,11 +230,13 @@ def isolated() -> Iterator[Program]:
     device = NOTES.device
     NOTES.program = Program()
     NOTES.device = None
+    NOTES.isolated = True
     try:
         yield NOTES.program
     finally:
         NOTES.program = program
         NOTES.device = device
+        NOTES.isolated = False
 
 
 def settle() -> Result:
@@ -292,35 +296,61 @@ def _exchange(noted: _Noted, group: dist.ProcessGroup | None) -> Result:
 
     Ranks that are not in the group have done nothing. Only the group's first rank gets what
     happened.
+
+    Raises:
+        RuntimeError: on every rank of the group, if there is something to simulate, and no network.
     """
-    result: Result
     with NOTES.recording_into(Program()):  # what is sent here is no part of the program
-        if dist.get_rank(group) != 0:
-            dist.gather_object(noted, None, group=group, group_dst=0)
-            answer: list[Any] = [None]
-            dist.broadcast_object_list(answer, group=group, group_src=0)
-            result, NOTES.aligned = answer[0]
-            return result
-        members = dist.get_process_group_ranks(group)
-        gathered: list[Any] = [None] * len(members)
-        dist.gather_object(noted, gathered, group=group, group_dst=0)
-        of_ranks = [_Noted() for _ in range(dist.get_world_size())]
-        for rank, of_member in zip(members, gathered, strict=True):
-            of_ranks[rank] = of_member
-        result = _simulated(of_ranks)
-        latest = max(one.aligned for one in of_ranks)
-        answer = [(Result(result.clocks, result.unfinished), latest)]
-        dist.broadcast_object_list(answer, group=group, group_src=0)
-    NOTES.aligned = latest
+        if dist.get_rank(group) == 0:
+            result = _simulate_on_first_rank(noted, group)
+        else:
+            result = _receive_result(noted, group)
+    # every rank raises, because one that raised alone would leave the others waiting for it
+    if result is None:
+        raise RuntimeError(
+            "There are no virtual times without a network: call notes.use(network) first."
+        )
     return result
 
 
-def _simulated(of_ranks: Sequence[_Noted]) -> Result:
-    """The result of what all ranks have noted; without a network, their clocks stand still."""
+def _simulate_on_first_rank(noted: _Noted, group: dist.ProcessGroup | None) -> Result | None:
+    """Gather the notes of the group's ranks, find the result, and send them their part of it."""
+    members = dist.get_process_group_ranks(group)
+    gathered: list[Any] = [None] * len(members)
+    dist.gather_object(noted, gathered, group=group, group_dst=0)
+    of_ranks = [_Noted() for _ in range(dist.get_world_size())]
+    for rank, of_member in zip(members, gathered, strict=True):
+        of_ranks[rank] = of_member
+    NOTES.aligned = max(one.aligned for one in of_ranks)
+    result = _simulated(of_ranks)
+    answer = None
+    if result is not None:
+        answer = Result(result.clocks, result.unfinished)
+    dist.broadcast_object_list([answer, NOTES.aligned], group=group, group_src=0)
+    return result
+
+
+def _receive_result(noted: _Noted, group: dist.ProcessGroup | None) -> Result | None:
+    """Send this rank's notes to the group's first rank, and receive the clocks of all ranks."""
+    dist.gather_object(noted, None, group=group, group_dst=0)
+    answer: list[Any] = [None, None]
+    dist.broadcast_object_list(answer, group=group, group_src=0)
+    result: Result | None
+    result, NOTES.aligned = answer
+    return result
+
+
+def _simulated(of_ranks: Sequence[_Noted]) -> Result | None:
+    """The result of what all ranks have noted; without a network, their clocks stand still.
+
+    Returns:
+        None if there is something to simulate, and no network.
+    """
     programs = [one.events for one in of_ranks]
     clocks = [one.start for one in of_ranks]
+    unfinished = [one.unfinished for one in of_ranks]
     if NOTES.network is not None:
-        return simulate(programs, NOTES.network, clocks, [one.unfinished for one in of_ranks])
+        return simulate(programs, NOTES.network, clocks, unfinished)
     if any(programs):
-        raise RuntimeError("notes.use(network) has to be called before what is simulated.")
-    return Result(clocks, [list(one.unfinished) for one in of_ranks])
+        return None
+    return Result(clocks, [list(left) for left in unfinished])

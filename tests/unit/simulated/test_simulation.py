@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distlab.simulated import schedules
+from distlab.simulated import notes, schedules
 from distlab.simulated.events import Align, Callback, Collective, Compute, PointToPoint, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
@@ -208,3 +208,16 @@ def test_counting_operations_does_not_import_the_compiler():
         "60",
         "False",
     ]
+
+
+def test_what_is_isolated_computes_in_no_time():
+    """An answer that calls distlab.compute takes no further step in its check."""
+    notes.use(network())
+    try:
+        notes.compute(1.0)
+        with notes.isolated() as program:
+            notes.compute(1.0)
+        assert program.events == []
+        assert notes.NOTES.program.events == [Compute(1.0)]
+    finally:
+        notes.use(None)
