@@ -18,7 +18,7 @@ from torch import Tensor
 
 from distlab.checking.exercises import Exercise, Seen, outcome, returned
 from distlab.checking.observed import Observed, Other, Record
-from distlab.simulated.events import Event
+from distlab.simulated.events import NotedEvent
 
 ANOTHER_ORDER = "These are the right values in the wrong order."
 NOTHING_RETURNED = (
@@ -53,7 +53,7 @@ class Outcome:
     actual: str
     why: str
     size: tuple[int, int]
-    events: list[Event]
+    events: list[NotedEvent]
     printed: str
 
 

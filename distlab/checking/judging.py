@@ -17,7 +17,7 @@ from distlab.checking.comparing import Outcome, compared
 from distlab.checking.exercises import Exercise, Limits, Race, numbers
 from distlab.checking.observed import Observed
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
-from distlab.simulated.events import Collective
+from distlab.simulated.events import CollectiveCall
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
 from distlab.tables import Table, count, format_bytes, format_seconds
@@ -204,7 +204,7 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
         return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
     called: set[str] = set()
     for one in outcomes:
-        called.update(event.name for event in one.events if isinstance(event, Collective))
+        called.update(event.name for event in one.events if isinstance(event, CollectiveCall))
     forbidden = [f"dist.{name}" for name in exercise.forbids if name in called]
     if forbidden:
         names = " and ".join(forbidden)
@@ -299,7 +299,7 @@ def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     largest = {rank: max(sizes) for rank, sizes in sent.items()}
     calls = {}
     for rank, one in enumerate(outcomes):
-        calls[rank] = len([event for event in one.events if isinstance(event, Collective)])
+        calls[rank] = len([event for event in one.events if isinstance(event, CollectiveCall)])
     steps = round(max(result.clocks))
     return (
         _above("sends {}", total, limits.num_bytes, format_bytes)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from distlab.checking.exercises import Seen
 from distlab.simulated import events
-from distlab.simulated.events import Callback, Event
+from distlab.simulated.events import Callback, NotedEvent
 from distlab.wire import pickling
 
 MOST_BYTES = 1 << 26  # of one value
@@ -34,10 +34,10 @@ MOST_OF_REPR = 200
 TENSORS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 KINDS_OF_NUMBERS = "biufc"  # of numpy's dtypes
 # by name, those that have no events inside
-EVENTS: dict[str, Callable[..., Event]] = {
+EVENTS: dict[str, Callable[..., NotedEvent]] = {
     "Compute": events.Compute,
     "PointToPoint": events.PointToPoint,
-    "Collective": events.Collective,
+    "CollectiveCall": events.CollectiveCall,
     "Wait": events.Wait,
     "Align": events.Align,
 }
@@ -84,13 +84,13 @@ class Observed:
 
     value: Any
     given: tuple[Any, ...]
-    events: list[Event]
+    events: list[NotedEvent]
     printed: str
     changed: str = ""
 
 
 def to_bytes(
-    value: Any, given: Any, happened: list[Event], printed: str, changed: str = ""
+    value: Any, given: Any, happened: list[NotedEvent], printed: str, changed: str = ""
 ) -> bytes:
     """One call as bytes; see Observed for the arguments. `value` and `given` may be packed already.
 
@@ -326,7 +326,7 @@ def _key(value: Any) -> Any:
 # --- events ---
 
 
-def _packed_event(event: Event) -> list[Any]:
+def _packed_event(event: NotedEvent) -> list[Any]:
     values = []
     for one in dataclasses.fields(event):
         value = getattr(event, one.name)
@@ -336,7 +336,7 @@ def _packed_event(event: Event) -> list[Any]:
     return [type(event).__name__, *values]
 
 
-def _unpacked_event(data: list[Any]) -> Event:
+def _unpacked_event(data: list[Any]) -> NotedEvent:
     name, *values = data
     if name == Callback.__name__:
         op, after, inner = values

@@ -20,7 +20,7 @@ from distlab.checking.observed import Packed, packed, to_bytes
 from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_numbers
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
-from distlab.simulated.events import Event
+from distlab.simulated.events import NotedEvent
 from distlab.wire.namespace import bind_rank_globals
 
 MOST_PRINTED = 160  # characters of what a function prints that are shown
@@ -120,7 +120,7 @@ def _observed(
 
 def _tried(
     exercise: Exercise, fn: Callable[..., Any], given: tuple[Any, ...]
-) -> tuple[Any, list[Event]]:
+) -> tuple[Any, list[NotedEvent]]:
     """What a trial of a function returns, and what this rank sent meanwhile."""
     takes_events = "events" in inspect.signature(exercise.trial).parameters
     with notes.isolated() as program:

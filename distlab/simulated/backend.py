@@ -32,16 +32,16 @@ from torch import Future, Tensor
 
 from distlab.compat import torch as private
 from distlab.rank import hooks, table
+from distlab.rank.methods import ROOTED
 from distlab.rank.plugins import PLUGINS
-from distlab.simulated.events import Collective, PointToPoint, Wait
+from distlab.simulated.events import CollectiveCall, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
 NAME = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
-ROOTED = ("broadcast", "reduce", "gather", "scatter")  # collectives that have a root
 AFuture = TypeVar("AFuture", bound="Future[Any]")
-Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.Collective
+Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.CollectiveCall
 
 
 def register() -> None:
@@ -239,7 +239,7 @@ class Group(dist.ProcessGroup):
         self._count += 1
         op = next(NOTES.numbers)
         root = _root_of(args) if name in ROOTED else None
-        NOTES.add(Collective(op, name, self._name, self._count, self._members, root, sent))
+        NOTES.add(CollectiveCall(op, name, self._name, self._count, self._members, root, sent))
         if sum(sent) > SMALL_BYTES:
             return Work(work, op)
         kept = Work(work, op, kept_by=self)

@@ -8,7 +8,7 @@ are the ones of schedules.py.
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from distlab.simulated.events import Collective, PointToPoint
+from distlab.simulated.events import CollectiveCall, PointToPoint
 from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost, distances, schedule
 
@@ -16,7 +16,7 @@ from distlab.simulated.schedules import cost, distances, schedule
 Step = Sequence[tuple[int, int, int]]
 
 
-def messages(event: Collective, rank: int, network: Network) -> Iterator[list[PointToPoint]]:
+def messages(event: CollectiveCall, rank: int, network: Network) -> Iterator[list[PointToPoint]]:
     """What a rank receives and sends in a collective, step by step.
 
     Args:
@@ -38,7 +38,7 @@ def messages(event: Collective, rank: int, network: Network) -> Iterator[list[Po
         yield begun
 
 
-def _steps(event: Collective, me: int, n: int, network: Network) -> Iterable[Step]:
+def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable[Step]:
     """The steps of member `me` of `n`: what it receives, and then what it sends, in each."""
     name = event.name
     size = event.sent[0]

@@ -36,7 +36,7 @@ class PointToPoint:
 
 
 @dataclass(frozen=True)
-class Collective:
+class CollectiveCall:
     """The rank begins a collective with `members`, the `count`-th of their group.
 
     Args:
@@ -68,7 +68,7 @@ class Callback:
 
     op: int
     after: int
-    events: list[Event]
+    events: list[NotedEvent]
 
 
 @dataclass(frozen=True)
@@ -89,5 +89,5 @@ class Align:
     number: tuple[int, int]
 
 
-Begun = PointToPoint | Collective | Callback  # what can be waited for
-Event = Begun | Compute | Wait | Align
+Begun = PointToPoint | CollectiveCall | Callback  # what can be waited for
+NotedEvent = Begun | Compute | Wait | Align

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
-from distlab.simulated.events import Align, Begun, Callback, Compute, Event, Wait
+from distlab.simulated.events import Align, Begun, Callback, Compute, NotedEvent, Wait
 from distlab.simulated.network import Device, Network
 from distlab.simulated.results import Result
 from distlab.simulated.simulation import simulate
@@ -37,7 +37,7 @@ class Program:
 
     def __init__(self, op: int = 0):
         self.op = op
-        self.events: list[Event] = []
+        self.events: list[NotedEvent] = []
         self.flops = 0
 
     def note_end(self) -> None:
@@ -92,7 +92,7 @@ class Notes:
         """The program that this thread notes for."""
         return self.thread.program or self.program
 
-    def add(self, event: Event) -> None:
+    def add(self, event: NotedEvent) -> None:
         """Note an event, after what the device has computed since the one before."""
         with self.lock:
             self.compute()
@@ -123,7 +123,7 @@ class Notes:
             with contextlib.suppress(ValueError):
                 self.callbacks.remove(program)
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> list[NotedEvent]:
         """Begin new notes and return the old ones.
 
         What callbacks still do goes into the new ones, as new callbacks, each after its old one.
@@ -285,7 +285,7 @@ class _Noted:
         aligned: its last alignment.
     """
 
-    events: Sequence[Event] = ()
+    events: Sequence[NotedEvent] = ()
     unfinished: Unfinished = ()
     start: float = 0.0
     aligned: tuple[int, int] = (0, 0)

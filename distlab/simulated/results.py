@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from distlab.simulated.events import Begun, Collective, PointToPoint
+from distlab.simulated.events import Begun, CollectiveCall, PointToPoint
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Operation:
     """What a rank began, a message or a collective, and when it ended; infinity for never."""
 
     rank: int
-    event: PointToPoint | Collective
+    event: PointToPoint | CollectiveCall
     begin: float
     end: float
 

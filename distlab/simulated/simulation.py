@@ -44,9 +44,9 @@ from distlab.simulated.events import (
     Align,
     Begun,
     Callback,
-    Collective,
+    CollectiveCall,
     Compute,
-    Event,
+    NotedEvent,
     PointToPoint,
     Wait,
 )
@@ -62,7 +62,7 @@ AT_SENDER = 4  # a message comes to the port of its sender
 
 
 def simulate(
-    programs: Sequence[Sequence[Event]],
+    programs: Sequence[Sequence[NotedEvent]],
     network: Network,
     clocks: Sequence[float] | None = None,
     unfinished: Sequence[Sequence[tuple[Begun, float]]] = (),
@@ -157,7 +157,7 @@ class _Run:
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
 
     def start(
-        self, rank: int, events: Sequence[Event], left_over: Sequence[tuple[Begun, float]]
+        self, rank: int, events: Sequence[NotedEvent], left_over: Sequence[tuple[Begun, float]]
     ) -> None:
         """Begin a rank's program, and again what it had begun before."""
         self._expect(rank, [*(event for event, _ in left_over), *events])
@@ -218,7 +218,7 @@ class _Run:
 
     # --- what a rank does ---
 
-    def _expect(self, rank: int, events: Sequence[Event]) -> None:
+    def _expect(self, rank: int, events: Sequence[NotedEvent]) -> None:
         """Give what the rank begins an end, and collectives of a group their turns.
 
         Collectives take turns in the order in which the rank really called them.
@@ -226,14 +226,14 @@ class _Run:
         operations = list(_operations(events))
         for one in operations:
             self.ends[rank, one.op] = _Moment()
-        called = [one for one in operations if isinstance(one, Collective)]
+        called = [one for one in operations if isinstance(one, CollectiveCall)]
         called.sort(key=lambda one: one.count)
         latest_of_group: dict[str, _Moment] = {}
         for one in called:
             self.turns[rank, one.op] = latest_of_group.get(one.group, LONG_AGO)
             latest_of_group[one.group] = self.ends[rank, one.op]
 
-    def _program(self, rank: int, events: Sequence[Event], begin: float) -> Process:
+    def _program(self, rank: int, events: Sequence[NotedEvent], begin: float) -> Process:
         """A rank's own program, which moves its clock."""
         now = yield self._at(begin, (PROGRAM, rank))
         for event in events:
@@ -262,7 +262,7 @@ class _Run:
             now = yield from self._do(rank, event, now)
         self._end(rank, callback.op, now)
 
-    def _do(self, rank: int, event: Event, now: float) -> Part:
+    def _do(self, rank: int, event: NotedEvent, now: float) -> Part:
         """One event of a rank; returns when it goes on to the next one."""
         if isinstance(event, Compute):
             seconds = event.seconds * self.network.stragglers.get(rank, 1.0)
@@ -284,7 +284,7 @@ class _Run:
         else:
             self._spawn(self._operation(rank, event, now))
 
-    def _operation(self, rank: int, event: PointToPoint | Collective, now: float) -> Process:
+    def _operation(self, rank: int, event: PointToPoint | CollectiveCall, now: float) -> Process:
         """A message, or all steps of one member of a collective when its turn has come."""
         self.begun[rank, event.op] = event, now
         turn = yield self.turns[rank, event.op]
@@ -298,7 +298,7 @@ class _Run:
         self._end(rank, event.op, now)
 
     def _steps(
-        self, rank: int, event: PointToPoint | Collective
+        self, rank: int, event: PointToPoint | CollectiveCall
     ) -> Iterator[Sequence[PointToPoint]]:
         """What an operation sends and receives, step by step."""
         if isinstance(event, PointToPoint):
@@ -355,7 +355,7 @@ class _Run:
             send.end.come(now)
 
 
-def _operations(events: Sequence[Event]) -> Iterator[Begun]:
+def _operations(events: Sequence[NotedEvent]) -> Iterator[Begun]:
     """All operations, including those that callbacks begin."""
     for event in events:
         if isinstance(event, Begun):

@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from distlab.simulated.events import Callback, Collective, PointToPoint
+from distlab.simulated.events import Callback, CollectiveCall, PointToPoint
 from distlab.simulated.results import Operation, Result, Span, Transfer
-from distlab.traces import events
-from distlab.traces.events import Contents, Event, Message
+from distlab.traces.events import Collective, Contents, Event, Message
 from distlab.traces.matching import meet, route_of
 
 Calls = dict[tuple[int, int], Event]  # by rank and number of the operation
@@ -87,7 +86,7 @@ def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
     )
 
 
-def _num_bytes(event: Collective) -> int:
+def _num_bytes(event: CollectiveCall) -> int:
     """The bytes that a rank gives into a collective."""
     if event.name == "all_reduce":
         return event.sent[0]  # the other number is the size of an element
@@ -141,11 +140,11 @@ def _messages(transfers: Sequence[Transfer], calls: Calls, zero: float) -> Itera
 
 def _collectives(
     operations: Sequence[Operation], calls: Calls, ranks: Sequence[int]
-) -> list[events.Collective]:
+) -> list[Collective]:
     """The collectives of groups: what their ranks called with the same number."""
     together: dict[tuple[str, int], list[Event]] = {}
     for one in operations:
-        if isinstance(one.event, Collective):
+        if isinstance(one.event, CollectiveCall):
             key = one.event.group, one.event.count
             together.setdefault(key, []).append(calls[one.rank, one.event.op])
     return meet([(alike[0].group, alike) for alike in together.values()], ranks)

@@ -10,7 +10,7 @@ import torch
 from distlab.checking import Exercise, returned
 from distlab.checking.comparing import compared
 from distlab.checking.observed import Observed, Other, Record, from_bytes, to_bytes
-from distlab.simulated.events import Callback, Collective, PointToPoint, Wait
+from distlab.simulated.events import Callback, CollectiveCall, PointToPoint, Wait
 
 VALUES = [
     *(
@@ -38,7 +38,7 @@ VALUES = [
 ]
 EVENTS = [
     PointToPoint(1, True, 0, 8, ("group", 0)),
-    Collective(2, "all_reduce", "group", 1, (0, 1), None, (4, 4)),
+    CollectiveCall(2, "all_reduce", "group", 1, (0, 1), None, (4, 4)),
     Callback(3, 2, [Wait(2)]),
 ]
 

@@ -28,7 +28,7 @@ from distlab.diagnosis.proof import proof
 from distlab.rank import records, status
 from distlab.rank.log import Log, Note
 from distlab.rank.records import record_of
-from distlab.simulated.events import Collective, Compute, Event, PointToPoint, Wait
+from distlab.simulated.events import CollectiveCall, Compute, NotedEvent, PointToPoint, Wait
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
 from distlab.wire.messages import COLLECTIVE, COMMUNICATING, IDLE, MESSAGE, RankStatus
@@ -227,7 +227,7 @@ class Rank:
     place: int = 0
     waits_for: Op | None = None
     works: dict[str, Op] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)  # the same for the simulator
+    events: list[NotedEvent] = field(default_factory=list)  # the same for the simulator
 
     @property
     def has_finished(self) -> bool:
@@ -398,7 +398,7 @@ class Run:
         """What the watchdogs of the ranks would report now."""
         return {number: _status(rank) for number, rank in enumerate(self.ranks)}
 
-    def events(self) -> Iterator[list[list[Event]]]:
+    def events(self) -> Iterator[list[list[NotedEvent]]]:
         """The events of each rank, for every rank from which an open recv could get one.
 
         What a rank would do if it could go on is there, too. A rank that ends computes for a
@@ -417,14 +417,14 @@ class Run:
                 programs[number] += self._rest(rank)
             yield [[*events, Compute(1.0)] for events in programs]
 
-    def _rest(self, rank: Rank) -> list[Event]:
+    def _rest(self, rank: Rank) -> list[NotedEvent]:
         """What a rank that is stuck waits for, and its steps after that."""
         if rank.waits_for is None:
             return []
         number = rank.number
         turns = {group: len(self._called[group, number]) for group in GROUPS}
         works = dict(rank.works)
-        events: list[Event] = [Wait(rank.waits_for.number)]
+        events: list[NotedEvent] = [Wait(rank.waits_for.number)]
         for step in rank.steps[rank.place + 1 :]:
             if step.op == "wait":
                 events.append(Wait(works[step.work].number))
@@ -472,7 +472,7 @@ def _note(step: Step) -> Note:
     return note
 
 
-def _event(op: Op) -> Event:
+def _event(op: Op) -> NotedEvent:
     """A call as the simulator's."""
     step, members = op.step, GROUPS[op.step.group]
     if step.op not in METHODS:
@@ -480,7 +480,7 @@ def _event(op: Op) -> Event:
         return PointToPoint(op.number, step.op == "send", peer, 8, (step.group, step.tag))
     sizes = {"all_reduce": (24, 4), "barrier": (0,)}.get(step.op, (8,))
     root = None if step.root is None else members.index(step.root)
-    return Collective(op.number, step.op, step.group, op.turn, members, root, sizes)
+    return CollectiveCall(op.number, step.op, step.group, op.turn, members, root, sizes)
 
 
 def _status(rank: Rank) -> RankStatus:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.simulated.events import Collective, Wait
+from distlab.simulated.events import CollectiveCall, Wait
 from distlab.simulated.network import Device, Link, Network
 from distlab.simulated.simulation import simulate
 from distlab_predict.costs import Costs
@@ -26,7 +26,7 @@ def sizes(name, n, num_bytes):
 
 def simulated(name, n, sent, network):
     programs = [
-        [Collective(1, name, "world", 1, tuple(range(n)), 0, sent), Wait(1)] for _ in range(n)
+        [CollectiveCall(1, name, "world", 1, tuple(range(n)), 0, sent), Wait(1)] for _ in range(n)
     ]
     return max(simulate(programs, network).clocks)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distlab.simulated import notes, schedules
-from distlab.simulated.events import Align, Callback, Collective, Compute, PointToPoint, Wait
+from distlab.simulated.events import Align, Callback, CollectiveCall, Compute, PointToPoint, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
 
@@ -33,7 +33,7 @@ def recv(op, peer, num_bytes=M):
 
 def collective(name, n, size, op=0, count=0, element=1, group="0"):
     sizes = {"all_to_all": (size,) * n, "all_reduce": (size, element)}.get(name, (size,))
-    return Collective(op, name, group, count, tuple(range(n)), 0, sizes)
+    return CollectiveCall(op, name, group, count, tuple(range(n)), 0, sizes)
 
 
 def seconds(name, n, size, **others):
