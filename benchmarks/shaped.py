@@ -70,7 +70,7 @@ def main(rank: int, n: int, latency: float, rate: float) -> None:
     real = {key: partial(call, group=dist.group.WORLD) for key, call in calls.items()}
     measured = slowest_in_turns(real, REPEAT)
     backend.register()
-    simulated = dist.new_group(backend=backend.NAME)
+    simulated = dist.new_group(backend=backend.SIMULATED)
     notes.use(Network(latency, rate * GOODPUT, handshake=True, algorithms={"all_reduce": "ring"}))
     for key, call in calls.items():
         predicted = notes.seconds_of(partial(call, group=simulated), (), simulated)

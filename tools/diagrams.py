@@ -254,7 +254,7 @@ def ring() -> Figure:
         for program in programs:
             program += [events.Wait(receive), events.Wait(send)]
     trace = Trace(RANKS, f"simulated: {len(RANKS)} ranks, {network}")
-    trace.finish(virtual.read(simulate(programs, network), RANKS), {})
+    trace.finish(virtual.from_simulation(simulate(programs, network), RANKS), {})
     return trace.plot()
 
 

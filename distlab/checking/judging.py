@@ -174,7 +174,7 @@ def _run_on_lan(observed: Sequence[Observed]) -> Trace:
     ranks = range(len(observed))
     run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
     result = simulate([one.events for one in observed], LAN)
-    run.finish(virtual.read(result, ranks), {})
+    run.finish(virtual.from_simulation(result, ranks), {})
     return run
 
 

@@ -29,7 +29,7 @@ MOST_PRINTED = 160  # characters of what a function prints that are shown
 def enter(rank: int, world_size: int, n: int) -> None:
     """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
     backend.register()
-    group: Any = dist.new_group(range(n), backend=backend.NAME)
+    group: Any = dist.new_group(range(n), backend=backend.SIMULATED)
     if rank < n:
         group.outer = dist.group.WORLD
         dist.group.WORLD = group

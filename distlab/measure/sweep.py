@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from distlab.plotting.axes import Line
     from distlab.plotting.curves import Curve
 
-EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
+SWEEP_EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 ELEMENT = 4  # bytes of a float32
 # of the table
-HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")
+SWEEP_HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,10 +108,10 @@ class Sweep(ShownAsTable):
         if self._is_crowded(most):
             where = f"{most} ranks on {count(self.cores, 'core')}"
             notes.append(f"{where} take turns: their times include waiting for a core.")
-        return Table(title, HEADS, tuple(rows), "rrllrrrrr", tuple(notes))
+        return Table(title, SWEEP_HEADS, tuple(rows), "rrllrrrrr", tuple(notes))
 
     def _row(self, n: int, size: int, function: str, timing: Timing) -> tuple[str, ...]:
-        """A row of the table, see HEADS."""
+        """A row of the table, see SWEEP_HEADS."""
         return (
             format_bytes(size),
             str(size // ELEMENT),
@@ -169,7 +169,7 @@ def _curve(timings: Sequence[Timing]) -> Curve:
 # --- how it is measured ---
 
 
-def progress(total: int) -> tqdm:
+def progress_bar(total: int) -> tqdm:
     """A progress bar for a `with` block, which says what comes next; it is erased at the end.
 
     Nothing is shown if nobody is watching.
@@ -228,14 +228,14 @@ def sweep(
     bus_factor(collective, cluster.n)  # raises where it is not known
     whole_number("repeat", repeat, 1)
     whole_number("warmup", warmup, 0)
-    mapping("functions", functions, "names to functions of a tensor", EXAMPLE)
+    mapping("functions", functions, "names to functions of a tensor", SWEEP_EXAMPLE)
     counts = [cluster.n] if ranks is None else list(ranks)
     sizes = list(sizes)
     _check_counts_and_sizes(counts, sizes, cluster.n)
     timings: dict[tuple[int, int, str], Timing] = {}
     result = Sweep(timings, collective, machine.cores(), cluster.simulated)
     calls = list(functions.values())
-    with progress(len(counts) * len(sizes)) as bar:
+    with progress_bar(len(counts) * len(sizes)) as bar:
         for n, size in itertools.product(counts, sizes):
             where = f"{format_bytes(size)} on {count(n, 'rank')}"
             bar.set_postfix_str(where)
@@ -254,7 +254,7 @@ def _check_counts_and_sizes(counts: Sequence[int], sizes: Sequence[int], most: i
     for size in sizes:
         if size <= 0 or size % ELEMENT:
             rule = f"bytes above 0, multiples of the {ELEMENT} of an element"
-            refuse("sizes", rule, size, EXAMPLE)
+            refuse("sizes", rule, size, SWEEP_EXAMPLE)
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ class Ranks:
         everyone = list(range(self.plan.n))
         meeting = self._processes.next_meeting(self.plan)
         if self.plan.network is not None or self._simulates:
-            self.client.direct_view("all").apply_async(simulated.use, self.plan.network)
+            self.client.direct_view("all").apply_async(simulated.use_network, self.plan.network)
             self._simulates = self.plan.network is not None
         whole = not self._cut and not new
         self.broken = True

@@ -38,21 +38,22 @@ def traced(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     trace = Trace(targets, cluster.simulated)
     ranks.ready(targets)
     if trace.simulated:
-        cluster.call(simulated.settle)  # what has happened before is left out
+        cluster.call(simulated.settle_notes)  # what has happened before is left out
     else:
         _start(ranks, targets)
     try:
         yield trace
     finally:
+        nothing = read.from_recordings({})
         # unless it can be, now
-        trace.finish(read.read({}), dict.fromkeys(targets, "its recording could not be read"))
+        trace.finish(nothing, dict.fromkeys(targets, "its recording could not be read"))
         if trace.simulated:
-            events = cluster.call(simulated.settle)[0]
-            trace.finish(virtual.read(events, targets), {})
+            events = cluster.call(simulated.settle_notes)[0]
+            trace.finish(virtual.from_simulation(events, targets), {})
         else:
             received, missing = _gather(ranks, targets, entry.stop_recording)
             offsets = clock_offsets(ranks, received)
-            trace.finish(read.read(received, offsets), missing, offsets)
+            trace.finish(read.from_recordings(received, offsets), missing, offsets)
 
 
 def _start(ranks: Ranks, targets: list[int]) -> None:

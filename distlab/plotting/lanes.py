@@ -23,7 +23,7 @@ from distlab.plotting.style import (
     rank_color,
     text_color,
 )
-from distlab.traces.events import pack
+from distlab.traces.events import pack_into_rows
 from distlab.words import grouped
 
 ROW = 0.3  # height of a row, in inches
@@ -134,7 +134,10 @@ def _span(given: tuple, zero: float, color: str) -> Bar:
 
 def _in_rows(bars: Sequence[Bar]) -> list[Bar]:
     """Bars with as many rows as they need for none to overlap another."""
-    return [bar._replace(row=row) for row, packed in enumerate(pack(bars)) for bar in packed]
+    placed = []
+    for row, packed in enumerate(pack_into_rows(bars)):
+        placed += [bar._replace(row=row) for bar in packed]
+    return placed
 
 
 def time_shares(

@@ -27,7 +27,7 @@ from distlab.plotting import cells
 from distlab.plotting.cells import Cell, draw_text
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import line_color, rank_color, style
-from distlab.simulated.schedules import Message
+from distlab.simulated.schedules import ChunkMessage
 from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
@@ -54,7 +54,7 @@ State = Sequence[Sequence[Iterable[int]]]
 class Sent(NamedTuple):
     """One chunk of a message."""
 
-    message: Message
+    message: ChunkMessage
     chunk: int
 
 
@@ -76,7 +76,7 @@ class Pictures:
         rows: how many rows there are.
     """
 
-    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[Message]]):
+    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]]):
         self.states = states
         self.messages = [_chunk_by_chunk(step) for step in [*messages, ()]]
         self.headings = [*(f"step {number}" for number in range(len(states) - 1)), "end"]
@@ -122,13 +122,13 @@ class Pictures:
         return ";  ".join(words)
 
 
-def _chunk_by_chunk(step: Iterable[Message]) -> list[Sent]:
+def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[Sent]:
     """The messages of a step, once for each of their chunks."""
     return [Sent(message, chunk) for message in step for chunk in message.chunks]
 
 
 def steps(
-    states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = ""
+    states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]], title: str = ""
 ) -> Figure:
     """Draw a small picture for each step: what every rank holds before it, and what it then sends.
 
@@ -284,7 +284,9 @@ class Player:
         }
 
 
-def play(states: Sequence[State], messages: Sequence[Sequence[Message]], title: str = "") -> Player:
+def play(
+    states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]], title: str = ""
+) -> Player:
     """Like `steps`, one picture at a time, with a slider and buttons; messages move when it plays.
 
     Runs on: the notebook's kernel.

@@ -17,7 +17,7 @@ from distlab.plotting.axes import new_panels
 from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, used
 from distlab.plotting.style import INK, line_color, rank_color
 from distlab.tables import format_bytes
-from distlab.traces.events import Collective, Event, Message, pack
+from distlab.traces.events import Collective, Event, Message, pack_into_rows
 
 GAP = 1.1  # from one lane to the next, for arrows
 FLYING = 0.55  # height of the bar of a call in flight
@@ -179,7 +179,7 @@ def lay_out(events: Sequence[Event]) -> Spans:
     """Where the bars of a rank's events are in its lane: calls in flight below the others."""
     spans = {event: (0.0, 1.0) for event in events if event.blocking}
     in_flight = [event for event in events if not event.blocking]
-    for place, row in enumerate(pack(in_flight, MOST_ROWS)):
+    for place, row in enumerate(pack_into_rows(in_flight, MOST_ROWS)):
         spans |= dict.fromkeys(row, (1 + place * FLYING, 1 + (place + 1) * FLYING))
     return spans
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distlab.simulated.results import Result
 
 
-def use(network: Network | None) -> None:
+def use_network(network: Network | None) -> None:
     """Be on these machines from now on, with the clock at 0; None for this machine.
 
     Runs on: every rank, before its group is built.
@@ -38,7 +38,7 @@ def begin_cell(number: int) -> None:
     notes.align((number, 0))
 
 
-def settle(rank: int, world_size: int) -> Result | None:
+def settle_notes(rank: int, world_size: int) -> Result | None:
     """Begin new notes; rank 0 returns the result of the old ones. Runs on: every rank."""
     from distlab.simulated import notes
 

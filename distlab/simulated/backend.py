@@ -37,7 +37,7 @@ from distlab.rank.plugins import PLUGINS
 from distlab.simulated.events import CollectiveCall, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
-NAME = "simulated"
+SIMULATED = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
 AFuture = TypeVar("AFuture", bound="Future[Any]")
@@ -46,8 +46,8 @@ Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.Collect
 
 def register() -> None:
     """Make "simulated" a backend; a second time does nothing. Runs on: every rank."""
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
+    if SIMULATED not in dist.Backend.backend_list:
+        dist.Backend.register_backend(SIMULATED, Group, extended_api=True, devices=["cpu"])
         table.install_all()
         hooks.install(hooks.patches_of(Group, Work))
         PLUGINS.simulator = FUTURES
@@ -188,7 +188,7 @@ class Group(dist.ProcessGroup):
         self._waited: deque[Work] = deque(maxlen=KEPT_WORKS)
 
     def getBackendName(self) -> str:
-        return NAME
+        return SIMULATED
 
     def _set_group_name(self, name: str) -> None:
         self._name = name

@@ -13,7 +13,7 @@ from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost, distances, schedule
 
 # messages at the same time, each as (member that sends, member that receives, bytes)
-Step = Sequence[tuple[int, int, int]]
+Round = Sequence[tuple[int, int, int]]
 
 
 def messages(event: CollectiveCall, rank: int, network: Network) -> Iterator[list[PointToPoint]]:
@@ -38,12 +38,12 @@ def messages(event: CollectiveCall, rank: int, network: Network) -> Iterator[lis
         yield begun
 
 
-def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable[Step]:
+def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable[Round]:
     """The steps of member `me` of `n`: what it receives, and then what it sends, in each."""
     name = event.name
     size = event.sent[0]
     if name == "all_to_all":
-        return [_exchange(event.sent, me, n, distance) for distance in range(1, n)]
+        return [_pairwise_exchange(event.sent, me, n, distance) for distance in range(1, n)]
     if name == "all_reduce":
         num_bytes, element = event.sent
         return _all_reduce(algorithm(n, num_bytes, network), me, n, num_bytes, element)
@@ -62,7 +62,7 @@ def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable
     return _of_member(me, steps)
 
 
-def _exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Step:
+def _pairwise_exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Round:
     """A step of all_to_all: receive from the member `distance` before, send to the one after."""
     source = (me - distance) % n
     target = (me + distance) % n
@@ -70,19 +70,19 @@ def _exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Step:
     return [(source, me, 0), (me, target, sizes[target])]
 
 
-def _rotation(n: int, distance: int, size: int) -> Step:
+def _rotation(n: int, distance: int, size: int) -> Round:
     """A step in which every member sends to the one at this distance behind it."""
     return [(k, (k + distance) % n, size) for k in range(n)]
 
 
-def _star(root: int, n: int, size: int) -> list[Step]:
+def _star(root: int, n: int, size: int) -> list[Round]:
     """The one step of a scatter: the root sends to every other member."""
     return [[(root, other, size) for other in range(n) if other != root]]
 
 
-def _binomial_tree(root: int, n: int, size: int) -> list[Step]:
+def _binomial_tree(root: int, n: int, size: int) -> list[Round]:
     """The steps of a broadcast: in each, every member that has the data gives it to one more."""
-    steps: list[Step] = []
+    steps: list[Round] = []
     members = [(root + k) % n for k in range(n)]  # from the root on
     for distance in reversed(distances(n)):
         having = range(0, n - distance, 2 * distance)
@@ -90,12 +90,12 @@ def _binomial_tree(root: int, n: int, size: int) -> list[Step]:
     return steps
 
 
-def _backwards(steps: Sequence[Step]) -> list[Step]:
+def _backwards(steps: Sequence[Round]) -> list[Round]:
     """The same messages the other way, the last step first."""
     return [[(dst, src, size) for src, dst, size in step] for step in reversed(steps)]
 
 
-def _of_member(me: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+def _of_member(me: int, steps: Iterable[Round]) -> tuple[Round, ...]:
     """What one member receives and sends in the steps of all."""
     own = []
     for step in steps:
@@ -120,7 +120,7 @@ def algorithm(n: int, num_bytes: int, network: Network) -> str:
 
 
 @cache
-def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Step, ...]:
+def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Round, ...]:
     """The schedule's messages, except those of empty chunks; chunks are cut between elements."""
     made = _schedule(name, n)
     least, longer = divmod(num_bytes // element, made.num_chunks)

@@ -128,8 +128,8 @@ class Device:
             memory_bandwidth=memory_bandwidth,
             memory=memory,
             efficiency=efficiency,
-            contention=_share("contention", contention),
-            spread=_share("spread", spread),
+            contention=_share_below_1("contention", contention),
+            spread=_share_below_1("spread", spread),
         )
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
@@ -284,7 +284,7 @@ def _check_links(
         instance("between", between, Link, 'Give between=Link("2 us", "300 GB/s").')
 
 
-def _share(name: str, value: float) -> float:
+def _share_below_1(name: str, value: float) -> float:
     """A share from 0 up to, but without, 1."""
     share = quantity(name, value, NO_UNIT, "0.1", zero=True)
     if share >= 1:

@@ -248,7 +248,7 @@ def settle() -> Result:
         the result; what happened (operations, transfers and spans) is there on rank 0 only.
     """
     events = NOTES.take_events()
-    result = _exchange(_Noted(events, NOTES.unfinished, NOTES.start, NOTES.aligned), None)
+    result = _simulate_together(_Noted(events, NOTES.unfinished, NOTES.start, NOTES.aligned), None)
     rank = dist.get_rank()
     NOTES.unfinished = result.unfinished[rank]
     NOTES.start = result.clocks[rank]
@@ -269,7 +269,7 @@ def seconds_of(
     before = len(NOTES.program.events)
     fn(*args)
     noted = NOTES.take_events()
-    result = _exchange(_Noted(noted[before:], (), 0.0, NOTES.aligned), group)
+    result = _simulate_together(_Noted(noted[before:], (), 0.0, NOTES.aligned), group)
     NOTES.program.events[:0] = noted  # they still count for `settle`
     return max(result.clocks)  # those of ranks that are not in the group have stood still
 
@@ -291,7 +291,7 @@ class _Noted:
     aligned: tuple[int, int] = (0, 0)
 
 
-def _exchange(noted: _Noted, group: dist.ProcessGroup | None) -> Result:
+def _simulate_together(noted: _Noted, group: dist.ProcessGroup | None) -> Result:
     """The result of what the group's ranks have noted; None for the group of all ranks.
 
     Ranks that are not in the group have done nothing. Only the group's first rank gets what

@@ -13,7 +13,7 @@ from distlab.arguments import one_of, whole_number
 
 # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 SEGMENT_BYTES = 1 << 21
-Steps = list[list["Message"]]
+Steps = list[list["ChunkMessage"]]
 
 
 class Algorithm(NamedTuple):
@@ -30,7 +30,7 @@ class Algorithm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Message:
+class ChunkMessage:
     """One message of a schedule.
 
     Attributes:
@@ -59,7 +59,7 @@ class Schedule:
     name: str
     world_size: int
     num_chunks: int
-    steps: tuple[tuple[Message, ...], ...]
+    steps: tuple[tuple[ChunkMessage, ...], ...]
 
 
 def schedule(name: str, world_size: int) -> Schedule:
@@ -123,8 +123,8 @@ def _found(name: str, world_size: int) -> Algorithm:
 
 
 def _naive(n: int) -> tuple[int, Steps]:
-    up = [[Message(src, 0, range(1), "reduce")] for src in range(1, n)]
-    down = [[Message(0, dst, range(1), "copy")] for dst in range(1, n)]
+    up = [[ChunkMessage(src, 0, range(1), "reduce")] for src in range(1, n)]
+    down = [[ChunkMessage(0, dst, range(1), "copy")] for dst in range(1, n)]
     return 1, up + down
 
 
@@ -133,26 +133,30 @@ def _tree(n: int) -> tuple[int, Steps]:
     down: Steps = []
     for distance in distances(n):
         children = range(distance, n, 2 * distance)  # a child's parent is `distance` below it
-        up.append([Message(r, r - distance, range(1), "reduce") for r in children])
-        down.insert(0, [Message(r - distance, r, range(1), "copy") for r in children])
+        up.append([ChunkMessage(r, r - distance, range(1), "reduce") for r in children])
+        down.insert(0, [ChunkMessage(r - distance, r, range(1), "copy") for r in children])
     return 1, up + down
 
 
 def _whole_ring(n: int) -> tuple[int, Steps]:
-    def step(number: int) -> list[Message]:
+    def step(number: int) -> list[ChunkMessage]:
         """Every rank hands on the tensor of the rank that is `number` before it."""
-        return [Message(r, (r + 1) % n, range(1), "reduce", (r - number) % n) for r in range(n)]
+        sent = []
+        for r in range(n):
+            origin = (r - number) % n
+            sent.append(ChunkMessage(r, (r + 1) % n, range(1), "reduce", origin))
+        return sent
 
     return 1, [step(number) for number in range(n - 1)]
 
 
 def _ring(n: int) -> tuple[int, Steps]:
-    def step(offset: int, operation: str) -> list[Message]:
+    def step(offset: int, operation: str) -> list[ChunkMessage]:
         """A step in which rank r sends chunk r + offset."""
         sent = []
         for r in range(n):
             chunk = (r + offset) % n
-            sent.append(Message(r, (r + 1) % n, range(chunk, chunk + 1), operation))
+            sent.append(ChunkMessage(r, (r + 1) % n, range(chunk, chunk + 1), operation))
         return sent
 
     reduce_scatter = [step(-s, "reduce") for s in range(n - 1)]
@@ -163,8 +167,8 @@ def _ring(n: int) -> tuple[int, Steps]:
 def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
 
-    def step(distance: int) -> list[Message]:
-        return [Message(r, r ^ distance, range(1), "reduce") for r in range(power)]
+    def step(distance: int) -> list[ChunkMessage]:
+        return [ChunkMessage(r, r ^ distance, range(1), "reduce") for r in range(power)]
 
     return 1, _folded(n, 1, [step(distance) for distance in distances(power)])
 
@@ -176,8 +180,8 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
     blocks = [range(power) for _ in range(power)]  # the chunks that each rank still adds up
     for d in reversed(distances(power)):
         blocks = [_half(block, upper=bool(r & d)) for r, block in enumerate(blocks)]
-        halving.append([Message(r, r ^ d, blocks[r ^ d], "reduce") for r in range(power)])
-        doubling.insert(0, [Message(r, r ^ d, blocks[r], "copy") for r in range(power)])
+        halving.append([ChunkMessage(r, r ^ d, blocks[r ^ d], "reduce") for r in range(power)])
+        doubling.insert(0, [ChunkMessage(r, r ^ d, blocks[r], "copy") for r in range(power)])
     return power, _folded(n, power, halving + doubling)
 
 
@@ -198,8 +202,8 @@ def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
         return steps
     whole = range(num_chunks)
     others = range(power, n)
-    before = [Message(r, r - power, whole, "reduce") for r in others]
-    after = [Message(r - power, r, whole, "copy") for r in others]
+    before = [ChunkMessage(r, r - power, whole, "reduce") for r in others]
+    after = [ChunkMessage(r - power, r, whole, "copy") for r in others]
     return [before, *steps, after]
 
 

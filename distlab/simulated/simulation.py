@@ -107,8 +107,8 @@ LONG_AGO = _Moment(0.0)
 # which may be past.
 Process = Generator[_Moment, float, None]
 # A part of a process; it returns when the process goes on.
-Part = Generator[_Moment, float, float]
-Key = tuple[int, int]  # (rank, op): an operation or a callback
+ProcessPart = Generator[_Moment, float, float]
+OperationKey = tuple[int, int]  # (rank, op): an operation or a callback
 
 
 class _Half(NamedTuple):
@@ -148,10 +148,10 @@ class _Run:
         self.clocks = self.found.clocks
         self.queue: list[tuple[float, tuple[int, ...], int, _Moment]] = []
         self.scheduled = itertools.count()
-        self.begun: dict[Key, tuple[Begun, float]] = {}
-        self.ends: defaultdict[Key, _Moment] = defaultdict(lambda: LONG_AGO)
-        self.turns: defaultdict[Key, _Moment] = defaultdict(lambda: LONG_AGO)
-        self.latest: dict[Key, int] = {}
+        self.begun: dict[OperationKey, tuple[Begun, float]] = {}
+        self.ends: defaultdict[OperationKey, _Moment] = defaultdict(lambda: LONG_AGO)
+        self.turns: defaultdict[OperationKey, _Moment] = defaultdict(lambda: LONG_AGO)
+        self.latest: dict[OperationKey, int] = {}
         self.free: defaultdict[Hashable, float] = defaultdict(float)
         self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
@@ -223,7 +223,7 @@ class _Run:
 
         Collectives take turns in the order in which the rank really called them.
         """
-        operations = list(_operations(events))
+        operations = list(_all_operations(events))
         for one in operations:
             self.ends[rank, one.op] = _Moment()
         called = [one for one in operations if isinstance(one, CollectiveCall)]
@@ -262,7 +262,7 @@ class _Run:
             now = yield from self._do(rank, event, now)
         self._end(rank, callback.op, now)
 
-    def _do(self, rank: int, event: NotedEvent, now: float) -> Part:
+    def _do(self, rank: int, event: NotedEvent, now: float) -> ProcessPart:
         """One event of a rank; returns when it goes on to the next one."""
         if isinstance(event, Compute):
             seconds = event.seconds * self.network.stragglers.get(rank, 1.0)
@@ -355,10 +355,10 @@ class _Run:
             send.end.come(now)
 
 
-def _operations(events: Sequence[NotedEvent]) -> Iterator[Begun]:
+def _all_operations(events: Sequence[NotedEvent]) -> Iterator[Begun]:
     """All operations, including those that callbacks begin."""
     for event in events:
         if isinstance(event, Begun):
             yield event
         if isinstance(event, Callback):
-            yield from _operations(event.events)
+            yield from _all_operations(event.events)

@@ -12,10 +12,11 @@ from distlab.traces.ends import FUNCTIONAL
 from distlab.traces.events import CallEvent, Event
 from distlab.wire.recorded import TorchRow
 
-JITTER = 1e-6  # seconds by which the clocks of the profiler and of Python may differ
-GAP = 200e-6  # seconds of plain Python between two torch calls that count as one computation
+PYTHON_JITTER = 1e-6  # seconds by which the clocks of the profiler and of Python may differ
+# seconds of plain Python between two torch calls that count as one computation
+LONGEST_GAP = 200e-6
 MAINLY = 0.8  # share of a block's time above which one torch call gives it its name
-BACKWARD = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reducer")
+BACKWARD_ROWS = ("autograd::engine::evaluate_function", "torch.distributed.ddp.reducer")
 COMMUNICATION = ("c10d::", "gloo:", FUNCTIONAL)
 # shown whole, by how they begin
 OPAQUE = {"DistributedDataParallel.forward": "forward", "Optimizer.": "optimizer"}
@@ -79,14 +80,15 @@ def _inside_calls(main: Sequence[TorchRow], calls: Sequence[CallEvent]) -> Itera
     """For each row, whether it began inside a call that communicates.
 
     Such a row is part of the call, under whatever name torch has for it. The call's times are from
-    Python and the row's from the profiler: a row may seem to begin up to JITTER before its call.
+    Python and the row's from the profiler: a row may seem to begin up to PYTHON_JITTER before its
+    call.
     """
     on_main = [event.call for event in calls if not event.call.elsewhere]
     place = 0  # of the first call that had not returned when the row began
     for row in main:
         while place < len(on_main) and on_main[place].posted < row.start:
             place += 1
-        yield place < len(on_main) and on_main[place].start <= row.start + JITTER
+        yield place < len(on_main) and on_main[place].start <= row.start + PYTHON_JITTER
 
 
 def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str]:
@@ -114,7 +116,7 @@ def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str
 
 
 def _is_backward(row: TorchRow) -> bool:
-    return row.name.startswith(BACKWARD)
+    return row.name.startswith(BACKWARD_ROWS)
 
 
 def _kind_if_opaque(row: TorchRow) -> str | None:
@@ -138,13 +140,13 @@ def merge(
 ) -> list[Block]:
     """Calls of one kind that follow each other closely, as one block; never across a wait.
 
-    Between two torch calls a program runs some plain Python, for up to GAP: a bar for each call
-    would show nothing. A longer gap is plain Python that counts, and the time of a wait is not
+    Between two torch calls a program runs some plain Python, for up to LONGEST_GAP: a bar for each
+    call would show nothing. A longer gap is plain Python that counts, and the time of a wait is not
     computation.
     """
     merged: list[Block] = []
     for row, kind in zip(rows, kinds, strict=True):
-        if merged and _continues(merged[-1], row, kind, starts_of_waiting):
+        if merged and _extends(merged[-1], row, kind, starts_of_waiting):
             _, block = merged[-1]
             block.append(row)
         else:
@@ -152,9 +154,9 @@ def merge(
     return merged
 
 
-def _continues(last: Block, row: TorchRow, kind: str, starts_of_waiting: Sequence[float]) -> bool:
+def _extends(last: Block, row: TorchRow, kind: str, starts_of_waiting: Sequence[float]) -> bool:
     """Whether a call goes into the last block."""
     kind_of_block, block = last
     end = block[-1].end
     waited = bisect_left(starts_of_waiting, end) < bisect_left(starts_of_waiting, row.start)
-    return kind == kind_of_block and row.start - end <= GAP and not waited
+    return kind == kind_of_block and row.start - end <= LONGEST_GAP and not waited

@@ -16,7 +16,8 @@ from distlab.traces.events import CallEvent
 from distlab.wire.recorded import GroupKey, TorchRow
 from distlab.words import grouped
 
-NEAR = 20e-6  # seconds by which the clocks of the profiler and of the flight recorder may differ
+# seconds by which the clocks of the profiler and of the flight recorder may differ
+RECORDER_JITTER = 20e-6
 SOON = 200e-6  # seconds within which a call that C++ has begun gives its thread back
 # collectives that return new tensors, as DTensor makes them, and waits for them
 FUNCTIONAL = "_c10d_functional::"
@@ -96,9 +97,9 @@ def _first_served(
 ) -> CallEvent | None:
     """The first call that a row of gloo's can be of.
 
-    The call must have begun before the row, and the clocks differ by up to NEAR: the start of a
-    call of C++ is from the flight recorder, that of the row from the profiler. A thread that has
-    served a group serves no other one, or the calls of two groups would be mixed up.
+    The call must have begun before the row, and the clocks differ by up to RECORDER_JITTER: the
+    start of a call of C++ is from the flight recorder, that of the row from the profiler. A thread
+    that has served a group serves no other one, or the calls of two groups would be mixed up.
 
     Args:
         queue: calls of the row's family that no row was found for yet.
@@ -106,7 +107,7 @@ def _first_served(
         group: the one that this thread serves; None as long as this is not known.
     """
     for event in queue:
-        begun = event.start <= row.start + NEAR
+        begun = event.start <= row.start + RECORDER_JITTER
         if begun and group in (None, event.call.group):
             return event
     return None
@@ -206,9 +207,9 @@ class OuterRows:
         """The gap in which a collective became complete; None if the thread was in a torch call.
 
         The thread goes on as soon as the collective is complete. By the clocks its next row may
-        begin up to NEAR before that end, and is still the one after the gap.
+        begin up to RECORDER_JITTER before that end, and is still the one after the gap.
         """
-        begun = bisect_left(self.starts, end - NEAR)
+        begun = bisect_left(self.starts, end - RECORDER_JITTER)
         if begun == 0 or self.rows[begun - 1].end >= end:
             return None
         until = self.starts[begun] if begun < len(self.starts) else end

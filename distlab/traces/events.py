@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from distlab.wire.recorded import RecordedCall, TorchRow
 
-COMPUTING = ("compute", "forward", "backward", "optimizer", "serve")
-COMMUNICATING = ("send", "recv", "collective", "remote")
+COMPUTING_KINDS = ("compute", "forward", "backward", "optimizer", "serve")
+COMMUNICATING_KINDS = ("send", "recv", "collective", "remote")
 
 Part = tuple[str, float, float]  # what goes on, from when to when
 Moment = tuple[float, float, set[str]]  # from when to when, and all that goes on
@@ -79,7 +79,7 @@ class Event:
     @property
     def parts(self) -> list[Part]:
         """Its pieces: computation is one of its kind, a call is "wait" and then "move"."""
-        if self.kind in COMPUTING:
+        if self.kind in COMPUTING_KINDS:
             return [(self.kind, self.start, self.end)]
         ready = self.start + self.waiting
         pieces = []
@@ -209,7 +209,7 @@ class Contents(NamedTuple):
     rows: dict[int, list[TorchRow]]
 
 
-def pack(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
+def pack_into_rows(events: Iterable[Any], most: int | None = None) -> list[list[Any]]:
     """As few rows as possible without overlaps in a row.
 
     Args:

@@ -18,13 +18,15 @@ from distlab.wire.recorded import Recorded, RecordedCall, TorchRow
 
 MAIN_THREAD = 0  # the one of the cells, as a TorchRow has it
 # by method in ProcessGroup
-POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
-REMOTE_CALLS = {REMOTE: "remote", SERVED: "serve"}
+KINDS_OF_MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+KINDS_OF_REMOTE_CALLS = {REMOTE: "remote", SERVED: "serve"}
 
 Clock = Callable[[float], float]  # from ns of a rank's clock to seconds of the trace
 
 
-def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None) -> Contents:
+def from_recordings(
+    recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None = None
+) -> Contents:
     """Put together what each rank recorded, on the notebook's clock; the first event begins at 0.
 
     Args:
@@ -36,7 +38,7 @@ def read(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset] | None 
     calls: list[CallEvent] = []
     computation: list[Event] = []
     for rank, own in recorded.items():
-        rows[rank] = rows_of(own, clocks[rank])
+        rows[rank] = rows_on_clock(own, clocks[rank])
         main = [row for row in rows[rank] if row.thread == MAIN_THREAD]
         gloo = [row for row in rows[rank] if row.thread != MAIN_THREAD]
         gloo = [row for row in gloo if row.name.startswith("gloo:")]
@@ -70,7 +72,7 @@ def clock_from(began: float) -> Clock:
     return lambda time: (time - began) / 1e9
 
 
-def rows_of(recorded: Recorded, clock: Clock) -> list[TorchRow]:
+def rows_on_clock(recorded: Recorded, clock: Clock) -> list[TorchRow]:
     """The profiler's rows in the order of their starts, outer ones first."""
     rows = [row._replace(start=clock(row.start), end=clock(row.end)) for row in recorded.rows]
     return sorted(rows, key=lambda row: (row.start, -row.end))
@@ -128,12 +130,12 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
         failed=call.failed,
         call=call,
     )
-    if call.method in POINT_TO_POINT:
-        event.kind = POINT_TO_POINT[call.method]
+    if call.method in KINDS_OF_MESSAGES:
+        event.kind = KINDS_OF_MESSAGES[call.method]
         event.op = event.kind if call.blocking else f"i{event.kind}"
         event.tag = call.tag
-    elif call.method in REMOTE_CALLS:
-        event.kind = REMOTE_CALLS[call.method]
+    elif call.method in KINDS_OF_REMOTE_CALLS:
+        event.kind = KINDS_OF_REMOTE_CALLS[call.method]
         event.num_bytes = None
         # the main thread does not wait for a call that another thread made; a function that is
         # served does wait for it

@@ -19,14 +19,14 @@ from distlab.arguments import refuse
 from distlab.errors import ClusterError
 from distlab.tables import Table, count, format_seconds
 from distlab.traces.events import (
-    COMMUNICATING,
-    COMPUTING,
+    COMMUNICATING_KINDS,
+    COMPUTING_KINDS,
     Contents,
     Event,
     Offset,
     Part,
     moments,
-    pack,
+    pack_into_rows,
 )
 from distlab.wire.recorded import TorchRow
 from distlab.words import grouped, rank_list
@@ -34,7 +34,7 @@ from distlab.words import grouped, rank_list
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
+TABLE_HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows", "missing", "offsets")
 # in a file for Perfetto, number of the first thread's track; those of calls count up from 0
 THREADS = 100
@@ -183,7 +183,7 @@ class Trace:
             median = statistics.median(event.seconds for event in alike)
             times = [format_seconds(time).strip() for time in (total, waiting, median)]
             rows.append((*what, f"{len(alike):,}", *times))
-        return Table(self._headline(), HEADS, tuple(rows), "llrrrrr")
+        return Table(self._headline(), TABLE_HEADS, tuple(rows), "llrrrrr")
 
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.
@@ -282,7 +282,7 @@ class Trace:
 
 def _what(event: Event) -> tuple[str, str, str]:
     """What a row of the table adds up: calls with the same op, ranks and bytes, in words."""
-    op = event.kind if event.kind in COMPUTING else event.op
+    op = event.kind if event.kind in COMPUTING_KINDS else event.op
     if len(event.ends) == 2:
         ranks = " → ".join("any" if rank is None else str(rank) for rank in event.ends)
     else:
@@ -302,11 +302,11 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
     """
     parts: list[Part] = []
     for event in events:
-        if event.rank == rank and event.kind in (*COMPUTING, *COMMUNICATING):
+        if event.rank == rank and event.kind in (*COMPUTING_KINDS, *COMMUNICATING_KINDS):
             parts += event.parts
     seconds: dict[str, float] = {}
     for since, until, going in moments(parts):
-        share = _share(going)
+        share = _share_while(going)
         seconds[share] = seconds.get(share, 0) + (until - since)
     first = min((event.start for event in events), default=0.0)
     last = max((event.end for event in events), default=0.0)
@@ -315,10 +315,10 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
     return Shares(*(seconds.get(name, 0) for name in Shares._fields))
 
 
-def _share(going: set[str]) -> str:
+def _share_while(going: set[str]) -> str:
     """Which share of its time it is while all this goes on at a rank; see Shares."""
     moves = "move" in going
-    if going.isdisjoint(COMPUTING):
+    if going.isdisjoint(COMPUTING_KINDS):
         return "communicate" if moves else "wait"
     return "hidden" if moves else "compute"
 
@@ -352,8 +352,8 @@ def chrome(trace: Trace) -> Iterator[dict[str, Any]]:
 
 def _tracks(events: Sequence[Event]) -> dict[Event, int]:
     """The track of each event of a rank: those that do not block are below those that do."""
-    blocking = pack(event for event in events if event.blocking)
-    in_flight = pack(event for event in events if not event.blocking)
+    blocking = pack_into_rows(event for event in events if event.blocking)
+    in_flight = pack_into_rows(event for event in events if not event.blocking)
     tracks = {}
     for track, row in enumerate(blocking + in_flight):
         for event in row:

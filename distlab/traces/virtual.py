@@ -18,9 +18,9 @@ from distlab.traces.matching import meet, route_of
 Calls = dict[tuple[int, int], Event]  # by rank and number of the operation
 
 
-def read(result: Result, ranks: Sequence[int]) -> Contents:
+def from_simulation(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
-    operations = _operations(result, ranks)
+    operations = _operations_of(result, ranks)
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
     begins = [one.begin for one in operations] + [span.begin for span in spans]
     zero = min(begins, default=0.0)
@@ -44,7 +44,7 @@ def read(result: Result, ranks: Sequence[int]) -> Contents:
     return Contents(happened, messages, collectives, rows={})
 
 
-def _operations(result: Result, ranks: Collection[int]) -> list[Operation]:
+def _operations_of(result: Result, ranks: Collection[int]) -> list[Operation]:
     """What `ranks` began, callbacks aside; what has not ended ends at infinity."""
     operations = list(result.operations)
     for rank, left_over in enumerate(result.unfinished):
@@ -82,11 +82,11 @@ def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
         ready=inf,
         group=event.members,
         peer=None if event.root is None else event.members[event.root],
-        num_bytes=_num_bytes(event),
+        num_bytes=_bytes_given(event),
     )
 
 
-def _num_bytes(event: CollectiveCall) -> int:
+def _bytes_given(event: CollectiveCall) -> int:
     """The bytes that a rank gives into a collective."""
     if event.name == "all_reduce":
         return event.sent[0]  # the other number is the size of an element

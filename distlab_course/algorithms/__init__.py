@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from distlab.simulated.schedules import Message, Schedule, cost, schedule
+from distlab.simulated.schedules import ChunkMessage, Schedule, cost, schedule
 from distlab_course.algorithms import by_messages
 from distlab_course.algorithms.call import all_reduce
 from distlab_course.algorithms.shared_memory import Segment, reduce_in, segment_of, shared_memory
@@ -67,4 +67,4 @@ ALL_REDUCE: dict[str, Callable[..., Any]] = {
     for function in (*by_messages.ALL, shared_memory, best)
 }
 
-__all__ = ["ALL_REDUCE", "Message", "Schedule", "cost", "holdings", "schedule"]
+__all__ = ["ALL_REDUCE", "ChunkMessage", "Schedule", "cost", "holdings", "schedule"]

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from distlab.simulated.schedules import Message, schedule, segments_of
+from distlab.simulated.schedules import ChunkMessage, schedule, segments_of
 from distlab_course.algorithms.call import all_reduce
 
 IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added them
@@ -80,7 +80,7 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
     def start_of(chunk: int) -> int:
         return chunk * length + min(chunk, longer)
 
-    def part_of(message: Message) -> torch.Tensor:
+    def part_of(message: ChunkMessage) -> torch.Tensor:
         return flat[start_of(message.chunks.start) : start_of(message.chunks.stop)]
 
     scratch = torch.empty_like(flat)
@@ -106,7 +106,7 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
 @functools.cache
 def _steps_of(
     name: str, size: int, rank: int
-) -> tuple[int, list[tuple[Message | None, Message | None]]]:
+) -> tuple[int, list[tuple[ChunkMessage | None, ChunkMessage | None]]]:
     """Into how many chunks the buffer is cut, and what one rank sends and receives in each step."""
     plan = schedule(name, size)
     steps = []

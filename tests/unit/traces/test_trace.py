@@ -17,7 +17,7 @@ def traced(*ranks, missing=None):
     """The trace of ranks 0, 1, ...; None for one of which nothing is there."""
     trace = Trace(range(len(ranks)))
     recorded = {r: rank.recorded for r, rank in enumerate(ranks) if rank is not None}
-    trace.finish(read.read(recorded), missing or {})
+    trace.finish(read.from_recordings(recorded), missing or {})
     return trace
 
 
