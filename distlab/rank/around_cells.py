@@ -27,6 +27,7 @@ from typing import Any
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.debugger import console
 from distlab.debugger.console import CONSOLE
+from distlab.rank.collector import COLLECTOR
 from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
@@ -308,6 +309,8 @@ def restore_environment() -> None:
 def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
     """In a process that a cell forks, make signals, faults and streams do what they do elsewhere.
 
+    What the rank has left for garbage collection is not collected there: see `Collector`.
+
     Signals are blocked during the fork: one that the parent sends before the child has its own
     handlers, as a short-lived Pool does, would be lost. What the child prints goes to its
     descriptors, as what any program prints that a cell starts, and the rank, which reads them,
@@ -321,11 +324,14 @@ def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
 
     def before() -> None:
         masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, signal.SIGINT])
+        COLLECTOR.pause()
 
     def in_parent() -> None:
+        COLLECTOR.resume()
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
 
     def in_child() -> None:
+        COLLECTOR.begin_child()
         faulthandler.disable()  # it would write into the rank's file
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)

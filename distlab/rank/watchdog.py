@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import select
 import signal
@@ -36,6 +35,7 @@ from typing import Any
 
 from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells, status
+from distlab.rank.collector import COLLECTOR
 from distlab.rank.connections import Connections
 from distlab.rank.frames import executing, importing, in_cell, outwards
 from distlab.rank.freeing import free
@@ -125,18 +125,13 @@ class Watchdog(SupervisedThread):
 
     def _act(self) -> None:
         """Do what has arrived, with Python's own names, and without a collection of garbage."""
+        # A collection while a frame object is made for another thread lets that thread run on and
+        # leave the frame: Python 3.10 and 3.11, which collect at any allocation, then read freed
+        # memory (SIGSEGV).
         with self._acting:
             around_cells.restore_builtins()
-            # A collection while a frame object is made for another thread lets that thread run on
-            # and leave the frame: Python 3.10 and 3.11, which collect at any allocation, then read
-            # freed memory (SIGSEGV).
-            collects = gc.isenabled()
-            gc.disable()
-            try:
+            with COLLECTOR.paused():
                 self._receive()
-            finally:
-                if collects:
-                    gc.enable()
 
     def settle(self) -> None:
         """Return once every order has been carried out.

@@ -100,6 +100,39 @@ def test_workers_of_a_loader_that_failed_end_with_the_call_or_the_cell(usable, c
     assert "Exception ignored" not in capsys.readouterr().err
 
 
+def leave_a_group_to_a_child(rank, world_size):
+    """A process group that only the garbage collector can end, and a child that collects."""
+    gc.disable()
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+    cycle = [group]
+    cycle.append(cycle)
+    del group, cycle
+    child = FORK.Process(target=gc.collect)
+    child.start()
+    child.join(20)
+    code = child.exitcode
+    child.kill()
+    gc.enable()
+    return code, gc.collect() > 0
+
+
+def collects_in_a_child(rank, world_size):
+    with FORK.Pool(1) as pool:
+        return pool.apply(gc.isenabled)
+
+
+def test_a_child_collects_nothing_of_its_parents(usable):
+    """A group's destructor waits for threads, which are not in the child: it would never return."""
+    assert usable.run(leave_a_group_to_a_child) == [(0, True)] * 2
+
+
+def test_a_child_collects_what_is_its_own(usable):
+    """Though the collector was paused while it was forked, and perhaps by the watchdog as well."""
+    assert usable.run(collects_in_a_child) == [True, True]
+
+
 def test_a_child_ends_with_the_call_or_the_cell(usable):
     """Also where it raises."""
     assert usable.run(fork_a_child_that_returns, timeout=60) == [0, 0]
