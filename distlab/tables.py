@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BYTE_UNITS = ("B", "KiB", "MiB", "GiB")  # each 1024 times the one before
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")  # each 1024 times the one before
 
 
 def format_seconds(seconds: float) -> str:
@@ -43,24 +43,22 @@ def format_bandwidth(gigabytes_per_second: float) -> str:
 def format_bytes(num_bytes: int) -> str:
     """A size in units of 1024: "4 B", "64 KiB", "1.5 MiB".
 
-    Above 10,000 B it is rounded to three digits, unless it is a multiple of a unit.
+    From 10,000 B it is rounded to three digits, unless it is fewer than 1024 of one unit exactly.
 
     Runs on: anywhere.
     """
-    value = num_bytes
+    largest = len(BYTE_UNITS) - 1
+    exact = num_bytes
     step = 0
-    while value >= 1024 and value % 1024 == 0 and step < len(BYTE_UNITS) - 1:
-        value //= 1024
+    while exact >= 1024 and exact % 1024 == 0 and step < largest:
+        exact //= 1024
         step += 1
-    if value < 1024 or num_bytes < 10_000:
-        return f"{value} {BYTE_UNITS[step]}"
-    # the unit in which three digits are below 1000
-    if num_bytes < 999.5 * 1024:
-        step = 1
-    elif num_bytes < 999.5 * 1024**2:
-        step = 2
-    else:
-        step = 3
+    if exact < 1024 or num_bytes < 10_000:
+        return f"{exact} {BYTE_UNITS[step]}"
+    # the first unit of which there are fewer than 1000, so that three digits need no exponent
+    step = 1
+    while num_bytes >= 999.5 * 1024**step and step < largest:
+        step += 1
     return f"{num_bytes / 1024**step:.3g} {BYTE_UNITS[step]}"
 
 
@@ -85,6 +83,10 @@ class Link(str):
         link = super().__new__(cls, words)
         link.target = target
         return link
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        """The arguments with which `copy` and `pickle` make it again."""
+        return str(self), self.target
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ FORMATTED = {  # three digits and a unit; seconds always in nine characters; byt
             65536: "64 KiB",
             3 << 19: "1.5 MiB",
             10**9: "954 MiB",
+            2**40: "1 TiB",
+            1025 * 2**40: "1 PiB",
         },
         # none divides these
         **{4088: "4088 B", 12_345: "12.1 KiB", 999_999: "977 KiB", 26_234_881: "25 MiB"},

@@ -1,0 +1,15 @@
+"""Tables and what stands in their cells."""
+
+import copy
+import pickle
+
+import pytest
+
+from distlab.tables import Link
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda link: pickle.loads(pickle.dumps(link))])
+def test_a_link_can_be_copied_and_sent(again):
+    """A table with links may be a result that somebody keeps in a file."""
+    link = again(Link("lab 3", "03.ipynb"))
+    assert (link, link.target) == ("lab 3", "03.ipynb")
