@@ -70,7 +70,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-class Link(str):
+class Hyperlink(str):
     """A cell of a table that leads to an address where it is shown as HTML.
 
     Attributes:
@@ -79,7 +79,7 @@ class Link(str):
 
     target: str
 
-    def __new__(cls, words: str, target: str) -> Link:
+    def __new__(cls, words: str, target: str) -> Hyperlink:
         link = super().__new__(cls, words)
         link.target = target
         return link
@@ -132,7 +132,7 @@ class Table:
         for cell, side in zip(line, self.sides, strict=True):
             align = "right" if side == "r" else "left"
             text = html.escape(cell.strip())
-            if isinstance(cell, Link):
+            if isinstance(cell, Hyperlink):
                 text = f'<a href="{html.escape(cell.target)}">{text}</a>'
             cells += f'<{tag} style="text-align:{align};white-space:nowrap">{text}</{tag}>'
         return f"<tr>{cells}</tr>"

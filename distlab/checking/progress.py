@@ -16,7 +16,7 @@ from pathlib import Path
 
 from distlab.checking.exercises import all_exercises, title_of_lab
 from distlab.compat.ipython import start_folder
-from distlab.tables import Link, Table, format_seconds
+from distlab.tables import Hyperlink, Table, format_seconds
 from distlab.words import grouped
 
 BAR = 10  # characters of a lab's bar in `progress`
@@ -57,7 +57,7 @@ def _lab(notebook: str) -> str:
             first_cell = json.loads(path.read_text())["cells"][0]
             first_line = "".join(first_cell["source"]).splitlines()[0]
             title = first_line.lstrip("# ").removeprefix(notebook).lstrip(" ·")
-            return Link(title, path.name)
+            return Hyperlink(title, path.name)
     return title_of_lab(notebook)
 
 
