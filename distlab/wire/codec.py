@@ -61,7 +61,7 @@ def from_json(line: str | bytes) -> Any:
     """
     try:
         return _message_of(json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise MessageError(
             f"{_shortened(line)} is no message of this distlab: {reason}."
@@ -124,7 +124,10 @@ class _Plain:
             refuse(name, f"a value of type {self._kind.__name__}", value, wrong_type=True)
         if self._kind is str:
             return str.__str__(value)  # not the __str__ of a subclass
-        return self._kind(value)
+        try:
+            return self._kind(value)
+        except OverflowError:  # an int that is larger than every float
+            refuse(name, f"a value of type {self._kind.__name__}", value)
 
     def read(self, value: Any, name: str) -> Any:
         return self.write(value, name)
@@ -181,9 +184,11 @@ def _check_sequence(value: Any, name: str, length: int | None = None) -> None:
 
 
 class _Table:
-    """A dict from names."""
+    """A dict from names: JSON has no other keys."""
 
     def __init__(self, key: Any, value: Any):
+        if key is not str:
+            raise TypeError(f"no message can have a dict from {key}")
         self._key = _described(key)
         self._value = _described(value)
 
@@ -196,7 +201,12 @@ class _Table:
         return written
 
     def read(self, value: Any, name: str) -> Any:
-        return self.write(value, name)  # keys and values are plain, so both ways are the same
+        if not isinstance(value, dict):
+            refuse(name, "a dict", value, wrong_type=True)
+        found = {}
+        for key, one in value.items():
+            found[self._key.read(key, name)] = self._value.read(one, name)
+        return found
 
 
 class _Message:
@@ -248,7 +258,7 @@ def _described(annotation: Any) -> _Described:
     if origin in (typing.Union, types.UnionType):
         if len(inner) == 2 and inner[1] is type(None):
             return _Optional(inner[0])
-    elif origin is tuple:
+    elif origin is tuple and inner:
         return _Row(inner[0]) if inner[-1] is Ellipsis else _Record(inner)
     elif origin is dict:
         return _Table(*inner)

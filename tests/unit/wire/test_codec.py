@@ -191,6 +191,11 @@ def test_all_messages_are_known():
             '{"class": "Answer", "number": 1, "status": 5}',
             "Answer.status must be a RankStatus, got 5",
         ),
+        (
+            '{"class": "Answer", "number": 1, "megabytes": 1' + "0" * 400 + "}",
+            "Answer.megabytes must be a value of type float, got 1000",
+        ),
+        ("[" * 200_000, "recursion"),
         (b"\xff\xfe\xff{", ""),
     ],
 )
@@ -199,6 +204,29 @@ def test_what_is_no_message_is_refused(line, why):
     with pytest.raises(MessageError, match="is no message of this distlab") as refused:
         from_json(line)
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("annotation", [dict[int, str], tuple[()], list[int], typing.Any])
+def test_a_field_that_would_arrive_as_another_value_is_refused(annotation):
+    """When its message is first sent: JSON has no keys but texts."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Extended:
+        field: annotation
+
+    with pytest.raises(TypeError, match=r"^no message can have "):
+        codec._Message(Extended).write(Extended({}), "Extended")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    of_names: dict[str, tuple[int, ...]]
+
+
+def test_the_values_of_a_dict_arrive_as_they_were():
+    message = Lengths({"x": (1, 2)})
+    as_fields = codec._Message(Lengths)
+    assert as_fields.read(as_fields.write(message, "Lengths"), "Lengths") == message
 
 
 def test_the_protocol_changes_with_a_field(monkeypatch):
