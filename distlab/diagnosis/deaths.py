@@ -13,7 +13,7 @@ from distlab.diagnosis.failures import readable, where, with_text
 from distlab.errors import RankDied
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure
-from distlab.wire.source import Line
+from distlab.wire.source import Line, process_of_cell
 from distlab.words import grouped, rank_list
 
 DIED = "RankDied"  # the kind of a failure that is the end of a process
@@ -38,7 +38,7 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
         source: the text of the %%px cell that it ran, its first line included; "" for a function.
     """
     texts = source.splitlines()
-    cells = [line.file for line in lines if f"ipykernel_{pid}" in line.file]
+    cells = [line.file for line in lines if process_of_cell(line.file) == pid]
     shown = []
     for line in lines:
         if line.file not in cells:

@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 import traceback
-from dataclasses import replace
 
 import torch.distributed as dist
 
@@ -15,7 +14,7 @@ from distlab.rank.log import LOG, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
-from distlab.wire.source import described
+from distlab.wire.source import described, frames_of
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
@@ -34,15 +33,7 @@ OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pa
 def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook receives it, with the learner's own lines."""
     message, lines = described(error)
-    stack = traceback.extract_tb(error.__traceback__, limit=200)
-    passed_torch = any(_TORCH_DISTRIBUTED in frame.filename for frame in stack)
-    communicated = (
-        passed_torch
-        or isinstance(error, dist.DistNetworkError)
-        or OF_COMMUNICATION.search(message) is not None
-    )
-    # only as a RuntimeError, which gloo and waits in Python raise
-    waited = communicated and isinstance(error, RuntimeError) and bool(WAITED.search(message))
+    communicated = _comes_from_communication(error, message)
     note = note_of_error(error)
     return Failure(
         rank=THIS_RANK.rank,
@@ -50,25 +41,41 @@ def describe_failure(error: BaseException) -> Failure:
         message=message,
         lines=lines,
         traceback="".join(traceback.format_exception(error)),
-        consequence=waited,
+        consequence=communicated and _says_that_it_waited(error, message),
         communicated=communicated,
         call=None if note is None else record_of(note),
         handled=_handled(error) if communicated else None,
     )
 
 
+def _comes_from_communication(error: BaseException, message: str) -> bool:
+    """Whether a call of torch.distributed raised an exception, or a wait for one."""
+    if isinstance(error, dist.DistNetworkError) or OF_COMMUNICATION.search(message):
+        return True
+    return any(_TORCH_DISTRIBUTED in frame.filename for frame in frames_of(error))
+
+
+def _says_that_it_waited(error: BaseException, message: str) -> bool:
+    """Whether an exception of communication is that of a rank whose peer did not come.
+
+    It is only one as a RuntimeError, which gloo and waits in Python raise.
+    """
+    return isinstance(error, RuntimeError) and WAITED.search(message) is not None
+
+
 def _handled(error: BaseException) -> Failure | None:
     """The error of the learner's own code that was being handled when this one was raised.
 
     The first one of several; None without one. One that a library has handled has none of the
-    learner's lines.
+    learner's lines. A loop that tries again in its `except` makes a chain of many errors, so each
+    is looked at once.
     """
     found = None
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
-        failure = describe_failure(error)
-        if failure.lines and not failure.communicated:
-            found = replace(failure, traceback="")
+        message, lines = described(error)
+        if lines and not _comes_from_communication(error, message):
+            found = Failure(THIS_RANK.rank, type(error).__name__, message, lines)
     return found
 
 
@@ -79,4 +86,6 @@ def is_at_fault(error: BaseException) -> bool:
     """
     if LOG.closed or isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
         return False
-    return not describe_failure(error).consequence
+    message, _ = described(error)
+    waited = _says_that_it_waited(error, message)
+    return not (waited and _comes_from_communication(error, message))

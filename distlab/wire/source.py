@@ -9,15 +9,24 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import traceback
 from dataclasses import dataclass, field, replace
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
-# distlab_course has a name that begins with distlab's
-NOT_LEARNERS = (PACKAGE + os.sep, PACKAGE + "_", LIBRARY)
+# these packages stand side by side
+NOT_LEARNERS = (
+    PACKAGE + os.sep,
+    PACKAGE + "_course" + os.sep,
+    PACKAGE + "_predict" + os.sep,
+    LIBRARY,
+)
 # what code is named that a person types, and no file holds
 AT_A_PROMPT = ("<ipython-input", "<stdin>", "<console>")
+# the folder in which ipykernel compiles the cells of a process
+FOLDER_OF_CELLS = re.compile(r"ipykernel_(\d+)")
+MOST_FRAMES = 200  # of one exception: a recursion may have a million
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,9 @@ class Line:
     @property
     def is_in_cell(self) -> bool:
         """Whether it is of a cell, or was typed: then it has no file that a person knows."""
-        return not self.file or "ipykernel_" in self.file or self.file.startswith("<")
+        if not self.file or self.file.startswith("<"):
+            return True
+        return process_of_cell(self.file) is not None
 
     @property
     def position(self) -> str:
@@ -84,6 +95,18 @@ def _is_compiled(path: str, folders: list[str]) -> bool:
     return any(folder.startswith("torchinductor_") for folder in folders[:-1])
 
 
+def process_of_cell(filename: str) -> int | None:
+    """The number of the process in which a cell was compiled, or None if the file is no cell's.
+
+    ipykernel names the file of a cell /tmp/ipykernel_1234/567.py, after its process.
+
+    Runs on: anywhere.
+    """
+    folder = os.path.basename(os.path.dirname(filename))
+    found = FOLDER_OF_CELLS.fullmatch(folder)
+    return None if found is None else int(found[1])
+
+
 def line_of(filename: str, number: int, function: str) -> Line:
     """A line of source as the notebook shows it, without its text if only the notebook has that.
 
@@ -100,7 +123,8 @@ def line_of(filename: str, number: int, function: str) -> Line:
     """
     place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
-    if f"ipykernel_{os.getpid()}" in filename or filename.startswith("<ipython-input"):
+    is_of_cell = process_of_cell(filename) == os.getpid()
+    if is_of_cell or filename.startswith("<ipython-input"):
         return Line(number, text, place)
     return Line(number, text, place, filename)
 
@@ -112,12 +136,31 @@ def described(error: BaseException) -> tuple[str, tuple[Line, ...]]:
 
     Runs on: the process that caught it.
     """
-    stack = traceback.extract_tb(error.__traceback__, limit=200)
-    lines = [line_of(f.filename, f.lineno or 0, f.name) for f in stack if is_learners(f.filename)]
+    lines = []
+    for frame in frames_of(error):
+        if is_learners(frame.filename):
+            lines.append(line_of(frame.filename, frame.lineno or 0, frame.name))
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         where = line_of(error.filename, error.lineno, "<module>")
         lines.append(replace(where, text=(error.text or "").strip()))
     return _message_of(error), tuple(lines)
+
+
+def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames through which an exception has passed, outermost first.
+
+    Of a recursion with more than MOST_FRAMES, those in the middle are left out: the outermost ones
+    say what was called, and the innermost ones what raised.
+
+    Runs on: the process that caught it.
+    """
+    stack = error.__traceback__
+    number = sum(1 for _ in traceback.walk_tb(stack))
+    if number <= MOST_FRAMES:
+        return list(traceback.extract_tb(stack))
+    outermost = traceback.extract_tb(stack, limit=MOST_FRAMES // 2)
+    innermost = traceback.extract_tb(stack, limit=-MOST_FRAMES // 2)
+    return [*outermost, *innermost]
 
 
 def _message_of(error: BaseException) -> str:

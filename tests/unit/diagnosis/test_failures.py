@@ -103,6 +103,8 @@ def test_the_lines_of_a_dead_rank_have_their_text():
         Line(1, "dist.barrier()"),
     )
     assert lines_of_dead((Line(2, "", file=cell),), 7, "") == (Line(2, ""),)
+    (of_another,) = lines_of_dead((Line(3, "", file="/tmp/ipykernel_71/2.py"),), 7, "%%px\nx")
+    assert of_another.file == "/tmp/ipykernel_71/2.py"
 
 
 def test_a_wait_that_timed_out_comes_before_those_that_it_ended():

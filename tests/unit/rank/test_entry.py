@@ -5,7 +5,9 @@ import os
 import pytest
 import torch.distributed as dist
 
+from distlab.rank import raised
 from distlab.rank.raised import describe_failure
+from distlab.wire.source import described as described_in_source
 
 CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
     "Broken pipe",
@@ -34,8 +36,8 @@ def described(error):
     )
     try:
         names["call"](error)
-    except Exception as raised:
-        return describe_failure(raised)
+    except Exception as error:
+        return describe_failure(error)
 
 
 @pytest.mark.parametrize("message", CUT)
@@ -98,3 +100,35 @@ def test_an_error_that_was_being_handled_is_described():
         "test_an_error_that_was_being_handled_is_described"
     ]
     assert described(RuntimeError(closed)).handled is None
+
+
+def test_a_chain_of_errors_is_looked_at_once(monkeypatch):
+    """A loop that tries again where it has failed makes such a chain."""
+    looks = []
+
+    def counted(error):
+        looks.append(error)
+        return described_in_source(error)
+
+    monkeypatch.setattr(raised, "described", counted)
+    first = newest = RuntimeError("Connection closed by peer, says gloo")
+    for _ in range(30):
+        newest = RuntimeError("Connection closed by peer, says gloo")
+        newest.__context__ = first
+        first = newest
+    assert describe_failure(newest).consequence
+    assert len(looks) == 31
+
+
+def test_a_deep_recursion_ends_with_the_line_that_raised():
+    def falls(depth):
+        if depth:
+            return falls(depth - 1)
+        raise ValueError("at the bottom")
+
+    with pytest.raises(ValueError, match="at the bottom") as caught:
+        falls(500)
+    lines = describe_failure(caught.value).lines
+    assert len(lines) == 200
+    assert lines[0].text == "falls(500)"
+    assert lines[-1].text == 'raise ValueError("at the bottom")'

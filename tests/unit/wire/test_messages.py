@@ -2,7 +2,7 @@
 
 import torch
 
-from distlab.wire.source import is_learners
+from distlab.wire.source import PACKAGE, Line, is_learners, line_of
 
 
 def test_a_cell_and_a_module_are_the_learners():
@@ -12,6 +12,25 @@ def test_a_cell_and_a_module_are_the_learners():
     assert not is_learners("<string>")
     assert not is_learners(torch.__file__)
     assert not is_learners("/elsewhere/lib/python3.9/site-packages/numpy/__init__.py")
+
+
+def test_a_package_beside_distlab_is_the_learners():
+    """Of an editable checkout, but for the packages that come with it."""
+    assert is_learners(f"{PACKAGE}_of_mine.py")
+    assert is_learners(f"{PACKAGE}_of_mine/layers.py")
+    assert not is_learners(f"{PACKAGE}_course/ring.py")
+    assert not is_learners(f"{PACKAGE}_predict/recorder.py")
+
+
+def test_a_file_is_of_a_cell_only_in_the_folder_of_its_process(monkeypatch):
+    """The number of one process may begin that of another one."""
+    monkeypatch.setattr("os.getpid", lambda: 123)
+    assert line_of("/tmp/ipykernel_123/5.py", 3, "f").file == ""
+    another = "/tmp/ipykernel_1234/5.py"
+    assert line_of(another, 3, "f").file == another
+    assert Line(3, "", file=another).position == "line 3"
+    assert Line(3, "", file="/home/me/ipykernel_demo/train.py").position == "train.py:3"
+    assert Line(3, "", file="/home/me/ipykernel_1/work/train.py").position == "train.py:3"
 
 
 def test_what_is_typed_without_a_file_is_the_learners():
