@@ -3,12 +3,17 @@
 Runs anywhere, called wherever a message or a report is written.
 """
 
+import re
 import textwrap
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 # of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
 COLUMNS = 80
+
+GAP = re.compile(r"\s{2,}")  # between two columns of a table
+# where a rank is, as a column of a table: "line 3", "train.py:3 in step"
+POSITION = re.compile(r"(line |.*:)\d+( in \S+)?")
 
 Key = TypeVar("Key")
 Member = TypeVar("Member")
@@ -43,29 +48,53 @@ def grouped(pairs: Iterable[tuple[Key, Member]]) -> dict[Key, list[Member]]:
 
 
 def fitted(text: str) -> list[str]:
-    """The lines of a text, each broken between words where it is longer than COLUMNS."""
+    """The lines of a text, each broken between words where it is longer than COLUMNS.
+
+    A row of a table is indented, and its last column may be code. Where the row is too long, the
+    code moves as a whole to a line of its own.
+    """
     lines = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
-        following = " " * min(indent + 8, COLUMNS // 2) if indent else ""
-        for part in _parts(line, indent, following):
-            lines += textwrap.wrap(
-                part,
-                COLUMNS,
-                subsequent_indent=following,
-                break_long_words=False,
-                break_on_hyphens=False,
-            ) or [""]
+        rest_indent = " " * min(indent + 8, COLUMNS // 2) if indent else ""
+        parts = [line]
+        if indent and len(line) > COLUMNS:
+            row, code = columns_and_code(line)
+            if code:
+                parts = [row.rstrip(), rest_indent + code]
+        for part in parts:
+            lines += _broken(part, rest_indent)
     return lines
 
 
-def _parts(line: str, indent: int, following: str) -> list[str]:
-    """A line in the parts that are broken each by itself.
+def _broken(line: str, rest_indent: str) -> list[str]:
+    """A line, broken between words; an empty one stays a line."""
+    broken = textwrap.wrap(
+        line,
+        COLUMNS,
+        subsequent_indent=rest_indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return broken or [""]
 
-    A row of a table is indented, and its last column is a line of code after two spaces. Where the
-    row is too long, the code moves as a whole to a line of its own.
+
+def columns_and_code(row: str) -> tuple[str, str]:
+    """A row of a table in two parts: its columns with the gap behind them, and its code.
+
+    The code stands right of the column that says in which line a rank is. It may have gaps of its
+    own, as before a comment. In a row without such a column it is the last one.
+
+    Returns:
+        The two parts, which make the row again; the code is "" if the row has only one column.
     """
-    row, _, code = line.rpartition("  ")
-    if len(line) > COLUMNS and indent and row.strip():
-        return [row.rstrip(), following + code]
-    return [line]
+    indent = len(row) - len(row.lstrip())
+    gaps = list(GAP.finditer(row, indent))
+    begin = indent
+    for gap in gaps:
+        if POSITION.fullmatch(row, begin, gap.start()):
+            return row[: gap.end()], row[gap.end() :]
+        begin = gap.end()
+    if not gaps or POSITION.fullmatch(row, begin):
+        return row, ""
+    return row[:begin], row[begin:]

@@ -12,6 +12,7 @@ from typing import Any
 
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.notebook.display import WRAPPED
+from distlab.words import columns_and_code
 
 HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
 
@@ -65,11 +66,7 @@ def _row_of_table(line: str, indent: int) -> str:
         line: the row. The last column is code, if there are several.
         indent: with how many spaces it begins.
     """
-    columns = line
-    code = ""
-    if "  " in line.lstrip():
-        before, gap, code = line.rpartition("  ")
-        columns = before + gap
+    columns, code = columns_and_code(line)
     last = ""
     if code:
         last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
