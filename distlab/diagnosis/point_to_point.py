@@ -40,8 +40,7 @@ class Exchange:
             coming: by rank, how many messages of it count: `sent` or `kept`.
         """
         call = waiter.call
-        # messages that only a recv from any source can take
-        spare = sum(max(0, number - self.expected[rank]) for rank, number in coming.items())
+        spare = self._spare(coming)
         if call.is_send:
             # a recv names this rank, or each spare message finds a recv from any source
             return call.sequence <= self.expected[waiter.rank] or spare <= self.from_any
@@ -50,6 +49,41 @@ class Exchange:
             return spare >= self.from_any
         # one message is left, even if every recv from any source takes one of this peer's
         return coming[call.peer] >= call.sequence + self.from_any
+
+    def _spare(self, coming: Mapping[int, int]) -> int:
+        """How many messages no recv names, so that only a recv from any source can take them."""
+        spare = 0
+        for rank, number in coming.items():
+            spare += max(0, number - self.expected[rank])
+        return spare
+
+    def surely_lacks(self, waiter: Waiting) -> bool:
+        """Whether nothing can match an operation, whichever messages recvs from any source took."""
+        call = waiter.call
+        if call.is_send:
+            return call.sequence > self.expected[waiter.rank] + self.from_any
+        if call.peer is None:
+            return call.sequence > sum(self.sent.values())
+        return call.sequence > self.sent[call.peer]
+
+    def may_have_met(self, waiter: Waiting) -> bool:
+        """Whether an operation was matched, or may have been without another one going without.
+
+        That is so for a recv if there are spare messages for all recvs from any source. If one of
+        these took a message that another recv names, the other one goes without, and nobody knows
+        which it is.
+        """
+        call = waiter.call
+        spare = self._spare(self.sent)
+        if call.is_send:
+            # the other senders leave this many recvs from any source to this one
+            others = sum(self.sent.values()) - self.sent[waiter.rank]
+            left_over = max(0, self.from_any - others)
+            was_taken = call.sequence <= self.expected[waiter.rank] + left_over
+            return was_taken or spare <= self.from_any
+        if call.peer is None:
+            return call.sequence <= spare
+        return spare >= self.from_any and not self.surely_lacks(waiter)
 
 
 def need_of_message(waiter: Waiting, states: States) -> Need | None:
@@ -77,6 +111,28 @@ def need_of_message(waiter: Waiting, states: States) -> Need | None:
     sources = members if call.peer is None else peers
     droppers = [rank for rank in sources if exchange.kept[rank] < exchange.sent[rank]]
     return _need_behind_isend(rank_list(droppers).capitalize(), waiter.rank)
+
+
+def why_unmatched_message(waiter: Waiting, states: States) -> str:
+    """Why nothing matches a send or a recv that lacks its other side, in words.
+
+    A recv from any source may have taken what would have matched: then it is "perhaps", or "" where
+    all may have been matched.
+
+    Args:
+        waiter: the rank with the operation, as if it waited in it.
+        states: the statuses of every rank, by rank.
+    """
+    call = waiter.call
+    members = [rank for rank in call.members if rank in states]
+    receiver = call.peer if call.is_send else waiter.rank
+    exchange = None if receiver is None else _exchange(call, receiver, members, states)
+    if exchange is None or exchange.may_have_met(waiter):
+        return ""
+    is_sure = exchange.surely_lacks(waiter)
+    if call.is_send:
+        return "was never received" if is_sure else "was perhaps never received"
+    return "nothing was sent for it" if is_sure else "perhaps nothing was sent for it"
 
 
 def _possible_peers(waiter: Waiting, members: Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,12 @@ from itertools import permutations
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.needs import Need, Waiting, waiting
 from distlab.diagnosis.new_groups import need_of_new_group
-from distlab.diagnosis.point_to_point import blocked_by_dropped, lost_irecv, need_of_message
+from distlab.diagnosis.point_to_point import (
+    blocked_by_dropped,
+    lost_irecv,
+    need_of_message,
+    why_unmatched_message,
+)
 from distlab.wire import messages
 from distlab.wire.messages import Answer, CallRecord, RankStatus, States
 from distlab.words import rank_list
@@ -200,9 +205,10 @@ def why_unmatched(rank: int, call: CallRecord, states: States) -> str:
         call: the operation.
         states: the statuses of every rank, by rank.
     """
-    missing = need(replace(states[rank], call=call), states)
+    state = replace(states[rank], call=call)
+    missing = need(state, states)
     if missing is None or not missing.ranks:
         return ""
-    if call.kind != messages.MESSAGE:
-        return f"was not called by {rank_list(missing.ranks)}"
-    return "was never received" if call.is_send else "nothing was sent for it"
+    if call.kind == messages.MESSAGE:
+        return why_unmatched_message(Waiting(state, call), states)
+    return f"was not called by {rank_list(missing.ranks)}"

@@ -291,7 +291,7 @@ CHECKS = {
     "activity": _activity,
     "left begun_earlier words_of_left": _left,
     "at_that_time clash_of were_late last_calls": _at_that_time,
-    "why_unmatched": _why_unmatched,
+    "why_unmatched why_unmatched_message": _why_unmatched,
     "marked_source source_text source_html": _marked_source,
     "disagreement": _disagreement,
     "misfit": _misfit,
