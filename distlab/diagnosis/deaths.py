@@ -190,7 +190,7 @@ def _why_aborted(log: str, in_python: bool) -> str:
     thrown = re.findall(CPP_ENDS, log)
     if thrown:
         kind, words = thrown[-1]
-        return f"C++ raised {kind}: {readable(words)}"
+        return f"C++ raised {kind}: {readable(words, is_torchs=True)}"
     return "" if in_python else OFTEN_GLOO
 
 

@@ -22,18 +22,23 @@ RPC_ENDED = (
     "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
 )
 FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
-# parts of messages that `readable` takes out, in this order
+# what Python lists below the text of an exception that has passed through C++
+LED_TO_CALLBACK = re.compile(r"\n\nAt:(\n  [^\n]+\(\d+\): [^\n]+)+\n?")
+# the place in C++ that raised, and the rank, which is named anyway
+PLACE_IN_CPP = re.compile(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*")
+# parts of messages that `readable` replaces, in this order
 MEANINGLESS = (
-    # the place in C++, and the rank, which is named anyway
-    (re.compile(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*"), ""),
+    (PLACE_IN_CPP, ""),
     (re.compile(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)'), r"\1:\2"),
     # what the cluster's own keys begin with
     (re.compile(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*"), ""),
     # the address of an object
     (re.compile(r" at 0x[0-9a-f]+>"), ">"),
-    # an end of a connection, and an arrow between two ends without addresses
-    (re.compile(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?"), ""),
-    (re.compile(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)"), ""),
+)
+# an end of a connection, and then an arrow between two ends without addresses
+ENDS_OF_CONNECTIONS = (
+    re.compile(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?"),
+    re.compile(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)"),
 )
 # of gloo's and of torch's stores
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")
@@ -65,7 +70,9 @@ def failure(raised: Failure) -> Failure:
     """What a rank reports of its exception, readable, with source that only the notebook has."""
     handled = failure(raised.handled) if raised.handled is not None else None
     lines = tuple(with_text(line) for line in raised.lines)
-    return replace(raised, message=readable(raised.message), lines=lines, handled=handled)
+    is_torchs = raised.communicated or raised.kind.startswith("Dist")
+    message = readable(raised.message, is_torchs)
+    return replace(raised, message=message, lines=lines, handled=handled)
 
 
 def with_text(line: Line) -> Line:
@@ -74,7 +81,7 @@ def with_text(line: Line) -> Line:
     return replace(line, text=text)
 
 
-def readable(message: str) -> str:
+def readable(message: str, is_torchs: bool) -> str:
     """A message without the parts that mean nothing to its reader.
 
     These are gloo's source paths, byte-swapped ports, addresses, and what the cluster puts before a
@@ -84,11 +91,20 @@ def readable(message: str) -> str:
 
     A learner's message may have a million characters in one line: no pattern may begin at each of
     them and look far.
+
+    Args:
+        message: the text of an exception.
+        is_torchs: whether torch or gloo has written it. In a learner's own text, the address of a
+            connection is what the learner wrote.
     """
     message = message.replace("Got the following error when running the callback: ", "")
-    message, _, _ = message.partition("\n\nAt:\n")
+    message = LED_TO_CALLBACK.sub("", message)
+    is_torchs = is_torchs or PLACE_IN_CPP.search(message) is not None
     for pattern, replacement in MEANINGLESS:
         message = pattern.sub(replacement, message)
+    if is_torchs:
+        for pattern in ENDS_OF_CONNECTIONS:
+            message = pattern.sub("", message)
     message, _, _ = message.partition("\nException raised from")
     message = message.strip()
     if "Traceback (most recent call last)" in message:
@@ -163,8 +179,10 @@ def _words_of_consequences(consequences: Sequence[Failure]) -> str:
     who = rank_list([one.rank for one in consequences])
     waited = f"{who} waited in communication and could not go on"
     alike = grouped((one.lines, one.rank) for one in consequences)
-    lines = "\n".join(where(ranks, lines) for lines, ranks in alike.items())
-    return f"{waited}:\n{lines}" if lines else f"{waited}."
+    places = [where(ranks, lines) for lines, ranks in alike.items() if lines]
+    if not places:
+        return f"{waited}."
+    return "\n".join([f"{waited}:", *places])
 
 
 def _finished(targets: Sequence[int], failures: Sequence[Failure]) -> tuple[int, ...]:
@@ -280,13 +298,16 @@ def late(ranks: Sequence[int], timeout: float | None) -> str:
     """The first sentence for ranks that were interrupted.
 
     Args:
-        ranks: the ranks that had not finished.
+        ranks: the ranks that had not finished; none if the last one finished at that moment.
         timeout: the time limit of the cell, in seconds; None if a person interrupted it.
     """
-    who = rank_list(ranks) if ranks else "no rank"
-    if timeout:
-        return f"{who} did not come back within {timeout:g} s."
-    return f"{who.capitalize()} had not finished."
+    if timeout is None:
+        if not ranks:
+            return "All ranks had finished."
+        return f"{rank_list(ranks).capitalize()} had not finished."
+    if not ranks:
+        return f"the last rank came back only after {timeout:g} s."
+    return f"{rank_list(ranks)} did not come back within {timeout:g} s."
 
 
 def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:

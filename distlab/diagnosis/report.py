@@ -33,7 +33,8 @@ def call_words(call: CallRecord) -> str:
     if call.kind == messages.REMOTE:
         return f"waiting for {callee_words(call)}"
     if call.kind == messages.WAITING:
-        return _words_of_wait(call)
+        whom = rank_list(call.members) if call.members else ""
+        return f"waits {own_wait_words(call, whom)}".rstrip()
     given = []
     if call.function:
         given.append(call.function)
@@ -55,13 +56,18 @@ def call_words(call: CallRecord) -> str:
     return f"{call.op}({', '.join(given)})"
 
 
-def _words_of_wait(call: CallRecord) -> str:
-    """A wait of a backend's or a learner's own: "waits through a file for rank 1"."""
-    words = ["waits"]
+def own_wait_words(call: CallRecord, whom: str) -> str:
+    """How a wait of a backend's or a learner's own waits: "through a file for rank 1".
+
+    Args:
+        call: the wait; its words may be "".
+        whom: for whom it waits, in words; "" if that is not known.
+    """
+    words = []
     if call.function:
         words.append(call.function)
-    if call.members:
-        words.append(f"for {rank_list(call.members)}")
+    if whom:
+        words.append(f"for {whom}")
     return " ".join(words)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distlab.diagnosis.needs import Need, Waiting, waiting, waiting_ranks
 from distlab.diagnosis.proof import need, why_unmatched
-from distlab.diagnosis.report import call_words, callee_words, with_line
+from distlab.diagnosis.report import call_words, callee_words, own_wait_words, with_line
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, RankStatus, States
 from distlab.words import grouped, rank_list
@@ -128,7 +128,7 @@ def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
     if call.kind == messages.MESSAGE:
         return Clause(WAITS, f"for a message from {finished} without sending it.")
     if call.kind == messages.WAITING:
-        return Clause(WAITS, f"{call.function} for {finished}.")
+        return Clause(WAITS, f"{own_wait_words(call, finished)}.")
     if call.op == "backward":
         why = _why_no_gradients(waiter.state, gone, states)
         return Clause(WAITS, f"in backward() for gradients of {finished}{why}")
@@ -262,8 +262,10 @@ def _of_a_circle(needs: Mapping[int, Need], waiters: Mapping[int, Waiting], n: i
 def _link(waiter: Waiting, needed: Need) -> str:
     """One rank of a circle: "rank 0 in barrier for rank 1"."""
     call = waiter.call
-    means = call.function if call.kind == messages.WAITING else f"in {call.op}"
-    return f"rank {waiter.rank} {means} for {rank_list(needed.ranks)}"
+    whom = rank_list(needed.ranks)
+    if call.kind == messages.WAITING:
+        return f"rank {waiter.rank} {own_wait_words(call, whom)}"
+    return f"rank {waiter.rank} in {call.op} for {whom}"
 
 
 # --- remote calls ---

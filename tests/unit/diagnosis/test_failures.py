@@ -7,7 +7,15 @@ import pytest
 
 from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
 from distlab.diagnosis.deaths import DIED, exit_words, is_mismatch, lines_of_dead
-from distlab.diagnosis.failures import failure, handled_words, outcome, rank_error, readable, where
+from distlab.diagnosis.failures import (
+    failure,
+    handled_words,
+    late,
+    outcome,
+    rank_error,
+    readable,
+    where,
+)
 from distlab.diagnosis.joining import not_built
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure
@@ -245,7 +253,26 @@ def test_new_ranks_are_what_may_help_where_old_ones_are_there():
 )
 def test_messages_are_made_readable(raw, message):
     """Sources' paths, swapped ports, addresses, C++ stacks and libraries' lines are left out."""
-    assert readable(raw) == message
+    assert readable(raw, is_torchs=True) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cannot reach http://127.0.0.1:8080/x",
+        "no ( <--> ) in this text",
+        "Dates\n\nAt:\n  noon and later\n",
+    ],
+)
+def test_a_learners_own_message_is_whole(message):
+    """An address that torch has written means nothing there, but one of the learner's does."""
+    assert failure(Failure(0, "ValueError", message)).message == message.strip()
+
+
+@pytest.mark.parametrize("failed", [{"communicated": True}, {"kind": "DistStoreError"}])
+def test_an_address_in_a_message_of_torchs_is_left_out(failed):
+    fields = {"kind": "RuntimeError", "message": "closed by peer [127.0.0.1]:13706", **failed}
+    assert failure(Failure(0, **fields)).message == "closed by peer"
 
 
 PARTS = (
@@ -270,6 +297,32 @@ def test_a_message_of_a_million_characters_is_readable(part):
     """No pattern begins at each character and looks far: that would take minutes, or hours."""
     long = failure(Failure(0, "ValueError", part * (1_000_000 // len(part))))
     assert str(rank_error([long], [0], False, "")).startswith("rank 0 raised ValueError")
+
+
+def test_consequences_without_a_line_leave_no_gap():
+    """Beside one that has a line."""
+    culprit = Failure(2, "E", "x")
+    closed = Failure(0, "E", "closed", consequence=True)
+    with_line = replace(closed, rank=1, lines=(Line(3, "f()"),))
+    assert str(rank_error([culprit, closed, with_line], range(3), False, "")).splitlines() == [
+        "rank 2 raised E: x",
+        "ranks 0-1 waited in communication and could not go on:",
+        "  rank 1   line 3   f()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "timeout", "words"),
+    [
+        ([2], 5.0, "rank 2 did not come back within 5 s."),
+        ([], 5.0, "the last rank came back only after 5 s."),
+        ([0, 1], None, "Ranks 0-1 had not finished."),
+        ([], None, "All ranks had finished."),
+    ],
+)
+def test_who_was_late(ranks, timeout, words):
+    """Nobody, where the last rank came back at the very moment."""
+    assert late(ranks, timeout) == words
 
 
 def test_errors_that_were_being_handled_are_shown():

@@ -7,7 +7,16 @@ import pytest
 from distlab.diagnosis import marks, meanwhile, report, stuck
 from distlab.diagnosis.needs import Need
 from distlab.errors import RankError
-from distlab.wire.messages import COMMUNICATING, COMPUTING, DDP_FORWARD, IDLE, Failure, RankStatus
+from distlab.wire.messages import (
+    COMMUNICATING,
+    COMPUTING,
+    DDP_FORWARD,
+    IDLE,
+    WAITING,
+    CallRecord,
+    Failure,
+    RankStatus,
+)
 from distlab.wire.source import Line
 from tests.unit.paper import Paper
 
@@ -286,3 +295,21 @@ def test_a_notebook_shows_an_error_in_eighty_columns():
         "  ranks 1-2   line 5 in forward",
         "          dist.all_reduce(gradients, op=dist.ReduceOp.MAX)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [("", "waits for rank 1"), ("through a file", "waits through a file for rank 1")],
+)
+def test_a_wait_of_the_learners_own_needs_no_words(function, what):
+    """It is named alike in a table, where the other rank has finished, and in a circle."""
+    wait = CallRecord("waiting", WAITING, (1,), function=function)
+    states = {
+        0: RankStatus(0, COMMUNICATING, wait),
+        1: RankStatus(1, COMMUNICATING, replace(wait, members=(0,))),
+    }
+    assert report.call_words(wait) == what
+    finished = stuck.why_stuck({0: Need((1,))}, {**states, 1: RankStatus(1, IDLE)})
+    assert finished == f"Rank 0 {what}, which has finished."
+    words = stuck.why_stuck({0: Need((1,)), 1: Need((0,))}, states)
+    assert f": rank 0 {what.removeprefix('waits ')}, rank 1 " in words

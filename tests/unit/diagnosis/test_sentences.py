@@ -234,7 +234,7 @@ def _outcome(rng, states):
             1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))
         )
     )
-    is_a_sentence(failures.late(some or [0], rng.choice((None, 2.0))))
+    is_a_sentence(failures.late(some, rng.choice((None, 2.0))))
     for words in failures.not_freed(replaced):
         is_a_sentence(words)
     is_a_sentence(
@@ -245,7 +245,7 @@ def _outcome(rng, states):
 def _failure(rng, states):
     raised = made(Failure, rng)
     failures.failure(raised)
-    is_a_sentence(failures.readable(raised.message))
+    is_a_sentence(failures.readable(raised.message, rng.random() < 0.5))
     for words in (*failures.raised_words([raised]), *failures.handled_words([raised])):
         is_a_table(words)
     for words in failures.about_checks(rng.random() < 0.5, rng.random() < 0.5):
@@ -287,7 +287,7 @@ CHECKS = {
     "brief": lambda rng, states: is_a_sentence(report.brief(states)),
     "destroyed": lambda rng, states: is_a_table(failures.destroyed(states) or "-"),
     "proof need": _proof,
-    "call_words callee_words with_line tensor_words": _calls,
+    "call_words callee_words own_wait_words with_line tensor_words": _calls,
     "activity": _activity,
     "left begun_earlier words_of_left": _left,
     "at_that_time clash_of were_late last_calls": _at_that_time,
