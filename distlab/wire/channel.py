@@ -68,6 +68,7 @@ class ControlChannel:
         self._token = os.urandom(16).hex()
         self.ends: dict[int, socket.socket] = {}
         self._half: dict[int, bytes] = {}  # of an answer, by rank
+        self._rest: dict[int, bytes] = {}  # of a question that did not fit, by rank
         self._strangers: list[socket.socket] = []
         self._used: set[str] = set()  # claims of ranks that were accepted
         self.texts: dict[int, str] = {}
@@ -79,18 +80,20 @@ class ControlChannel:
         self.address = (*self.listener.getsockname(), self._token)
 
     def ask(
-        self, ranks: Iterable[int], limit: float = seconds.ANSWER, want: str = STATUS
+        self, ranks: Iterable[int], limit: float | None = None, want: str = STATUS
     ) -> dict[int, Answer]:
         """What the ranks answer within `limit` seconds; a rank that does not answer is left out.
 
         Args:
             ranks: the ranks that are asked.
-            limit: seconds to wait for answers; 0 not to wait.
+            limit: seconds to wait for answers; 0 not to wait, None for seconds.ANSWER.
             want: a question or an order, see messages.py.
         """
+        if limit is None:
+            limit = seconds.ANSWER
         deadline = time.monotonic() + limit
         self._number += 1
-        question = to_json(Query(self._number, want)).encode() + b"\n"
+        question = Query(self._number, want)
         wanted = set(ranks)
         asked: set[int] = set()
         answers: dict[int, Answer] = {}
@@ -101,9 +104,7 @@ class ControlChannel:
                     answers[rank] = answer
             for rank in wanted & set(self.ends) - asked:
                 asked.add(rank)
-                # a question is short: it fits, unless the rank does not read
-                with contextlib.suppress(OSError):
-                    self.ends[rank].send(question)
+                self._send(rank, question)
             left = deadline - time.monotonic()
             if len(answers) == len(wanted) or left <= 0:
                 return dict(sorted(answers.items()))
@@ -147,8 +148,28 @@ class ControlChannel:
     def type(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
         self.asks.pop(rank, None)
-        with contextlib.suppress(KeyError, OSError):  # it has ended
-            self.ends[rank].sendall(to_json(Query(0, TYPED, line)).encode() + b"\n")
+        if rank in self.ends:
+            self._send(rank, Query(0, TYPED, line))
+
+    def _send(self, rank: int, query: Query) -> None:
+        """Send a question or an order, unless the rank has ended, or reads nothing.
+
+        It is short, so it fits into what the system keeps for a rank that reads late. Where only a
+        part of it fits, the rest goes before anything else: half of a line would spoil the next.
+        """
+        if not self._send_rest(rank):
+            return
+        self._rest[rank] = to_json(query).encode() + b"\n"
+        self._send_rest(rank)
+
+    def _send_rest(self, rank: int) -> bool:
+        """Send what is left of the last line to a rank; whether that is all of it."""
+        rest = self._rest.get(rank, b"")
+        sent = 0
+        with contextlib.suppress(OSError):
+            sent = self.ends[rank].send(rest)
+        self._rest[rank] = rest[sent:]
+        return not self._rest[rank]
 
     def _answers_of(self, rank: int) -> list[Answer]:
         """The answers of a rank that have arrived; a closed connection is forgotten."""
@@ -211,6 +232,7 @@ class ControlChannel:
                 self._close(self.ends[rank])
             self.ends[rank] = stranger
             self._half[rank] = rest
+            self._rest[rank] = b""
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""

@@ -27,7 +27,6 @@ MOST_BUFFERS = 32
 PLAIN_MODULES = (
     "distlab.wire.messages",
     "distlab.wire.pickling",
-    "distlab.wire.recorded",
     "distlab.wire.rendezvous",
     "distlab.wire.source",
 )
@@ -121,7 +120,7 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module in PLAIN_MODULES and "." not in name:
-            found = getattr(sys.modules[module], name, None)
+            found = getattr(sys.modules.get(module), name, None)
             if isinstance(found, type) and is_dataclass(found) and found.__module__ == module:
                 return found
         raise pickle.UnpicklingError(f"a rank may not send {module}.{name}")

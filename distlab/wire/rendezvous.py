@@ -8,11 +8,13 @@ hangs, if a group is rebuilt under used keys.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import random
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -166,15 +168,28 @@ def listen(address: str = "127.0.0.1") -> socket.socket:
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     """Ports that are free now, and likely to stay free until the controller binds them.
 
-    They are below the range of outgoing connections, in the first free block in an order of this
-    process's own, so that clusters of several notebooks that start at the same moment hardly ever
-    collide.
+    They are below the range of outgoing connections, in the first free block in a random order, so
+    that clusters of several notebooks that start at the same moment hardly ever collide.
+
+    Raises:
+        OSError: this machine does not have the address, or may not bind these ports.
     """
-    order = random.Random(os.getpid())
+    order = random.Random()  # a seed of a person's own would be the same in every notebook
     while True:
         first = order.randrange(10_000, 32_000 - count)
-        ports = range(first, first + count)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
-            for port in ports:
-                probes.enter_context(socket.socket()).bind((address, port))
-            return list(ports)
+        ports = list(range(first, first + count))
+        try:
+            _bind_all(ports, address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        return ports
+
+
+def _bind_all(ports: Iterable[int], address: str) -> None:
+    """Bind each of these ports for a moment, all at the same time."""
+    with contextlib.ExitStack() as probes:
+        for port in ports:
+            probe = probes.enter_context(socket.socket())
+            probe.bind((address, port))

@@ -149,3 +149,21 @@ def test_a_rank_at_a_breakpoint_learns_whether_somebody_can_type(
         with end.makefile("rb") as lines:
             assert from_json(next(lines)) == Query(0, TYPED, line)
         assert channel.asks == {}
+
+
+def test_a_rank_that_reads_late_receives_whole_questions(channel):
+    """Those that did not fit are left out, and none is cut where the space ended."""
+    rank = connect(channel, hello(channel.address[2], 0))
+    channel.meet([0], LONG)
+    channel.ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there is
+    while not channel._rest[0]:
+        channel.ask([0], limit=0, want="a question " * 200)
+    received = b""
+    while channel._rest[0]:
+        received += rank.recv(1 << 20)
+        channel.ask([0], limit=0)
+    channel.ask([0], limit=0, want="last")
+    while not received.endswith(b'"last", "line": null}\n'):
+        received += rank.recv(1 << 20)
+    questions = [from_json(line) for line in received.splitlines()]
+    assert {one.want for one in questions} == {"a question " * 200, STATUS, "last"}

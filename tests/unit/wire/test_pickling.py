@@ -1,8 +1,13 @@
 """Objects taken apart and put together again, in one process; test_run.py sends tensors around."""
 
+import importlib
+import inspect
+import io
+import pickle
 import threading
 import types
 
+import pytest
 import torch
 
 from distlab.errors import SerializationError
@@ -68,3 +73,20 @@ def test_a_compiled_function_is_named():
     lock = threading.Lock()
     failed = raised(SerializationError, pickling.pack, (lambda rank, n: lock, (), {}), "It")
     assert "compiled" not in str(failed)
+
+
+def test_a_process_that_reads_plain_data_only_reads_every_class_it_allows():
+    """Not one of a module that nobody has imported; a function or another class never."""
+    for name in pickling.PLAIN_MODULES:
+        module = importlib.import_module(name)
+        for kind in vars(module).values():
+            if (
+                inspect.isclass(kind)
+                and kind.__module__ == name
+                and not kind.__name__.startswith("_")
+            ):
+                refused = issubclass(kind, Exception)
+                assert refused or pickling._Plain(io.BytesIO()).find_class(name, kind.__name__)
+    for name in (*pickling.PLAIN_MODULES, "os", "distlab.wire.nowhere"):
+        with pytest.raises(pickle.UnpicklingError, match="a rank may not send"):
+            pickling._Plain(io.BytesIO()).find_class(name, "system")
