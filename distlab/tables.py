@@ -84,9 +84,9 @@ class Hyperlink(str):
         link.target = target
         return link
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        """The arguments with which `copy` and `pickle` make it again."""
-        return str(self), self.target
+    def __reduce__(self) -> tuple[type[Hyperlink], tuple[str, str]]:
+        """The class, and the arguments with which `copy` and `pickle` make it again."""
+        return Hyperlink, (str(self), self.target)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from distlab.compat.ipyparallel import engines_with_work
-from distlab.diagnosis import deaths
+from distlab.diagnosis import endings
+from distlab.diagnosis.endings import Ending
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.start_methods import Mpi
@@ -29,7 +30,7 @@ class DeadRanks:
 
     Attributes:
         processes: as given; others take their place when all have ended.
-        lost: how ranks have died, in words, by rank, as far as it is marked.
+        lost: how ranks have died, by rank, as far as it is marked.
         last_lines: the end of what they wrote, by rank.
         faults: where they were when a fault in compiled code ended them, by rank.
     """
@@ -38,7 +39,7 @@ class DeadRanks:
         self._plan = plan
         self.processes = processes
         self._joined = joined
-        self.lost: dict[int, str] = {}
+        self.lost: dict[int, Ending] = {}
         self.last_lines: dict[int, str] = {}
         self.faults: dict[int, Fault] = {}
 
@@ -67,8 +68,8 @@ class DeadRanks:
         fine = set(channel.ends) | set(self.lost) | with_work
         return [rank for rank in range(len(self._joined)) if rank not in fine]
 
-    def mark_all(self) -> dict[int, str]:
-        """Mark the ranks that have died or are cut off, and return how, in words, by rank."""
+    def mark_all(self) -> dict[int, Ending]:
+        """Mark the ranks that have died or are cut off, and return how, by rank."""
         found = {*self.newly_dead(), *self.cut_off()}
         return {rank: self.mark_dead(rank) for rank in sorted(found)}
 
@@ -83,32 +84,32 @@ class DeadRanks:
         for rank in died:
             self.mark_dead(rank)
 
-    def mark_dead(self, rank: int) -> str:
-        """Remember that a rank has died, and return how, in words."""
+    def mark_dead(self, rank: int) -> Ending:
+        """Remember that a rank has died, and return how."""
         # one has ended, and mpiexec ended the others
         if self._plan.engines == Mpi.name and not self.lost:
-            self.lost = dict.fromkeys(range(self._plan.n), deaths.WITH_ANOTHER)
+            self.lost = dict.fromkeys(range(self._plan.n), endings.WITH_ANOTHER)
             first = self.processes.launcher.first_to_end(otherwise=rank)
-            self.lost[first] = deaths.exit_words(None)
+            self.lost[first] = endings.UNKNOWN
         if rank not in self.lost:
             self.lost[rank] = self.exit_reason(rank)
             self.last_lines[rank] = self.processes.servers.log_of(rank)
         self.faults[rank] = self.processes.fault_of(rank)
         return self.lost[rank]
 
-    def exit_reason(self, rank: int) -> str:
-        """How the process of a dead rank has ended, in words.
+    def exit_reason(self, rank: int) -> Ending:
+        """How the process of a dead rank has ended.
 
         The launcher may see it later than ipyparallel, so it has a while.
         """
         pid = self._joined[rank].pid
         deadline = time.monotonic() + seconds.AFTER_DEATH
-        how = self.processes.exit_reason(rank, pid)
-        while not how and time.monotonic() < deadline:
+        ending = self.processes.exit_reason(rank, pid)
+        while ending is None and time.monotonic() < deadline:
             time.sleep(0.02)
-            how = self.processes.exit_reason(rank, pid)
-        if how:
-            return how
+            ending = self.processes.exit_reason(rank, pid)
+        if ending is not None:
+            return ending
         if rank in self.processes.client.ids and rank not in self.processes.channel.ends:
-            return deaths.CUT_OFF
-        return deaths.exit_words(None)
+            return endings.CUT_OFF
+        return endings.UNKNOWN

@@ -12,6 +12,7 @@ from typing import Any
 
 from distlab.compat.ipyparallel import Replies
 from distlab.diagnosis import deaths, failures, meanwhile, new_groups, report, stuck
+from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.needs import Need, waiting_ranks
 from distlab.errors import DeadlockError, Interrupted, RankDied, RankError, RankTimeout
 from distlab.notebook import display
@@ -190,21 +191,21 @@ class FailedCell:
 
     # --- ranks that died ---
 
-    def _died(self, replaced: Mapping[int, str]) -> dict[int, str]:
-        """How ranks have died since the cell was sent, in words, without those of `replaced`."""
+    def _died(self, replaced: Mapping[int, str]) -> dict[int, Ending]:
+        """How ranks have died since the cell was sent, without those of `replaced`."""
         return {
-            rank: how
-            for rank, how in self.ranks.lost.items()
+            rank: ending
+            for rank, ending in self.ranks.lost.items()
             if rank not in self.lost_before and rank not in replaced
         }
 
     def _rank_died(
-        self, died: Mapping[int, str], raised: list[Failure], replaced: Mapping[int, str]
+        self, died: Mapping[int, Ending], raised: list[Failure], replaced: Mapping[int, str]
     ) -> RankDied:
         """The error for ranks that have died in the cell.
 
         Args:
-            died: how, in words, by rank.
+            died: how, by rank.
             raised: what the other ranks raised.
             replaced: what was lost with each rank that could not be freed.
         """
@@ -235,14 +236,14 @@ class FailedCell:
         pid = self.ranks.joined[rank].pid
         return deaths.lines_of_dead(fault.lines, pid, self.source)
 
-    def _when_they_died(self, died: Mapping[int, str], raised: list[Failure]) -> list[str]:
+    def _when_they_died(self, died: Mapping[int, Ending], raised: list[Failure]) -> list[str]:
         """What the other ranks of the cell did when these died, in words, and what to do to learn
         more.
         """
         words = list(failures.raised_words(_own_errors(raised)))
         others = [rank for rank in self.targets if rank not in self.ranks.lost]
         states = meanwhile.at_that_time(others, self.at_first_failure, raised)
-        is_mismatch = any(deaths.is_mismatch(how) for how in died.values())
+        is_mismatch = any(ending.may_be_mismatch for ending in died.values())
         ops = self._ops_of_dead(died) if is_mismatch else set()
         if is_mismatch:
             finished = [rank for rank, state in states.items() if state.doing == IDLE]
@@ -261,7 +262,7 @@ class FailedCell:
                 words += failures.about_checks(bool(ops), self.is_checked)
         return words
 
-    def _ops_of_dead(self, died: Mapping[int, str]) -> set[str]:
+    def _ops_of_dead(self, died: Mapping[int, Ending]) -> set[str]:
         """The functions of torch.distributed in which ranks have died, as far as that is known."""
         faults = self.ranks.dead.faults
         return {fault.op for rank, fault in faults.items() if rank in died and fault.op}

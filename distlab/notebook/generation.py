@@ -10,7 +10,7 @@ from concurrent import futures
 from typing import Any
 
 from distlab.compat.ipyparallel import Replies
-from distlab.diagnosis import deaths, failures, joining
+from distlab.diagnosis import deaths, endings, failures, joining
 from distlab.errors import ClusterError
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
@@ -97,11 +97,11 @@ def _failure(processes: Processes, rank: int, reply: Any) -> Failure:
     if isinstance(reply, Failure):
         return failures.failure(reply)
     pid = processes.servers.pids.get(rank)
-    how = "" if pid is None else processes.exit_reason(rank, pid)
-    if not how and rank not in processes.client.ids:
-        how = deaths.exit_words(None)
-    if how:
-        return Failure(rank, deaths.DIED, how)
+    ending = None if pid is None else processes.exit_reason(rank, pid)
+    if ending is None and rank not in processes.client.ids:
+        ending = endings.UNKNOWN
+    if ending is not None:
+        return Failure(rank, deaths.DIED, ending.words())
     return of_ipyparallel(rank, reply)
 
 

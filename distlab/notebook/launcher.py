@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from distlab.compat import ipyparallel as compat
-from distlab.diagnosis import deaths
+from distlab.diagnosis.endings import Ending, ending_of
 from distlab.errors import ClusterError, HostError
 from distlab.launch import reaper
 from distlab.notebook import hosts, interrupts, mpiexec, settings
@@ -224,9 +224,10 @@ class Launcher:
         for rank, pid in self.servers.pids.items():
             if (rank, pid) in old:
                 continue
-            if how := self.exit_reason(rank, pid):
+            ending = self.exit_reason(rank, pid)
+            if ending is not None:
                 log = self.servers.log_of(rank)[-500:]
-                raise ClusterError(f"rank {rank} {how} on starting.\n{log}".rstrip())
+                raise ClusterError(f"rank {rank} {ending.words()} on starting.\n{log}".rstrip())
         engines = range(max(1, self.plan.n))
         lost = self.plan.forks and any(self.servers.why_lost(engine) for engine in engines)
         if lost or any(program.poll() is not None for program in self.programs):
@@ -254,8 +255,8 @@ class Launcher:
                 "The controller process has ended, and with it the ranks: call cluster.restart()."
             )
 
-    def exit_reason(self, engine: int, pid: int) -> str:
-        """How a process of an engine has ended, in words; "" until that is known."""
+    def exit_reason(self, engine: int, pid: int) -> Ending | None:
+        """How a process of an engine has ended; None until that is known."""
         if self.plan.forks:
             return self._reason_by_server(engine, pid)
         for program in self.programs:
@@ -263,12 +264,12 @@ class Launcher:
                 continue
             status = program.poll()
             if status is None:
-                return ""
+                return None
             log = self.log(f"engine-{engine}").read_text(errors="replace")
-            return deaths.exit_words(status, log, self.fault_of(engine))
-        return ""
+            return ending_of(status, log, self.fault_of(engine))
+        return None
 
-    def _reason_by_server(self, engine: int, pid: int) -> str:
+    def _reason_by_server(self, engine: int, pid: int) -> Ending | None:
         """How an engine that a fork server has forked has ended, by what its server reports."""
         host = self.servers.host_of_engine[engine]
         for connection in reversed(self.servers.connections):
@@ -276,13 +277,14 @@ class Launcher:
             if report is None:
                 continue
             if report.status is not None:
-                return deaths.exit_words(report.status, report.log, self.fault_of(engine))
+                return ending_of(report.status, report.log, self.fault_of(engine))
             if host in connection.lost:
                 if self.names:
-                    return f"was lost with host {self.names[host]}, {connection.lost[host]}"
-                words = deaths.exit_words(connection.process.wait())
-                return f"ended with the process that forks the ranks, which {words}"
-        return ""
+                    why = connection.lost[host]
+                    return Ending(f"lost with host {self.names[host]}, {why}", is_passive=True)
+                words = ending_of(connection.process.wait()).words()
+                return Ending(f"ended with the process that forks the ranks, which {words}")
+        return None
 
     def fault_of(self, engine: int) -> faults.Fault:
         """Where the newest process of an engine was if a fault in compiled code ended it.

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from distlab.diagnosis import deaths
+from distlab.diagnosis import endings
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import reaper
@@ -195,11 +195,11 @@ class Processes:
         """Raise ClusterError if the controller has ended, and end the ranks with it."""
         self.launcher.check_controller()
 
-    def exit_reason(self, rank: int, pid: int) -> str:
-        """How a process of an engine has ended, in words; "" until that is known."""
+    def exit_reason(self, rank: int, pid: int) -> endings.Ending | None:
+        """How a process of an engine has ended; None until that is known."""
         if self._plan.attached is None:
             return self.launcher.exit_reason(rank, pid)
-        return "" if rank in self.client.ids else deaths.exit_words(None)
+        return None if rank in self.client.ids else endings.UNKNOWN
 
     def fault_of(self, rank: int) -> faults.Fault:
         """Where the newest process of an engine was if a fault in compiled code ended it."""

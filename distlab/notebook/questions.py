@@ -24,7 +24,7 @@ def describe(ranks: Ranks) -> list[dict[str, Any]]:
     for rank in ranks.dead.newly_dead():
         lost[rank] = ranks.dead.exit_reason(rank)
     there = [rank for rank in range(ranks.plan.n) if rank not in lost]
-    words = dict(lost)
+    words = {rank: ending.words() for rank, ending in lost.items()}
     for rank, status in ranks.states(there, patient=True).items():
         words[rank] = report.activity(status)
     megabytes = memory(ranks, seconds.ANSWER_FOR_REPORT)

@@ -17,6 +17,7 @@ from typing import Any
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
 from distlab.diagnosis import deaths, failures, report
+from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import display, interrupts, paragraphs
@@ -87,8 +88,8 @@ class Ranks:
         return ranks
 
     @property
-    def lost(self) -> dict[int, str]:
-        """How ranks have died, in words, by rank, as far as it is marked."""
+    def lost(self) -> dict[int, Ending]:
+        """How ranks have died, by rank, as far as it is marked."""
         return self.dead.lost
 
     # --- the group ---

@@ -87,7 +87,7 @@ def _gather(
     there = []
     for rank in targets:
         if rank not in ranks.client.ids or rank in ranks.lost:
-            missing[rank] = f"it {ranks.dead.mark_dead(rank)}"
+            missing[rank] = f"it {ranks.dead.mark_dead(rank).words()}"
         else:
             there.append(rank)
     if not there:

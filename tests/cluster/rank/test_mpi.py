@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.diagnosis import deaths
+from distlab.diagnosis import endings
 from distlab.notebook import mpiexec
 from tests.cluster.backend_programs import PROGRAMS
 from tests.cluster.conftest import dies, kill, stuck, sum_of_ranks, wait_until_gone
@@ -129,7 +129,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(m
             "All variables are lost: call cluster.restart() for new ranks."
         )
         assert [failure.rank for failure in error.failures] == [1, 0]
-        assert deaths.WITH_ANOTHER in repr(cluster)
+        assert endings.WITH_ANOTHER.words() in repr(cluster)
         with pytest.raises(
             distlab.ClusterError,
             match=r"^The cluster is incomplete: rank 1 died\. Call cluster\.rest",

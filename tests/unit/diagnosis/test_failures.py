@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
-from distlab.diagnosis.deaths import DIED, exit_words, is_mismatch, lines_of_dead
+from distlab.diagnosis.deaths import DIED, died_words, lines_of_dead
+from distlab.diagnosis.endings import CUT_OFF, UNKNOWN, WITH_ANOTHER, Ending, ending_of
 from distlab.diagnosis.failures import (
     failure,
     handled_words,
@@ -59,7 +60,7 @@ ALLOC = """terminate called after throwing an instance of 'std::runtime_error'
 """
 
 
-UNKNOWN = Fault()
+NO_FAULT = Fault()
 IN_PYTHON = Fault(in_python=True)
 ABORTED = Fault(aborted=True)
 
@@ -67,26 +68,30 @@ ABORTED = Fault(aborted=True)
 @pytest.mark.parametrize(
     ("status", "log", "fault", "words"),
     [
-        (None, "", UNKNOWN, "died"),
-        (3, GLOO, UNKNOWN, "ended with exit status 3"),
+        (3, GLOO, NO_FAULT, "ended with exit status 3"),
         (
             -9,
             GLOO,
-            UNKNOWN,
+            NO_FAULT,
             "was killed by SIGKILL (often by the system when memory runs out, or by kill -9)",
         ),
-        (-6, GLOO, UNKNOWN, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
+        (-6, GLOO, NO_FAULT, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
         (-11, GLOO, ABORTED, "was killed by SIGABRT (gloo received 24 bytes where it expected 2)"),
-        (-6, ALLOC, UNKNOWN, "was killed by SIGABRT (C++ raised std::runtime_error: no more room)"),
+        (
+            -6,
+            ALLOC,
+            NO_FAULT,
+            "was killed by SIGABRT (C++ raised std::runtime_error: no more room)",
+        ),
         (
             -6,
             "",
-            UNKNOWN,
+            NO_FAULT,
             "was killed by SIGABRT (often gloo: a message was longer than its tensor)",
         ),
         (-6, "", IN_PYTHON, "was killed by SIGABRT"),
         (-11, "", IN_PYTHON, "was killed by SIGSEGV (a fault in compiled code)"),
-        (-12, "", UNKNOWN, "was killed by SIGUSR2"),
+        (-12, "", NO_FAULT, "was killed by SIGUSR2"),
     ],
 )
 def test_how_a_process_ended(status, log, fault, words):
@@ -94,9 +99,27 @@ def test_how_a_process_ended(status, log, fault, words):
 
     An abort stays one where it ends otherwise while faulthandler looks at the threads.
     """
-    assert exit_words(status, log, fault) == words
+    ending = ending_of(status, log, fault)
+    assert ending.words() == words
     aborts = status == -6 or fault.aborted
-    assert is_mismatch(words) == (aborts and not fault.in_python and log != ALLOC)
+    assert ending.may_be_mismatch == (aborts and not fault.in_python and log != ALLOC)
+
+
+def test_ranks_that_ended_alike_are_named_together():
+    """Those that mpiexec ended are left out: another rank's end was the cause."""
+    died = {
+        3: ending_of(-12),
+        0: ending_of(-12),
+        1: CUT_OFF,
+        2: WITH_ANOTHER,
+        4: UNKNOWN,
+        5: UNKNOWN,
+        6: Ending("was it not?"),
+    }
+    assert died_words(died) == (
+        "ranks 0 and 3 were killed by SIGUSR2; rank 1 was cut off from the notebook; "
+        "ranks 4-5 died; rank 6 was it not?"
+    )
 
 
 def test_the_lines_of_a_dead_rank_have_their_text():
@@ -162,7 +185,7 @@ WAITED = (
         ([replace(STORE, rank=2), STORE], [], ["rank 2 raised DistStoreError: wait ", WAITED]),
         ([], [0, 1], ["Ranks 0-1 had not come.", WAITED]),
         (
-            [Failure(1, DIED, exit_words(-9))],
+            [Failure(1, DIED, ending_of(-9).words())],
             [0],
             ["rank 1 was killed by SIGKILL ", "Start the cluster again; "],
         ),
@@ -423,4 +446,4 @@ def test_a_group_that_needs_more_threads_than_there_may_be():
 
 def test_a_rank_that_a_library_ends_for_want_of_a_thread():
     log = "Resource temporarily unavailable (src/thread.cpp:241)"
-    assert exit_words(-6, log) == "was killed by SIGABRT (it was refused a thread)"
+    assert ending_of(-6, log).words() == "was killed by SIGABRT (it was refused a thread)"

@@ -12,6 +12,7 @@ import pytest
 from distlab.diagnosis import (
     advice,
     deaths,
+    endings,
     failures,
     joining,
     marks,
@@ -154,8 +155,7 @@ def _rank_error(rng, states):
 
 def _rank_died(rng, states):
     died = {
-        rank: deaths.exit_words(rng.choice((None, 0, 3, -9, -6, -64)))
-        for rank in rng.sample(RANKS, 2)
+        rank: endings.ending_of(rng.choice((0, 3, -9, -6, -64))) for rank in rng.sample(RANKS, 2)
     }
     again = rng.choice(("", "call cluster.restart()"))
     others = [rank for rank in RANKS if rank not in died][: rng.randint(0, 2)]
@@ -296,7 +296,7 @@ CHECKS = {
     "disagreement": _disagreement,
     "misfit": _misfit,
     "rank_error": _rank_error,
-    "rank_died died_words exit_words": _rank_died,
+    "rank_died died_words": _rank_died,
     "where with_text": _lines,
     "outcome late not_freed loss gone_with_group": _outcome,
     "not_built waited_to_join": _not_built,
@@ -324,6 +324,7 @@ def test_every_function_that_makes_words_is_tried():
         stuck,
         failures,
         deaths,
+        endings,
         joining,
         proof,
         matching,
