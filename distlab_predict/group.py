@@ -4,6 +4,7 @@ Called by recorder.py, in its process.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,46 @@ class Done(dist.Work):
         return future
 
 
+class Group(backend.Group):
+    """A group whose calls are noted on a timeline; unlike a simulated one, it has no group of gloo.
+
+    Args:
+        timeline: of the rank in this process.
+        meet: called with each rank at the other end of a message.
+        options: torch's, on this rank and its group.
+    """
+
+    def __init__(self, timeline: Timeline, meet: Callable[[int], None], options: Any, _: Any):
+        rank = options.group_rank
+        size = options.group_size
+        # without the parent's own, which makes a group of gloo
+        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # no stub says it
+        self.timeout = options.timeout
+        self._name = ""
+        self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
+        self._timeline = timeline
+        self._meet = meet
+
+    def shutdown(self) -> None:
+        """Do nothing, as nothing is open."""
+
+    abort = shutdown
+
+    def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> Done:
+        size = sum(tensor.nbytes for tensor in tensors)
+        other = self._members[peer]
+        self._meet(other)
+        stream = (self._name, name, other)
+        index = self._timeline.call(stream, name, self._members, (size,), other)
+        return Done(self._timeline, index, tensors)
+
+    def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
+        if name == "all_to_all":  # what stays on this rank comes first
+            sent = sent[self.rank() :] + sent[: self.rank()]
+        index = self._timeline.call(self._name, name, self._members, sent)
+        return Done(self._timeline, index, args[0])
+
+
 def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
     """Make "predicted" a backend whose calls are noted on a timeline.
 
@@ -57,34 +98,5 @@ def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
         timeline: of the rank in this process.
         meet: called with each rank at the other end of a message.
     """
-
-    class Group(backend.Group):
-        def __init__(self, options: Any, _: Any):
-            rank = options.group_rank
-            size = options.group_size
-            # without the gloo group of a simulated one
-            dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # no stub says it
-            self.timeout = options.timeout
-            self._name = ""
-            self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
-
-        def shutdown(self) -> None:
-            """Do nothing, as nothing is open."""
-
-        abort = shutdown
-
-        def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> Done:
-            size = sum(tensor.nbytes for tensor in tensors)
-            other = self._members[peer]
-            meet(other)
-            stream = (self._name, name, other)
-            index = timeline.call(stream, name, self._members, (size,), other)
-            return Done(timeline, index, tensors)
-
-        def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
-            if name == "all_to_all":  # what stays on this rank comes first
-                sent = sent[self.rank() :] + sent[: self.rank()]
-            index = timeline.call(self._name, name, self._members, sent)
-            return Done(timeline, index, args[0])
-
-    dist.Backend.register_backend(NAME, Group, extended_api=True, devices=["cpu"])
+    new_group = functools.partial(Group, timeline, meet)
+    dist.Backend.register_backend(NAME, new_group, extended_api=True, devices=["cpu"])
