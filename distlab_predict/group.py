@@ -6,7 +6,7 @@ Called by recorder.py, in its process.
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -75,6 +75,12 @@ class Group(backend.Group):
         """Do nothing, as nothing is open."""
 
     abort = shutdown
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> NoReturn:
+        """Refuse: only data that really travels would show which rank sends first."""
+        raise NotImplementedError(
+            "here nobody knows which rank would send first: give dist.recv its src"
+        )
 
     def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> Done:
         size = sum(tensor.nbytes for tensor in tensors)

@@ -157,6 +157,17 @@ def test_a_ring_of_many_ranks_needs_its_roles(monkeypatch):
     assert len(distlab.predict(ring, 100, NETWORK, FREE, roles=[0]).recordings) == 1
 
 
+def receives_from_any(rank, world_size):
+    dist.recv(torch.ones(4))
+
+
+def test_a_message_from_any_rank_is_refused_by_its_line():
+    """Without data nothing travels, and so none arrives first."""
+    error = str(raised(distlab.RankError, distlab.predict, receives_from_any, 8, NETWORK, FREE))
+    assert "which rank would send first: give dist.recv its src" in error
+    assert "in receives_from_any   dist.recv(torch.ones(4))" in error
+
+
 def reads(rank, world_size):
     model = layers()
     if model(torch.ones(1, 64)).sum().item() > 0:
