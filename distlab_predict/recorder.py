@@ -251,7 +251,7 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
     return recorder.recording(shown.getvalue())
 
 
-def failure_of(error: Exception, rank: int) -> Failure:
+def failure_of(error: BaseException, rank: int) -> Failure:
     """What a rank has raised, with the learner's own lines."""
     message, lines = described(error)
     whole = "".join(traceback.format_exception(error))
@@ -322,9 +322,22 @@ def _send_outcome(run: Run, rank: int, sink: Connection) -> NoReturn:
         sink.send(failure_of(error, rank))
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = _status_of(end)
+    except BaseException as error:  # as one of the program's own, which is no Exception
+        sink.send(failure_of(error, rank))
+        status = 0
     finally:
         os._exit(status)
+
+
+def _status_of(end: SystemExit) -> int:
+    """The exit status after `sys.exit(...)`; as Python does, write words given to it to stderr."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    print(end.code, file=sys.stderr, flush=True)
+    return 1
 
 
 # --- all ranks, in the parent ---

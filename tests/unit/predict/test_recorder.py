@@ -37,6 +37,21 @@ def test_an_exception_in_the_child_is_its_outcome():
     assert same == "True"
 
 
+def test_what_a_program_raises_is_its_outcome_even_if_it_is_no_Exception():
+    assert result("raise KeyboardInterrupt('why')") == ["3 KeyboardInterrupt why", "True"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [("sys.exit('why')", 1, [" Its last lines:", "why"]), ("sys.exit()", 0, [""])],
+)
+def test_a_child_exits_as_a_script_would(fault, status, words):
+    """Python writes the text that sys.exit is given to stderr."""
+    first, *more = words
+    said = f"3 RuntimeError The recording process ended (exit status {status}).{first}"
+    assert result(fault) == [said, *more, "True"]
+
+
 @pytest.mark.parametrize("fault", ["sys.exit(3)", "os._exit(3)"])
 def test_a_child_that_ends_by_itself_is_reported(fault):
     said = "3 RuntimeError The recording process ended (exit status 3)."
