@@ -335,7 +335,7 @@ def _status_of(end: SystemExit) -> int:
     if end.code is None:
         return 0
     if isinstance(end.code, int):
-        return end.code
+        return end.code & 0xFF  # of a larger one, the system keeps no more
     print(end.code, file=sys.stderr, flush=True)
     return 1
 
