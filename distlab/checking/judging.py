@@ -144,14 +144,13 @@ def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, s
     Raises:
         _NotRight: it failed, or did something wrong.
     """
+    where = _words_of_case(n, race.case, exercise)
     try:
         others, own = call(race.case)
     except AnswerFailed as error:
-        # named by the last case, for the race has none of its own in the verdict
-        where = _words_of_case(n, exercise.cases[-1], exercise)
         raise _NotRight(_raised(where, error, n, exercise)) from error
     outcomes = compared(exercise, others, own)
-    words = _wrong(_words_of_case(n, race.case, exercise), outcomes, exercise)
+    words = _wrong(where, outcomes, exercise)
     if words:
         raise _NotRight(words)
     run = _run_on_lan(own)
