@@ -45,6 +45,8 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 
+from distlab.arguments import refuse
+
 # by the names that distlab gives them, the forms for one tensor included
 COLLECTIVES = [
     "all_reduce",
@@ -187,6 +189,9 @@ class Exercise(_Described):
             `length` elements of `item` bytes; None for no limits.
         seconds: after which a call counts as stuck.
         function: the reference, a right answer.
+
+    Raises:
+        ArgumentError: there is no world, or no case.
     """
 
     notebook: str
@@ -199,6 +204,12 @@ class Exercise(_Described):
     race: Race | None = None
     seconds: float = 10.0
     function: Callable[..., Any] = _not_given
+
+    def __post_init__(self) -> None:
+        if not self.worlds:
+            refuse("worlds", "one number of ranks or more", self.worlds, "For example: (1, 2).")
+        if not self.cases:
+            refuse("cases", "one case or more", self.cases, "For example: (8, 3).")
 
     def __call__(self, function: Callable[..., Any]) -> Exercise:
         """As a decorator of the reference, define the exercise."""
@@ -235,6 +246,9 @@ class Question(_Described):
         found = self.function(value)
         if known:
             return known[0]
+        # what a function finds may be a truth of numpy's or of torch's
+        if found and not isinstance(found, str):
+            return True
         if found:
             return found
         otherwise = self.texts("Otherwise")

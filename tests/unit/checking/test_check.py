@@ -10,11 +10,12 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
 import distlab
-from distlab.checking import Question, all_exercises, check, progress, question
+from distlab.checking import Exercise, Question, all_exercises, check, formula, progress, question
 from tests.refused import refused
 from tests.tool import ROOT
 
@@ -94,6 +95,21 @@ def two_numbers(answer):
 def test_a_question_is_judged_at_once(answer, words):
     """Floats within 1 %, tuples and tensors as lists; known mistakes come first."""
     assert repr(distlab.check("two_numbers", answer)) == f"two_numbers: {words}"
+
+
+@pytest.mark.parametrize("truth", [True, numpy.True_, torch.tensor(True)])
+def test_a_function_may_judge_by_any_truth(truth):
+    """A comparison of numpy's or torch's gives one of its own, which is not Python's True."""
+    asked = Question("50", function=lambda value: truth)
+    assert distlab.check(asked, 3).passed
+
+
+def test_an_exercise_is_tried_with_something():
+    """Without a case an answer could only pass."""
+    words = "cases must be one case or more, got (). For example: (8, 3)."
+    assert str(refused(Exercise, "50", cases=())) == words
+    assert str(refused(formula, "50")) == words
+    assert str(refused(Exercise, "50", worlds=())).startswith("worlds must be one number of ranks")
 
 
 NOT_PROGRESS = [
