@@ -8,7 +8,7 @@ rpc_calls.py.
 import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from distlab.diagnosis.advice import advice_for
 from distlab.errors import MismatchError, RankError
@@ -53,14 +53,26 @@ NOT_COMPARED = (
 REBUILT = "The process group is rebuilt and variables are kept: change the cell and run it again."
 
 
-def gone_with_group(subgroups: bool, rpc: bool) -> str:
-    """What was lost with a process group that was rebuilt, in sentences: its subgroups, and RPC."""
-    words = []
-    if subgroups:
-        words.append(GROUPS_GONE)
-    if rpc:
-        words.append(RPC_ENDED)
-    return " ".join(words)
+@dataclass(frozen=True)
+class EndedWithGroup:
+    """What ended with a process group that was rebuilt.
+
+    Attributes:
+        subgroups: whether groups of dist.new_group did.
+        rpc: whether RPC did.
+    """
+
+    subgroups: bool = False
+    rpc: bool = False
+
+    def words(self) -> str:
+        """What it means for the learner, in sentences; "" if nothing ended."""
+        sentences = []
+        if self.subgroups:
+            sentences.append(GROUPS_GONE)
+        if self.rpc:
+            sentences.append(RPC_ENDED)
+        return " ".join(sentences)
 
 
 # --- what a rank reports, made readable ---
@@ -196,7 +208,7 @@ def groups_error(
     made: Mapping[int, NewGroup],
     raised: Sequence[Failure],
     targets: Sequence[int],
-    gone: str,
+    ended: EndedWithGroup,
 ) -> RankError:
     """The error for ranks that make different groups.
 
@@ -207,16 +219,16 @@ def groups_error(
         made: the groups that differ, by rank.
         raised: what the ranks raised.
         targets: the ranks that ran the cell.
-        gone: what was lost with the old group, in sentences.
+        ended: what ended with the old group.
     """
     parts = [f"some ranks raised {MismatchError.__name__}: {words}"]
     places = grouped((made[rank].line, rank) for rank in sorted(made))
     for line, ranks in places.items():
         if line is not None:
             parts.append(where(ranks, [with_text(line)]))
-    if GROUPS_GONE not in gone:  # whether any was built depends on which rank was first
-        gone = f"{GROUPS_GONE} {gone}"
-    parts.append(f"{REBUILT} {gone}".rstrip())
+    # whether any group was built depends on which rank was first
+    gone = replace(ended, subgroups=True)
+    parts.append(f"{REBUILT} {gone.words()}")
     culprits = [one for one in raised if not one.consequence]
     consequences = [one for one in raised if one.consequence]
     finished = _finished(targets, raised)

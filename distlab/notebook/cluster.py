@@ -223,7 +223,7 @@ class Cluster:
 
         The other ranks keep their variables.
         """
-        gone = self.ranks.rebuild(anew=True)
+        gone = self.ranks.rebuild(anew=True).words()
         if gone:
             paragraphs.say(gone, sys.stdout)
 
@@ -234,7 +234,7 @@ class Cluster:
         Variables stay, but not on ranks that must be ended.
         """
         replaced = freeing.free_all(self.ranks)
-        sentences = [self.ranks.rebuild(), *failures.not_freed(replaced)]
+        sentences = [self.ranks.rebuild().words(), *failures.not_freed(replaced)]
         for sentence in sentences:
             if sentence:
                 paragraphs.say(sentence, sys.stdout)

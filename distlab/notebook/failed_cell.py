@@ -80,13 +80,13 @@ class FailedCell:
         if died:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
-        gone = "" if busy else self.ranks.rebuild()
+        ended = failures.EndedWithGroup() if busy else self.ranks.rebuild()
         in_time = [one for one in _culprits(raised) if one.rank not in late]
         # a rank that raised in time explains why others are late: report it, and not the timeout
         if in_time and timeout is not None and not busy and not replaced:
             if made:
-                return self._groups_error(made, raised, gone)
-            return failures.rank_error(raised, self.targets, rebuilt=True, gone=gone)
+                return self._groups_error(made, raised, ended)
+            return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
         states = {rank: state for rank, state in self.states.items() if rank in self.targets}
         display.show_source(states, self.source)
         message = "\n".join(
@@ -96,7 +96,7 @@ class FailedCell:
                 *failures.raised_words(_own_errors(raised)),
                 *failures.handled_words(raised),
                 *report.begun_earlier(self.states),
-                failures.outcome(duration, busy, replaced, gone),
+                failures.outcome(duration, busy, replaced, ended.words()),
             ]
         )
         if self.needs:
@@ -121,30 +121,30 @@ class FailedCell:
             if not cause:
                 cause = meanwhile.were_late(self.at_first_failure)
         made = self._groups_that_differ(raised)
-        gone = ""
+        ended = failures.EndedWithGroup()
         kinds = {(one.kind, one.message, one.lines) for one in raised}
         all_raised_alike = len(raised) == n and len(kinds) == 1
         communicated = any(one.communicated for one in raised)
         # a message that one rank sent and no rank received would be taken by the next cell's recv
         rebuilt = n > 1 and (communicated or not all_raised_alike)
         if rebuilt:
-            gone = self.ranks.rebuild()
+            ended = self.ranks.rebuild()
         if made:
-            return self._groups_error(made, raised, gone)
-        return failures.rank_error(raised, self.targets, rebuilt, gone, cause)
+            return self._groups_error(made, raised, ended)
+        return failures.rank_error(raised, self.targets, rebuilt, ended.words(), cause)
 
     def _groups_error(
-        self, made: Mapping[int, NewGroup], raised: list[Failure], gone: str
+        self, made: Mapping[int, NewGroup], raised: list[Failure], ended: failures.EndedWithGroup
     ) -> RankError:
         """The error for ranks that make different groups.
 
         Args:
             made: the groups that differ, by rank.
             raised: what the ranks raised.
-            gone: what was lost with the old group, in sentences.
+            ended: what ended with the old group.
         """
         words = new_groups.words_of_groups(made)
-        return failures.groups_error(words, made, raised, self.targets, gone)
+        return failures.groups_error(words, made, raised, self.targets, ended)
 
     # --- what ranks raised ---
 
@@ -215,7 +215,7 @@ class FailedCell:
         had_rpc = any(seen[rank].threads for rank in survivors if rank in seen)
         sentences = [
             *failures.not_freed(replaced),
-            failures.gone_with_group(subgroups=False, rpc=had_rpc),
+            failures.EndedWithGroup(rpc=had_rpc).words(),
         ]
         return deaths.rank_died(
             died,

@@ -109,7 +109,7 @@ class Ranks:
         self.channel = self._processes.channel
         old.stop()
 
-    def _build(self, new: list[int], gives_way: bool = False) -> str:
+    def _build(self, new: list[int], gives_way: bool = False) -> failures.EndedWithGroup:
         """Have all ranks join a new generation of the group.
 
         Args:
@@ -117,7 +117,7 @@ class Ranks:
             gives_way: see `rebuild`.
 
         Returns:
-            what ended with the old group, in sentences.
+            what ended with the old group.
         """
         everyone = list(range(self.plan.n))
         meeting = self._processes.next_meeting(self.plan)
@@ -143,12 +143,13 @@ class Ranks:
         self.broken = False
         self._cut = False
         self.channel.without_group = False
-        return failures.gone_with_group(
-            any(one.subgroups for one in self.joined), any(one.rpc for one in self.joined)
+        return failures.EndedWithGroup(
+            subgroups=any(one.subgroups for one in self.joined),
+            rpc=any(one.rpc for one in self.joined),
         )
 
     @interrupts.held()
-    def rebuild(self, anew: bool = False, gives_way: bool = False) -> str:
+    def rebuild(self, anew: bool = False, gives_way: bool = False) -> failures.EndedWithGroup:
         """Rebuild the group, with a new process for every rank that has died.
 
         The other ranks keep their variables. An interrupt ends only the wait for what ranks are
@@ -160,7 +161,7 @@ class Ranks:
             gives_way: whether the new group gives way to one that the learner's code makes.
 
         Returns:
-            what ended with the old group, in sentences.
+            what ended with the old group.
         """
         self.mark_dead_ranks()
         self._cut |= anew
@@ -224,7 +225,7 @@ class Ranks:
         # virtual time goes on, and an operation that a rank may still wait for has to end
         may_wait = any(state.pending or state.more_unwaited for state in states.values())
         stays = self.plan.network is not None or may_wait
-        gone = "" if stays else self.rebuild()
+        gone = "" if stays else self.rebuild().words()
         if print_report:
             paragraphs.say(report.words_of_left(left, stays, gone), sys.stderr)
 

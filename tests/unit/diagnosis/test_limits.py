@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.diagnosis import report
+from distlab.diagnosis.failures import EndedWithGroup
 from distlab.diagnosis.proof import proof
 from distlab.notebook.ranks import Ranks
 from distlab.rank.log import REMEMBERED
@@ -81,7 +82,7 @@ def test_a_group_stays_where_an_older_call_may_be_waited_for(capsys, more_unwait
         channel=SimpleNamespace(unwaited=True),
         plan=SimpleNamespace(n=2, network=None),
         states=lambda _, patient: states,
-        rebuild=lambda: rebuilds.append(1) or "",
+        rebuild=lambda: rebuilds.append(1) or EndedWithGroup(),
     )
     Ranks.rebuild_after_unmatched(ranks, True)
     assert len(rebuilds) == rebuilt

@@ -238,7 +238,7 @@ def _outcome(rng, states):
     for words in failures.not_freed(replaced):
         is_a_sentence(words)
     is_a_sentence(
-        failures.gone_with_group(rng.random() < 0.5, rng.random() < 0.5), may_be_empty=True
+        failures.EndedWithGroup(rng.random() < 0.5, rng.random() < 0.5).words(), may_be_empty=True
     )
 
 
@@ -262,7 +262,13 @@ def _not_built(rng, states):
 def _groups_error(rng, states):
     made_by = {rank: replace(made(NewGroup, rng), rank=rank) for rank in RANKS}
     raised = made(tuple[Failure, ...], rng)
-    is_a_table(str(failures.groups_error("The groups differ.", made_by, raised, [*RANKS], "")))
+    is_a_table(
+        str(
+            failures.groups_error(
+                "The groups differ.", made_by, raised, [*RANKS], failures.EndedWithGroup()
+            )
+        )
+    )
     several = {
         rank: [replace(one, rank=rank) for one in made(tuple[NewGroup, ...], rng)] for rank in RANKS
     }
@@ -298,7 +304,7 @@ CHECKS = {
     "rank_error": _rank_error,
     "rank_died died_words": _rank_died,
     "where with_text": _lines,
-    "outcome late not_freed loss gone_with_group": _outcome,
+    "outcome late not_freed loss": _outcome,
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
     "failure readable raised_words handled_words about_checks": _failure,
