@@ -33,7 +33,7 @@ def quantity(
     Raises:
         ArgumentError: neither a number nor a text of a number and a unit, or not above 0.
     """
-    number = _read(value, units) if isinstance(value, str) else value
+    number = _number_in(value, units) if isinstance(value, str) else value
     wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
     is_allowed = not wrong_type and (0 < number < math.inf or (zero and number == 0))
     if not is_allowed:
@@ -45,7 +45,7 @@ def quantity(
     return float(number)
 
 
-def _read(text: str, units: Mapping[str, float]) -> float:
+def _number_in(text: str, units: Mapping[str, float]) -> float:
     """The number in a text such as "25 GB/s"; not a number if it cannot be read."""
     found = QUANTITY.fullmatch(text)
     if found is None:

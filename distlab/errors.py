@@ -133,7 +133,7 @@ class Interrupted(KeyboardInterrupt):
     _render_traceback_ = DistlabError._render_traceback_
 
 
-NAMES = [
+ERROR_NAMES = [
     name
     for name, kind in vars().items()
     if isinstance(kind, type) and issubclass(kind, DistlabError)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab import arguments
-from distlab.diagnosis.failures import failure, rank_error
+from distlab.diagnosis.failures import made_readable, rank_error
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
@@ -254,7 +254,7 @@ def _prediction_of(
         ArgumentError: the program takes no step, has too many roles, or its ranks wait forever.
         RankError: the program raised.
     """
-    failures = [failure(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
+    failures = [made_readable(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
     if failures:
         raise rank_error(failures, [one.rank for one in failures], False, "")
     recordings = [outcome for outcome in outcomes if isinstance(outcome, Recording)]

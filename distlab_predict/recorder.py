@@ -33,7 +33,7 @@ from distlab.compat import torch as private
 from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
-from distlab.wire.source import described
+from distlab.wire.source import message_and_lines
 from distlab_predict import group, memory, streams
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
@@ -253,7 +253,7 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
 
 def failure_of(error: BaseException, rank: int) -> Failure:
     """What a rank has raised, with the learner's own lines."""
-    message, lines = described(error)
+    message, lines = message_and_lines(error)
     whole = "".join(traceback.format_exception(error))
     return Failure(rank, type(error).__name__, message, lines, whole)
 

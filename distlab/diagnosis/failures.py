@@ -50,7 +50,9 @@ NOT_COMPARED = (
     "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the "
     "gradients and buffers that DDP sends by itself."
 )
-REBUILT = "The process group is rebuilt and variables are kept: change the cell and run it again."
+GROUP_IS_REBUILT = (
+    "The process group is rebuilt and variables are kept: change the cell and run it again."
+)
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class EndedWithGroup:
 # --- what a rank reports, made readable ---
 
 
-def failure(raised: Failure) -> Failure:
+def made_readable(raised: Failure) -> Failure:
     """What a rank reports of its exception, readable, with source that only the notebook has."""
-    handled = failure(raised.handled) if raised.handled is not None else None
+    handled = made_readable(raised.handled) if raised.handled is not None else None
     lines = tuple(with_text(line) for line in raised.lines)
     is_torchs = raised.communicated or raised.kind.startswith("Dist")
     message = readable(raised.message, is_torchs)
@@ -157,7 +159,7 @@ def rank_error(
         gone: what was lost with the old group, in sentences.
         cause: why ranks could not go on if none is at fault.
     """
-    culprits = _culprits(failures)
+    culprits = _causes(failures)
     consequences = [one for one in failures if one not in culprits]
     advice = dict.fromkeys([cause, *map(advice_for, culprits)])
     parts = [*raised_words(culprits), *filter(None, advice)]
@@ -170,11 +172,11 @@ def rank_error(
     if finished:
         parts.append(f"{rank_list(finished).capitalize()} finished.")
     if rebuilt:
-        parts.append(f"{REBUILT} {gone}".rstrip())
+        parts.append(f"{GROUP_IS_REBUILT} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
 
 
-def _culprits(failures: Sequence[Failure]) -> list[Failure]:
+def _causes(failures: Sequence[Failure]) -> list[Failure]:
     """The failures that are a cause.
 
     Where none is at fault, a wait that timed out counts as one: it has closed the others'
@@ -228,7 +230,7 @@ def groups_error(
             parts.append(where(ranks, [with_text(line)]))
     # whether any group was built depends on which rank was first
     gone = replace(ended, subgroups=True)
-    parts.append(f"{REBUILT} {gone.words()}")
+    parts.append(f"{GROUP_IS_REBUILT} {gone.words()}")
     culprits = [one for one in raised if not one.consequence]
     consequences = [one for one in raised if one.consequence]
     finished = _finished(targets, raised)
@@ -257,7 +259,7 @@ def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
         yield f"{words}\n{where(ranks, lines)}".rstrip()
 
 
-def destroyed(states: States) -> str:
+def words_of_destroyed(states: States) -> str:
     """Which ranks have destroyed the process group, and where; "" if none has."""
     calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed is not None}
     if not calls:
@@ -306,7 +308,7 @@ def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
 # --- what happened to the ranks ---
 
 
-def late(ranks: Sequence[int], timeout: float | None) -> str:
+def words_of_late(ranks: Sequence[int], timeout: float | None) -> str:
     """The first sentence for ranks that were interrupted.
 
     Args:
@@ -322,7 +324,9 @@ def late(ranks: Sequence[int], timeout: float | None) -> str:
     return f"{rank_list(ranks)} did not come back within {timeout:g} s."
 
 
-def outcome(seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str) -> str:
+def words_of_freeing(
+    seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str
+) -> str:
     """What happened to the ranks, and what to do now.
 
     Args:
@@ -351,7 +355,7 @@ def not_freed(replaced: Mapping[int, str]) -> list[str]:
     return sentences
 
 
-def loss(variables: Sequence[str]) -> str:
+def words_of_loss(variables: Sequence[str]) -> str:
     """What is lost with a rank, in words, with the names of its variables if they are known."""
     lost = "and its variables are lost"
     return f"{lost}: {', '.join(variables)}" if variables else lost

@@ -16,7 +16,7 @@ from distlab.words import grouped, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
 # the rest of a line of source stands right of the numbers
-HANG = "padding-left:6ch;text-indent:-6ch"
+HANGING_INDENT = "padding-left:6ch;text-indent:-6ch"
 STYLE = (
     "margin:4px 0;background:transparent;white-space:pre-wrap;word-break:normal;"
     "overflow-wrap:anywhere"
@@ -55,7 +55,7 @@ def marked_source(states: States, cell: str) -> list[MarkedLine]:
         # a line of the cell has no file
         source = linecache.getlines(file) if file else cell.splitlines()
         notes = _notes(by_file[file], source, in_file=bool(file))
-        shown = _shown(notes, source)
+        shown = _numbers_to_show(notes, source)
         for number in shown:
             if marked and number - 1 not in shown:
                 marked.append(MarkedLine(0, "...", []))
@@ -100,7 +100,7 @@ def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:
     return None
 
 
-def _shown(numbers: Iterable[int], source: Sequence[str]) -> list[int]:
+def _numbers_to_show(numbers: Iterable[int], source: Sequence[str]) -> list[int]:
     """The numbers of the lines to show: those where ranks are, and some around them, in order.
 
     An empty line is left out at the edge of such a piece of source.
@@ -141,7 +141,7 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
         notes = [_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes]
         color = COLOURED if notes else PLAIN_EDGE
         text = f"{line.number or '':>4}  {html.escape(line.text)}   {'; '.join(notes)}".rstrip()
-        body.append(f'<div style="border-left:3px solid {color};{HANG}">{text}</div>')
+        body.append(f'<div style="border-left:3px solid {color};{HANGING_INDENT}">{text}</div>')
     return f'<pre style="{STYLE}">{"".join(body)}</pre>'
 
 

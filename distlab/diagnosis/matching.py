@@ -20,7 +20,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
         calls: by rank.
     """
     if len({call.collective for call in calls.values()}) > 1:
-        return f"The ranks do not call the same collective: {_names(calls)}."
+        return f"The ranks do not call the same collective: {_calls_by_rank(calls)}."
     aspects: list[Callable[[CallRecord], str]] = [_reduce_op, _root]
     if not _is_one_broadcast(calls):
         aspects.append(_expected_tensors)
@@ -32,7 +32,7 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     return _splits_disagree(calls)
 
 
-def _names(calls: Mapping[int, CallRecord]) -> str:
+def _calls_by_rank(calls: Mapping[int, CallRecord]) -> str:
     """Which collective each rank calls: "rank 0 calls barrier, rank 1 calls all_reduce"."""
     names = {rank: call.op for rank, call in calls.items()}
     if len(set(names.values())) == 1:

@@ -13,7 +13,7 @@ from distlab.wire.messages import CallRecord, RankStatus, States
 class Waiting:
     """A rank, or one of its threads, that waits in a call.
 
-    A status has a call only where something waits. Whoever needs the call asks `waiting` or
+    A status has a call only where something waits. Whoever needs the call asks `waiter_in` or
     `waiting_ranks` once, and then has both.
 
     Attributes:
@@ -30,7 +30,7 @@ class Waiting:
         return self.state.rank
 
 
-def waiting(state: RankStatus) -> Waiting | None:
+def waiter_in(state: RankStatus) -> Waiting | None:
     """The status with its call, or None if nothing waits there."""
     if state.call is None:
         return None

@@ -16,7 +16,7 @@ RULE_OF_GROUPS = (
 )
 DIFFERENT_GROUPS = "The ranks do not make the same group"  # how `words_of_groups` begins
 MOST_GROUPS = 4  # that are named in one sentence
-OPTION = "use_local_synchronization=True"
+LOCAL_OPTION = "use_local_synchronization=True"
 
 
 def need_of_new_group(waiter: Waiting, states: States) -> Need | None:
@@ -67,8 +67,9 @@ def _words_of_other_name(waiter: Waiting, others: Sequence[RankStatus]) -> str:
         return ""
     counts = by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
     start = f"The members of the group of {rank_list(call.members)} cannot find each other"
-    rule = f"torch names a group with {OPTION} by its members and by how many groups a rank is in"
-    advice = f"Leave {OPTION} out, and make every group on every rank."
+    rule = f"torch names a group with {LOCAL_OPTION} by its members"
+    rule += " and by how many groups a rank is in"
+    advice = f"Leave {LOCAL_OPTION} out, and make every group on every rank."
     return f"{start}: {rule}, and {counts}. {advice}"
 
 

@@ -94,7 +94,7 @@ def need_of_message(waiter: Waiting, states: States) -> Need | None:
     peers = _possible_peers(waiter, members)
     if receiver is None or not {receiver, waiter.rank, *peers} <= set(members):
         return None  # no rank of the group has that number: nothing is known of it
-    exchange = _exchange(call, receiver, members, states)
+    exchange = _exchange_with(call, receiver, members, states)
     if exchange is None:
         return None  # it may have all that it needs
     if not peers:
@@ -126,7 +126,7 @@ def why_unmatched_message(waiter: Waiting, states: States) -> str:
     call = waiter.call
     members = [rank for rank in call.members if rank in states]
     receiver = call.peer if call.is_send else waiter.rank
-    exchange = None if receiver is None else _exchange(call, receiver, members, states)
+    exchange = None if receiver is None else _exchange_with(call, receiver, members, states)
     if exchange is None or exchange.may_have_met(waiter):
         return ""
     is_sure = exchange.surely_lacks(waiter)
@@ -142,19 +142,19 @@ def _possible_peers(waiter: Waiting, members: Sequence[int]) -> tuple[int, ...]:
     return tuple(rank for rank in members if rank != waiter.rank)
 
 
-def _exchange(
+def _exchange_with(
     call: CallRecord, receiver: int, members: Sequence[int], states: States
 ) -> Exchange | None:
     """The messages of the call's group and tag to a receiver; None if any count is not known."""
-    recvs_from_any = count(states[receiver], False, call.group, call.tag, None)
+    recvs_from_any = messages_begun(states[receiver], False, call.group, call.tag, None)
     if recvs_from_any is None:
         return None
     sent = {}
     kept = {}
     expected = {}
     for rank in members:
-        sends = count(states[rank], True, call.group, call.tag, receiver)
-        recvs = count(states[receiver], False, call.group, call.tag, rank)
+        sends = messages_begun(states[rank], True, call.group, call.tag, receiver)
+        recvs = messages_begun(states[receiver], False, call.group, call.tag, rank)
         if sends is None or recvs is None:
             return None
         sent[rank] = sends.sequence
@@ -163,7 +163,7 @@ def _exchange(
     return Exchange(sent, kept, expected, from_any=recvs_from_any.sequence)
 
 
-def count(
+def messages_begun(
     state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
 ) -> MessageCount | None:
     """How many messages of one kind a rank has begun, or None if that is not known.
@@ -238,7 +238,7 @@ def _has_lost_isend(sender: int, receiver: int, states: States, group: str) -> b
             continue
         if isends.group != group or isends.peer != receiver:
             continue
-        recvs = count(states[receiver], False, group, isends.tag, sender)
+        recvs = messages_begun(states[receiver], False, group, isends.tag, sender)
         if recvs is not None and recvs.sequence >= isends.first_dropped:
             return True
     return False
@@ -264,10 +264,10 @@ def lost_irecv(
             continue
         if group is not None and irecvs.group != group:
             continue
-        from_any = count(states[receiver], False, irecvs.group, irecvs.tag, None)
+        from_any = messages_begun(states[receiver], False, irecvs.group, irecvs.tag, None)
         if from_any is None or from_any.sequence:
             continue  # nobody knows which message it takes
-        sends = count(states[sender], True, irecvs.group, irecvs.tag, receiver)
+        sends = messages_begun(states[sender], True, irecvs.group, irecvs.tag, receiver)
         if sends is not None and sends.sequence >= irecvs.first_dropped:
             return replace(irecvs, sequence=min(irecvs.sequence, sends.sequence))
     return None

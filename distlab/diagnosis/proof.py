@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from distlab.diagnosis.matching import disagreement
-from distlab.diagnosis.needs import Need, Waiting, waiting
+from distlab.diagnosis.needs import Need, Waiting, waiter_in
 from distlab.diagnosis.new_groups import need_of_new_group
 from distlab.diagnosis.point_to_point import (
     blocked_by_dropped,
@@ -133,7 +133,7 @@ def need(state: RankStatus, states: States) -> Need | None:
         state: the status of the rank, or of one of its threads.
         states: the statuses of every rank, by rank.
     """
-    waiter = waiting(state)
+    waiter = waiter_in(state)
     if waiter is None or waiter.call.own_limit:
         return None
     if not waiter.call.members:

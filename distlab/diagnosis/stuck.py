@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from distlab.diagnosis.needs import Need, Waiting, waiting, waiting_ranks
+from distlab.diagnosis.needs import Need, Waiting, waiter_in, waiting_ranks
 from distlab.diagnosis.proof import need, why_unmatched
 from distlab.diagnosis.report import call_words, callee_words, own_wait_words, with_line
 from distlab.wire import messages
@@ -18,9 +18,9 @@ from distlab.words import grouped, rank_list
 WAITS = ("waits", "wait")
 SENDS = ("sends", "send")
 # what DDP counts, one of them and several
-FORWARD = ("forward pass", "forward passes")
-BACKWARD = ("backward pass", "backward passes")
-AVERAGING = ("forward pass outside of no_sync()", "forward passes outside of no_sync()")
+FORWARD_PASS = ("forward pass", "forward passes")
+BACKWARD_PASS = ("backward pass", "backward passes")
+AVERAGING_PASS = ("forward pass outside of no_sync()", "forward passes outside of no_sync()")
 
 
 class Clause(NamedTuple):
@@ -168,7 +168,7 @@ def _why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advic
     passes = {rank: states[rank].passes for rank in gone}
     if all(number == state.passes for number in passes.values()):
         return advice
-    fewer = _fewer(passes, state.passes, FORWARD)
+    fewer = _fewer(passes, state.passes, FORWARD_PASS)
     if fewer:
         return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
     return "."
@@ -180,12 +180,12 @@ def _why_no_gradients(state: RankStatus, gone: Sequence[int], states: States) ->
     if any(states[rank].passes != state.passes for rank in gone):
         return _why_by_passes(state, gone, states, advice)
     backward = {rank: states[rank].backward_passes for rank in gone}
-    fewer = _fewer(backward, state.backward_passes, BACKWARD)
+    fewer = _fewer(backward, state.backward_passes, BACKWARD_PASS)
     if fewer:
         rule = "all ranks must skip the same ones, so let them agree with an all_reduce"
         return f". {fewer}: {rule}."
     averaging = {rank: states[rank].averaging_passes for rank in gone}
-    fewer = _fewer(averaging, state.averaging_passes, AVERAGING)
+    fewer = _fewer(averaging, state.averaging_passes, AVERAGING_PASS)
     if fewer:
         return f". {fewer}: every rank must enter no_sync() in the same steps."
     why = _call_of_a_hook(state, states)
@@ -288,7 +288,7 @@ def _of_remote_calls(waiters: Sequence[Waiting], states: States) -> str:
         clause = _wait_with_reason(waiter, states, unclaimed)
         clauses.append((("", clause), waiter.rank))
     for thread in serving:
-        served = waiting(thread)
+        served = waiter_in(thread)
         if served is not None:
             within = f", in {thread.function}(...) for rank {thread.caller},"
             clause = _wait_with_reason(served, states, unclaimed)

@@ -31,4 +31,4 @@ def fault_of(engine: int) -> str:
     """What an engine was doing if a fault in compiled code ended it."""
     from distlab.wire import faults  # now: a server whose engines all live does not need it
 
-    return faults.take(os.environ["IPP_PROFILE_DIR"], engine)
+    return faults.pop_learners_part(os.environ["IPP_PROFILE_DIR"], engine)

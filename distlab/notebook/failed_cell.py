@@ -96,7 +96,7 @@ class FailedCell:
                 *failures.raised_words(_own_errors(raised)),
                 *failures.handled_words(raised),
                 *report.begun_earlier(self.states),
-                failures.outcome(duration, busy, replaced, ended.words()),
+                failures.words_of_freeing(duration, busy, replaced, ended.words()),
             ]
         )
         if self.needs:
@@ -110,14 +110,14 @@ class FailedCell:
         """The first sentence of the error for ranks that were late."""
         if self.needs:
             return stuck.why_stuck(self.needs, self.states, self.targets)
-        return failures.late(late, timeout)
+        return failures.words_of_late(late, timeout)
 
     def _rank_error(self, raised: list[Failure]) -> RankError:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
         n = self.ranks.plan.n
         cause = ""
         if not _culprits(raised):
-            cause = failures.destroyed(self.ranks.states(range(n)))
+            cause = failures.words_of_destroyed(self.ranks.states(range(n)))
             if not cause:
                 cause = meanwhile.were_late(self.at_first_failure)
         made = self._groups_that_differ(raised)
@@ -284,7 +284,9 @@ def _waits(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:
     for rank, waiting in waiting_ranks(states).items():
         if waiting.state.doing == COMMUNICATING:
             words = report.call_words(waiting.call)
-            found.append(failures.failure(Failure(rank, "Waiting", words, waiting.state.lines)))
+            found.append(
+                failures.made_readable(Failure(rank, "Waiting", words, waiting.state.lines))
+            )
     return tuple(found)
 
 
@@ -298,7 +300,7 @@ def _failure(rank: int, reply: Any, described: Any) -> Failure:
             same error; else what ipyparallel knows is all there is.
     """
     if not isinstance(reply, Exception):
-        return failures.failure(reply[0].failure)
+        return failures.made_readable(reply[0].failure)
     if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
-        return failures.failure(described)
+        return failures.made_readable(described)
     return of_ipyparallel(rank, reply)

@@ -65,7 +65,7 @@ def bring_back(ranks: Ranks, sent: Replies, states: Mapping[int, RankStatus]) ->
     for rank in hopeless:
         ranks.dead.mark_dead(rank)
         variables = names[rank].variables if rank in names else None
-        losses[rank] = failures.loss(variables or ())
+        losses[rank] = failures.words_of_loss(variables or ())
     return losses
 
 

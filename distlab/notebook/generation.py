@@ -95,7 +95,7 @@ def _failure(processes: Processes, rank: int, reply: Any) -> Failure:
     ipyparallel knows.
     """
     if isinstance(reply, Failure):
-        return failures.failure(reply)
+        return failures.made_readable(reply)
     pid = processes.servers.pids.get(rank)
     ending = None if pid is None else processes.exit_reason(rank, pid)
     if ending is None and rank not in processes.client.ids:

@@ -292,8 +292,8 @@ class Launcher:
         What is not known of it is left empty.
         """
         if self.plan.forks:
-            return faults.read(self.servers.fault_of(engine))
-        return faults.read(faults.learners_part(self.folder, engine))
+            return faults.parse_fault(self.servers.fault_of(engine))
+        return faults.parse_fault(faults.learners_part(self.folder, engine))
 
     def first_to_end(self, otherwise: int) -> int:
         """Which engine ended first, so that mpiexec ended the others.

@@ -46,7 +46,7 @@ def join(rank: int, meeting: Meeting) -> Joined:
     THIS_RANK.rank = rank
     THIS_RANK.world_size = meeting.world_size
     private.quiet_loggers()
-    faults.keep(rank)
+    faults.enable_log(rank)
     _use_folder_of_cluster()
     watcher = watchdog.Watchdog(meeting)
     build(rank, meeting)
@@ -81,8 +81,8 @@ def _use_folder_of_cluster() -> None:
     A rank is killed then, and would leave a folder of its own behind. Private: the name in a
     process's configuration.
     """
-    folder = os.environ.get(faults.FOLDER, "")
-    if faults.OWN in os.environ and os.path.isdir(folder):
+    folder = os.environ.get(faults.FOLDER_VARIABLE, "")
+    if faults.CLUSTER_VARIABLE in os.environ and os.path.isdir(folder):
         vars(multiprocessing.current_process())["_config"]["tempdir"] = folder
 
 

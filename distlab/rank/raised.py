@@ -14,7 +14,7 @@ from distlab.rank.log import LOG, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
-from distlab.wire.source import described, frames_of
+from distlab.wire.source import frames_of, message_and_lines
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
 # what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
@@ -32,7 +32,7 @@ OF_COMMUNICATION = re.compile("gloo|^Freed while it waited|^Timed out waiting|pa
 
 def describe_failure(error: BaseException) -> Failure:
     """An exception as the notebook receives it, with the learner's own lines."""
-    message, lines = described(error)
+    message, lines = message_and_lines(error)
     communicated = _comes_from_communication(error, message)
     note = note_of_error(error)
     return Failure(
@@ -73,7 +73,7 @@ def _handled(error: BaseException) -> Failure | None:
     found = None
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
-        message, lines = described(error)
+        message, lines = message_and_lines(error)
         if lines and not _comes_from_communication(error, message):
             found = Failure(THIS_RANK.rank, type(error).__name__, message, lines)
     return found
@@ -86,6 +86,6 @@ def is_at_fault(error: BaseException) -> bool:
     """
     if LOG.closed or isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
         return False
-    message, _ = described(error)
+    message, _ = message_and_lines(error)
     waited = _says_that_it_waited(error, message)
     return not (waited and _comes_from_communication(error, message))

@@ -31,8 +31,8 @@ def _messages_in(*modules: types.ModuleType) -> dict[str, type]:
     return kinds
 
 
-KINDS = _messages_in(messages, orders)
-PLAIN = (bool, int, float, str)
+MESSAGE_CLASSES = _messages_in(messages, orders)
+PLAIN_TYPES = (bool, int, float, str)
 
 
 class MessageError(ValueError):
@@ -46,9 +46,9 @@ def to_json(message: Any) -> str:
         ArgumentTypeError: a field does not hold what its annotation says.
     """
     kind: type = type(message)
-    if kind not in KINDS.values():
+    if kind not in MESSAGE_CLASSES.values():
         refuse("message", "one of the classes of distlab.wire", message, wrong_type=True)
-    fields = _described(kind).write(message, kind.__name__)
+    fields = _codec_of(kind).write(message, kind.__name__)
     return json.dumps({"class": kind.__name__, **fields})
 
 
@@ -60,7 +60,7 @@ def from_json(line: str | bytes) -> Any:
             it has sent it.
     """
     try:
-        return _message_of(json.loads(line))
+        return _message_in(json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise MessageError(
@@ -68,14 +68,14 @@ def from_json(line: str | bytes) -> Any:
         ) from error
 
 
-def _message_of(fields: Any) -> Any:
+def _message_in(fields: Any) -> Any:
     """The message in what JSON has read."""
     name = fields.pop("class", None) if isinstance(fields, dict) else None
     if not isinstance(name, str):
         raise MessageError("it is not an object with a class")
-    if name not in KINDS:
+    if name not in MESSAGE_CLASSES:
         raise MessageError(f"it has no class {name!r}")
-    return _described(KINDS[name]).read(fields, name)
+    return _codec_of(MESSAGE_CLASSES[name]).read(fields, name)
 
 
 def protocol() -> str:
@@ -84,8 +84,8 @@ def protocol() -> str:
     Runs on: anywhere.
     """
     fields = {}
-    for name in sorted(KINDS):
-        of_class = dataclasses.fields(KINDS[name])
+    for name in sorted(MESSAGE_CLASSES):
+        of_class = dataclasses.fields(MESSAGE_CLASSES[name])
         fields[name] = [(one.name, str(one.type)) for one in of_class]
     return f"{zlib.crc32(json.dumps(fields).encode()):08x}"
 
@@ -100,7 +100,7 @@ def _shortened(line: str | bytes) -> str:
 # --- what an annotation says: how a value of it is written, and read ---
 
 
-class _Described(Protocol):
+class _Codec(Protocol):
     """How the values of one annotation travel; `name` is the field's, for errors."""
 
     def write(self, value: Any, name: str) -> Any:
@@ -110,7 +110,7 @@ class _Described(Protocol):
         """The value that JSON has."""
 
 
-class _Plain:
+class _PlainValue:
     """bool, int, float or str; an int may stand for a float."""
 
     def __init__(self, kind: type):
@@ -137,7 +137,7 @@ class _Optional:
     """Something, or None."""
 
     def __init__(self, annotation: Any):
-        self._inner = _described(annotation)
+        self._inner = _codec_of(annotation)
 
     def write(self, value: Any, name: str) -> Any:
         return None if value is None else self._inner.write(value, name)
@@ -146,11 +146,11 @@ class _Optional:
         return None if value is None else self._inner.read(value, name)
 
 
-class _Row:
+class _VariadicTuple:
     """A tuple of any length, whose values are alike."""
 
     def __init__(self, annotation: Any):
-        self._inner = _described(annotation)
+        self._inner = _codec_of(annotation)
 
     def write(self, value: Any, name: str) -> Any:
         _check_sequence(value, name)
@@ -161,11 +161,11 @@ class _Row:
         return tuple(self._inner.read(one, name) for one in value)
 
 
-class _Record:
+class _FixedTuple:
     """A tuple of a certain length, whose values differ."""
 
     def __init__(self, annotations: tuple[Any, ...]):
-        self._inner = [_described(one) for one in annotations]
+        self._inner = [_codec_of(one) for one in annotations]
 
     def write(self, value: Any, name: str) -> Any:
         _check_sequence(value, name, len(self._inner))
@@ -183,14 +183,14 @@ def _check_sequence(value: Any, name: str, length: int | None = None) -> None:
         refuse(name, f"a tuple of {length}", value, wrong_type=True)
 
 
-class _Table:
+class _Dict:
     """A dict from names: JSON has no other keys."""
 
     def __init__(self, key: Any, value: Any):
         if key is not str:
             raise TypeError(f"no message can have a dict from {key}")
-        self._key = _described(key)
-        self._value = _described(value)
+        self._key = _codec_of(key)
+        self._value = _codec_of(value)
 
     def write(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
@@ -216,13 +216,13 @@ class _Message:
         self._kind = kind
 
     @functools.cached_property
-    def _fields(self) -> dict[str, _Described]:
+    def _fields(self) -> dict[str, _Codec]:
         """What the annotation of each field says.
 
         It is read when it is needed, because a class may hold others of its own kind.
         """
         hints = typing.get_type_hints(self._kind)
-        return {name: _described(annotation) for name, annotation in hints.items()}
+        return {name: _codec_of(annotation) for name, annotation in hints.items()}
 
     def write(self, value: Any, name: str) -> Any:
         if type(value) is not self._kind:
@@ -247,10 +247,10 @@ class _Message:
 
 
 @functools.cache
-def _described(annotation: Any) -> _Described:
+def _codec_of(annotation: Any) -> _Codec:
     """How values of an annotation travel; TypeError for an annotation that no message may have."""
-    if annotation in PLAIN:
-        return _Plain(annotation)
+    if annotation in PLAIN_TYPES:
+        return _PlainValue(annotation)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return _Message(annotation)
     origin = typing.get_origin(annotation)
@@ -259,7 +259,7 @@ def _described(annotation: Any) -> _Described:
         if len(inner) == 2 and inner[1] is type(None):
             return _Optional(inner[0])
     elif origin is tuple and inner:
-        return _Row(inner[0]) if inner[-1] is Ellipsis else _Record(inner)
+        return _VariadicTuple(inner[0]) if inner[-1] is Ellipsis else _FixedTuple(inner)
     elif origin is dict:
-        return _Table(*inner)
+        return _Dict(*inner)
     raise TypeError(f"no message can have a field of {annotation}")

@@ -1,9 +1,12 @@
 """What a rank was doing when a fault in compiled code ended it.
 
-Python's faulthandler writes that into a file. `keep` runs on every rank, called by group.py.
-`learners_part` runs where the file is, in a fork server or on the notebook's kernel, and knows
-which lines are the learner's there, as does `take`, for a fork server; `read` runs on the kernel,
-called by launcher.py.
+Python's faulthandler writes that into a file. Four functions run in three processes:
+
+- `enable_log` on every rank, called by group.py.
+- `learners_part` where the file is, and where it is known which lines are the learner's: on the
+  notebook's kernel, called by launcher.py.
+- `pop_learners_part`, which also removes the file, in a fork server, called by logs.py.
+- `parse_fault` on the kernel, called by launcher.py.
 """
 
 import contextlib
@@ -16,9 +19,9 @@ from dataclasses import dataclass
 from distlab.wire.source import Line, is_learners
 
 # in the environment of processes that distlab has started, which have a folder for the file
-OWN = "DISTLAB_CLUSTER"
-FOLDER = "IPP_PROFILE_DIR"
-MAIN = "main "
+CLUSTER_VARIABLE = "DISTLAB_CLUSTER"
+FOLDER_VARIABLE = "IPP_PROFILE_DIR"
+MAIN_THREAD = "main "
 ABORTED = "Fatal Python error: Aborted"  # how faulthandler begins for SIGABRT
 _C10D = os.path.join("torch", "distributed", "distributed_c10d.py")
 # not compiled here: every rank imports this, and few need it
@@ -46,12 +49,12 @@ class Fault:
     aborted: bool = False
 
 
-def path(folder: str, rank: int) -> str:
+def log_path(folder: str, rank: int) -> str:
     """The file of a rank whose cluster has this folder."""
     return os.path.join(folder, "log", f"fault-{rank}.txt")
 
 
-def keep(rank: int) -> None:
+def enable_log(rank: int) -> None:
     """From now on, a fault writes the stacks of all threads into this rank's file.
 
     The file of an earlier process with the same rank is emptied. Engines that others have started
@@ -59,12 +62,12 @@ def keep(rank: int) -> None:
 
     Runs on: a rank, its main thread.
     """
-    if OWN not in os.environ or FOLDER not in os.environ:
+    if CLUSTER_VARIABLE not in os.environ or FOLDER_VARIABLE not in os.environ:
         return
     with contextlib.suppress(OSError):
-        own = path(os.environ[FOLDER], rank)
+        own = log_path(os.environ[FOLDER_VARIABLE], rank)
         file = open(own, "wb", buffering=0)  # noqa: SIM115  # faulthandler keeps it
-        file.write(f"{MAIN}{threading.get_ident():#018x}\n".encode())
+        file.write(f"{MAIN_THREAD}{threading.get_ident():#018x}\n".encode())
         faulthandler.enable(file)
 
 
@@ -74,28 +77,28 @@ def learners_part(folder: str, rank: int) -> str:
     Of the frames, those of the learner and of torch.distributed are kept.
     """
     try:
-        with open(path(folder, rank), errors="replace") as file:
+        with open(log_path(folder, rank), errors="replace") as file:
             rows = file.read().splitlines()
     except OSError:
         return ""
-    kept = [row for row in rows if _tells(row)]
-    if len(kept) < 2:  # the row that `keep` wrote
+    kept = [row for row in rows if _is_worth_reporting(row)]
+    if len(kept) < 2:  # the row that `enable_log` wrote
         return ""
     return "\n".join(kept)
 
 
-def take(folder: str, rank: int) -> str:
+def pop_learners_part(folder: str, rank: int) -> str:
     """As `learners_part`, of a process that has ended; the file is then removed.
 
     Otherwise it would count for the rank's next process, if that ends before it empties the file.
     """
     part = learners_part(folder, rank)
     with contextlib.suppress(OSError):
-        os.unlink(path(folder, rank))
+        os.unlink(log_path(folder, rank))
     return part
 
 
-def _tells(row: str) -> bool:
+def _is_worth_reporting(row: str) -> bool:
     """Whether a row is no frame, or one that says what the learner's program did."""
     frame = re.fullmatch(_FRAME, row)
     if frame is None:
@@ -104,7 +107,7 @@ def _tells(row: str) -> bool:
     return is_learners(file) or file.endswith(_C10D)
 
 
-def read(part: str) -> Fault:
+def parse_fault(part: str) -> Fault:
     """Where a process was, from what `learners_part` has returned for it.
 
     The file has a stack for each thread, with the innermost frame first.
@@ -115,8 +118,8 @@ def read(part: str) -> Fault:
     stacks: dict[str, list[Line]] = {}
     ops: dict[str, str] = {}
     for row in part.splitlines():
-        if row.startswith(MAIN):
-            main = row.removeprefix(MAIN)
+        if row.startswith(MAIN_THREAD):
+            main = row.removeprefix(MAIN_THREAD)
             continue
         begins = re.match(_THREAD, row)
         if begins is not None:

@@ -93,7 +93,7 @@ def loads(header: bytes, buffers: Sequence[Any]) -> Any:
     """
     memory = [bytearray(buffer) for buffer in buffers]
     if _READS_PLAIN_ONLY:
-        return _Plain(io.BytesIO(header), buffers=memory).load()
+        return _PlainUnpickler(io.BytesIO(header), buffers=memory).load()
     return pickle.loads(header, buffers=memory)
 
 
@@ -110,12 +110,12 @@ def read_plain_only() -> None:
 
 def _plain_reply(data: bytes) -> Any:
     try:
-        return _Plain(io.BytesIO(data)).load()
+        return _PlainUnpickler(io.BytesIO(data)).load()
     except Exception as error:  # in ipyparallel's loop, which would not go on
         return [Reply(unsendable=f"A rank has sent what it may not send: {error}.")]
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Knows no functions, and no classes but the dataclasses in which a rank's reply travels."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -80,10 +80,10 @@ def is_learners(filename: str | None) -> bool:
         return False
     if path.startswith(NOT_LEARNERS):
         return False
-    return not _is_compiled(path, folders)
+    return not _is_inductor_output(path, folders)
 
 
-def _is_compiled(path: str, folders: list[str]) -> bool:
+def _is_inductor_output(path: str, folders: list[str]) -> bool:
     """Whether torch.compile has written a file.
 
     It writes into the cache that it has now, or into one with its default name.
@@ -129,7 +129,7 @@ def line_of(filename: str, number: int, function: str) -> Line:
     return Line(number, text, place, filename)
 
 
-def described(error: BaseException) -> tuple[str, tuple[Line, ...]]:
+def message_and_lines(error: BaseException) -> tuple[str, tuple[Line, ...]]:
     """The message of an exception, and the learner's own lines that led to it, outermost first.
 
     A syntax error has a place of its own, which no frame has: it is the last line.
@@ -143,7 +143,7 @@ def described(error: BaseException) -> tuple[str, tuple[Line, ...]]:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         where = line_of(error.filename, error.lineno, "<module>")
         lines.append(replace(where, text=(error.text or "").strip()))
-    return _message_of(error), tuple(lines)
+    return _text_of(error), tuple(lines)
 
 
 def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
@@ -163,7 +163,7 @@ def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
     return [*outermost, *innermost]
 
 
-def _message_of(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """The text of an exception, whatever a learner has made of it; never an error of its own."""
     # of Python's own syntax errors: their str() ends with the name of a file that nobody knows
     if isinstance(error, SyntaxError) and isinstance(error.msg, str):

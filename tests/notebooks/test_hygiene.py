@@ -97,7 +97,7 @@ def test_saved_reports_are_what_a_notebook_shows(path):
     """nbval compares the message of an error, and not how it is shown."""
     for cell in code_cells(path):
         for output in cell.outputs:
-            if output.output_type == "error" and output.ename in errors.NAMES:
+            if output.output_type == "error" and output.ename in errors.ERROR_NAMES:
                 assert output.traceback == words.fitted(f"{output.ename}: {output.evalue}")
 
 

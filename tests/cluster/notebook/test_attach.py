@@ -87,11 +87,11 @@ importlib.metadata.version = lambda name: "1.0.0+cpu" if name == "torch" else ge
 """
 OLD_MESSAGES = """
 from distlab.wire import codec
-genuine = dict(codec.KINDS)
-del codec.KINDS["Query"]
+genuine = dict(codec.MESSAGE_CLASSES)
+del codec.MESSAGE_CLASSES["Query"]
 """
 GENUINE_TORCH = "importlib.metadata.version = genuine"
-GENUINE_MESSAGES = "codec.KINDS.update(genuine)"
+GENUINE_MESSAGES = "codec.MESSAGE_CLASSES.update(genuine)"
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
 from distlab.diagnosis.deaths import DIED, died_words, lines_of_dead
 from distlab.diagnosis.endings import CUT_OFF, UNKNOWN, WITH_ANOTHER, Ending, ending_of
 from distlab.diagnosis.failures import (
-    failure,
     handled_words,
-    late,
-    outcome,
+    made_readable,
     rank_error,
     readable,
     where,
+    words_of_freeing,
+    words_of_late,
 )
 from distlab.diagnosis.joining import not_built
 from distlab.wire.faults import Fault
@@ -289,13 +289,13 @@ def test_messages_are_made_readable(raw, message):
 )
 def test_a_learners_own_message_is_whole(message):
     """An address that torch has written means nothing there, but one of the learner's does."""
-    assert failure(Failure(0, "ValueError", message)).message == message.strip()
+    assert made_readable(Failure(0, "ValueError", message)).message == message.strip()
 
 
 @pytest.mark.parametrize("failed", [{"communicated": True}, {"kind": "DistStoreError"}])
 def test_an_address_in_a_message_of_torchs_is_left_out(failed):
     fields = {"kind": "RuntimeError", "message": "closed by peer [127.0.0.1]:13706", **failed}
-    assert failure(Failure(0, **fields)).message == "closed by peer"
+    assert made_readable(Failure(0, **fields)).message == "closed by peer"
 
 
 PARTS = (
@@ -318,7 +318,7 @@ PARTS = (
 @pytest.mark.parametrize("part", PARTS)
 def test_a_message_of_a_million_characters_is_readable(part):
     """No pattern begins at each character and looks far: that would take minutes, or hours."""
-    long = failure(Failure(0, "ValueError", part * (1_000_000 // len(part))))
+    long = made_readable(Failure(0, "ValueError", part * (1_000_000 // len(part))))
     assert str(rank_error([long], [0], False, "")).startswith("rank 0 raised ValueError")
 
 
@@ -345,7 +345,7 @@ def test_consequences_without_a_line_leave_no_gap():
 )
 def test_who_was_late(ranks, timeout, words):
     """Nobody, where the last rank came back at the very moment."""
-    assert late(ranks, timeout) == words
+    assert words_of_late(ranks, timeout) == words
 
 
 def test_errors_that_were_being_handled_are_shown():
@@ -401,8 +401,11 @@ def test_advice_fits_its_message(message, advice):
 
 def test_what_was_done_about_ranks():
     """What is left of their variables, and what to do now."""
-    assert outcome(9.0, [1, 2], {}, "") == "Ranks 1-2 could not be freed: call cluster.restart()."
-    assert outcome(2.0, [], {1: "and its variables are lost: x"}, "") == (
+    assert (
+        words_of_freeing(9.0, [1, 2], {}, "")
+        == "Ranks 1-2 could not be freed: call cluster.restart()."
+    )
+    assert words_of_freeing(2.0, [], {1: "and its variables are lost: x"}, "") == (
         "Freed after 2.0 s. Rank 1 could not be freed: a new process took its place, "
         "and its variables are lost: x. "
         "Other ranks keep their variables, and the process group is rebuilt."

@@ -228,13 +228,13 @@ def _lines(rng, states):
 
 def _outcome(rng, states):
     some = rng.sample(RANKS, rng.randint(0, 2))
-    replaced = {rank: failures.loss(("x",) * rng.randint(0, 2)) for rank in some}
+    replaced = {rank: failures.words_of_loss(("x",) * rng.randint(0, 2)) for rank in some}
     is_a_sentence(
-        failures.outcome(
+        failures.words_of_freeing(
             1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))
         )
     )
-    is_a_sentence(failures.late(some, rng.choice((None, 2.0))))
+    is_a_sentence(failures.words_of_late(some, rng.choice((None, 2.0))))
     for words in failures.not_freed(replaced):
         is_a_sentence(words)
     is_a_sentence(
@@ -244,7 +244,7 @@ def _outcome(rng, states):
 
 def _failure(rng, states):
     raised = made(Failure, rng)
-    failures.failure(raised)
+    failures.made_readable(raised)
     is_a_sentence(failures.readable(raised.message, rng.random() < 0.5))
     for words in (*failures.raised_words([raised]), *failures.handled_words([raised])):
         is_a_table(words)
@@ -291,7 +291,9 @@ CHECKS = {
     "table": lambda rng, states: is_a_table(report.table(states)),
     "rows": lambda rng, states: [is_a_sentence(what) for _, what, *_ in report.rows(states)],
     "brief": lambda rng, states: is_a_sentence(report.brief(states)),
-    "destroyed": lambda rng, states: is_a_table(failures.destroyed(states) or "-"),
+    "words_of_destroyed": lambda rng, states: is_a_table(
+        failures.words_of_destroyed(states) or "-"
+    ),
     "proof need": _proof,
     "call_words callee_words own_wait_words with_line tensor_words": _calls,
     "activity": _activity,
@@ -304,10 +306,10 @@ CHECKS = {
     "rank_error": _rank_error,
     "rank_died died_words": _rank_died,
     "where with_text": _lines,
-    "outcome late not_freed loss": _outcome,
+    "words_of_freeing words_of_late not_freed words_of_loss": _outcome,
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
-    "failure readable raised_words handled_words about_checks": _failure,
+    "made_readable readable raised_words handled_words about_checks": _failure,
     "advice_for on_limit_of_processes by_value": _advice,
 }
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from distlab.rank import raised
 from distlab.rank.raised import describe_failure
-from distlab.wire.source import described as described_in_source
+from distlab.wire.source import message_and_lines
 
 CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
     "Broken pipe",
@@ -108,9 +108,9 @@ def test_a_chain_of_errors_is_looked_at_once(monkeypatch):
 
     def counted(error):
         looks.append(error)
-        return described_in_source(error)
+        return message_and_lines(error)
 
-    monkeypatch.setattr(raised, "described", counted)
+    monkeypatch.setattr(raised, "message_and_lines", counted)
     first = newest = RuntimeError("Connection closed by peer, says gloo")
     for _ in range(30):
         newest = RuntimeError("Connection closed by peer, says gloo")

@@ -14,7 +14,7 @@ import torch
 
 from distlab.errors import ArgumentTypeError
 from distlab.wire import codec, messages, orders
-from distlab.wire.codec import KINDS, MessageError, from_json, protocol, to_json
+from distlab.wire.codec import MESSAGE_CLASSES, MessageError, from_json, protocol, to_json
 from distlab.wire.messages import Answer, CallRecord, Query, RankStatus
 from distlab.wire.orders import ServerPlan
 from distlab.wire.source import Line
@@ -126,7 +126,7 @@ def plain(value):
     return type(value) in (bool, int, float, str, type(None))
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", MESSAGE_CLASSES.values(), ids=MESSAGE_CLASSES)
 def test_every_field_arrives(kind):
     """As it was sent; a value of a subclass of a plain type comes as the plain one."""
     for table in (ARRIVE, BECOME_PLAIN):
@@ -136,7 +136,7 @@ def test_every_field_arrives(kind):
             assert plain(received), name
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", MESSAGE_CLASSES.values(), ids=MESSAGE_CLASSES)
 def test_every_field_refuses_what_is_not_plain_by_its_name(kind):
     """Where it is sent, with the message's and the field's name."""
     tried = set()
@@ -172,7 +172,7 @@ def test_all_messages_are_known():
         for one in vars(module).values()
         if dataclasses.is_dataclass(one)
     ]
-    assert list(KINDS.values()) == there
+    assert list(MESSAGE_CLASSES.values()) == there
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_the_protocol_changes_with_a_field(monkeypatch):
         number: int
         want: str = ""
 
-    monkeypatch.setitem(codec.KINDS, "Query", Query2)
+    monkeypatch.setitem(codec.MESSAGE_CLASSES, "Query", Query2)
     assert protocol() != before
 
 

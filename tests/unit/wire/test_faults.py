@@ -48,7 +48,7 @@ GLOO = [
 def test_a_fault_in_a_thread_of_gloos_is_where_the_main_thread_waits(tmp_path):
     """The learner's lines, a cell's counted with its %%px; and the function called last."""
     lines = Line(3, "", file=CELL), Line(7, "", "step", "/home/me/modèles/train.py")
-    fault = faults.read(written(tmp_path, *GLOO))
+    fault = faults.parse_fault(written(tmp_path, *GLOO))
     assert fault == faults.Fault(lines, "all_reduce", in_python=False, aborted=True)
     assert [line.file for line in fault.lines] == [CELL, "/home/me/modèles/train.py"]
 
@@ -58,7 +58,7 @@ def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
         row.replace("Thread 0x00007f0000000002", "Current thread 0x00007f0000000002")
         for row in GLOO
     ]
-    assert faults.read(written(tmp_path, *rows)) == faults.Fault(
+    assert faults.parse_fault(written(tmp_path, *rows)) == faults.Fault(
         (Line(90, "", "load"),), in_python=True, aborted=True
     )
 
@@ -66,12 +66,12 @@ def test_a_fault_in_a_thread_of_pythons_is_where_that_thread_is(tmp_path):
 def test_what_torch_calls_is_no_call_of_the_learners(tmp_path):
     """A learner's function that torch has called: its line did not call the barrier."""
     rows = [*GLOO[:8], frame("/home/me/train.py", 5, "hook"), frame(C10D, 1, "barrier"), *GLOO[-5:]]
-    assert faults.read(written(tmp_path, *rows)).op == ""
+    assert faults.parse_fault(written(tmp_path, *rows)).op == ""
 
 
 @pytest.mark.parametrize("rows", [(), GLOO[:1]], ids=["empty", "no fault"])
 def test_without_a_fault_nothing_is_known(tmp_path, rows):
-    assert faults.read(written(tmp_path, *rows)) == faults.Fault()
+    assert faults.parse_fault(written(tmp_path, *rows)) == faults.Fault()
     assert faults.learners_part(str(tmp_path / "nowhere"), 3) == ""
 
 
@@ -80,7 +80,7 @@ import os, sys
 from distlab.wire import faults
 def ends():
     os.abort()
-faults.keep(3)
+faults.enable_log(3)
 ends()
 """
 
@@ -92,7 +92,7 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
     program.write_text(FAULT)
     environment = os.environ | {"IPP_PROFILE_DIR": str(tmp_path), "DISTLAB_CLUSTER": "x"}
     subprocess.run([sys.executable, program], env=environment, stderr=subprocess.PIPE)
-    fault = faults.read(faults.learners_part(str(tmp_path), 3))
+    fault = faults.parse_fault(faults.learners_part(str(tmp_path), 3))
     assert fault == faults.Fault(
         (Line(7, "", ""), Line(5, "", "ends")), in_python=True, aborted=True
     )
@@ -100,8 +100,10 @@ def test_a_process_that_aborts_leaves_its_lines(tmp_path):
 
 def test_the_next_process_of_a_rank_does_not_inherit_a_fault(tmp_path):
     """It may be killed before it empties the file: it did not abort."""
-    assert faults.read(written(tmp_path, *GLOO) and faults.take(str(tmp_path), 3)).aborted
-    assert faults.read(faults.take(str(tmp_path), 3)) == faults.Fault()
+    assert faults.parse_fault(
+        written(tmp_path, *GLOO) and faults.pop_learners_part(str(tmp_path), 3)
+    ).aborted
+    assert faults.parse_fault(faults.pop_learners_part(str(tmp_path), 3)) == faults.Fault()
 
 
 def test_engines_of_others_get_no_file(tmp_path, monkeypatch):
@@ -110,6 +112,6 @@ def test_engines_of_others_get_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("IPP_PROFILE_DIR", str(tmp_path))
     monkeypatch.delenv("DISTLAB_CLUSTER", raising=False)
     was = faulthandler.is_enabled()
-    faults.keep(3)
+    faults.enable_log(3)
     assert os.listdir(tmp_path / "log") == []
     assert faulthandler.is_enabled() == was

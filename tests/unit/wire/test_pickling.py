@@ -86,7 +86,9 @@ def test_a_process_that_reads_plain_data_only_reads_every_class_it_allows():
                 and not kind.__name__.startswith("_")
             ):
                 refused = issubclass(kind, Exception)
-                assert refused or pickling._Plain(io.BytesIO()).find_class(name, kind.__name__)
+                assert refused or pickling._PlainUnpickler(io.BytesIO()).find_class(
+                    name, kind.__name__
+                )
     for name in (*pickling.PLAIN_MODULES, "os", "distlab.wire.nowhere"):
         with pytest.raises(pickle.UnpicklingError, match="a rank may not send"):
-            pickling._Plain(io.BytesIO()).find_class(name, "system")
+            pickling._PlainUnpickler(io.BytesIO()).find_class(name, "system")
