@@ -2,6 +2,7 @@
 
 It runs where a teacher runs it. `assignments` builds what `labs` makes of a lab, for `python -m
 distlab class`. `for_nbgrader` and `for_gradescope` are called by these two; they have notebooks
-marked by `marking`, whose `judge` decides. A `runner` calls what a student wrote (`submission`), on
-ranks and nowhere else; `suspicions` says what a person has to look at.
+marked by `marking`, whose `judge` decides. By the text of `cells` and their `statements`,
+`submission` finds what an answer needs, and `suspicions` what a person has to look at. A `runner`
+calls what a student wrote (`answer`), on ranks and nowhere else.
 """

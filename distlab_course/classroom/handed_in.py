@@ -8,8 +8,8 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from distlab_course.classroom.cells import Cell, cell_of
 from distlab_course.classroom.labs import CHECK
-from distlab_course.classroom.submission import Cell, cell_of
 
 
 def notes_of(cell: NotebookNode) -> dict[str, Any]:

@@ -24,10 +24,10 @@ import distlab
 from distlab.checking import Exercise, Question, all_exercises
 from distlab.checking.judging import AnswerFailed, Elsewhere, Pair
 from distlab.checking.observed import Observed, from_bytes
+from distlab_course.classroom.cells import Cell
 from distlab_course.classroom.runner import RACE, give_up_rights, hide
 from distlab_course.classroom.signing import signature
 from distlab_course.classroom.submission import (
-    Cell,
     Refused,
     defined_only_below,
     is_stub,

@@ -14,15 +14,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from distlab_course.classroom.submission import (
-    WRITTEN,
-    Cell,
-    cell_of,
-    only,
-    reachable,
-    statements,
-    without,
-)
+from distlab_course.classroom.cells import WRITTEN, Cell, cell_of
+from distlab_course.classroom.statements import only, statements
+from distlab_course.classroom.submission import reachable, without
 
 CHECK = re.compile(r'distlab\.check\("(\w+)", (\w+|\.\.\.)\)')
 EXERCISE = re.compile(r"^\*\*Exercise [\d.]+: .*\((core|optional), (\d+) minutes?\)", re.MULTILINE)

@@ -28,10 +28,10 @@ from typing import Any
 
 from distlab.checking import Exercise, all_exercises
 from distlab.checking.judging import AnswerFailed
+from distlab_course.classroom.cells import WRITTEN, Cell
 from distlab_course.classroom.judge import Decision, Runner, RunnerLost
 from distlab_course.classroom.runner import every_call, hide
 from distlab_course.classroom.signing import is_signed
-from distlab_course.classroom.submission import WRITTEN, Cell
 from distlab_course.piped import pipes_of
 
 JUDGE = str(Path(__file__).with_name("judge.py"))

@@ -21,7 +21,8 @@ import distlab
 from distlab.checking import Exercise, Question, all_exercises, judging, trial
 from distlab.checking.observed import read_plain_only
 from distlab.errors import DistlabError, RanksFailed
-from distlab_course.classroom.submission import Answer, Cell, prepare, value_on_rank
+from distlab_course.classroom.answer import Answer, prepare, value_on_rank
+from distlab_course.classroom.cells import Cell
 
 SECONDS = 10.0  # for finding a value, as for one call of a function
 IMPORTING = 100.0  # seconds for what an answer imports

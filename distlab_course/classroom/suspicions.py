@@ -11,7 +11,9 @@ import ast
 from collections.abc import Sequence
 from functools import cache
 
-from distlab_course.classroom.submission import IMPORTS, Cell, imported_by, statements, without
+from distlab_course.classroom.cells import Cell
+from distlab_course.classroom.statements import IMPORTS, imported_by, statements
+from distlab_course.classroom.submission import without
 
 
 def _words(text: str) -> set[str]:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from marked_cheats import CHEATS, ODDITIES
 
-from distlab_course.classroom.submission import cell_of, needed_for
+from distlab_course.classroom.cells import cell_of
+from distlab_course.classroom.submission import needed_for
 from distlab_course.classroom.suspicions import suspicion
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
@@ -44,8 +45,8 @@ MARK = """\
 import json, sys
 from dataclasses import astuple
 from pathlib import Path
+from distlab_course.classroom.cells import Cell
 from distlab_course.classroom.marking import Marking
-from distlab_course.classroom.submission import Cell
 if __name__ == "__main__":
     orders = json.load(sys.stdin)
     marking = Marking(jobs=2)

@@ -1,0 +1,141 @@
+"""What one statement defines, changes and uses, by its text.
+
+Called by the process that marks, and by a teacher's that builds assignments; nothing runs here.
+"""
+
+import ast
+import symtable
+from collections.abc import Sequence
+
+from distlab_course.classroom.cells import Cell
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+# what a cell calls at once for its own sake: an answer calls them later
+NOT_FOR_AN_ANSWER = {"cluster", "dist"}
+
+
+def statements(cell: Cell) -> list[ast.stmt]:
+    """The statements of a cell; none if it is no Python."""
+    try:
+        return ast.parse(cell.source).body
+    except SyntaxError:
+        return []
+
+
+def is_definition(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Assign):
+        return isinstance(node, (*DEFINITIONS, *IMPORTS))
+    try:
+        ast.literal_eval(node.value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def is_for_its_own_sake(node: ast.stmt) -> bool:
+    """Whether a statement is there for what it does or shows, and not for the names it defines."""
+    if isinstance(node, (*DEFINITIONS, *IMPORTS)):
+        return False
+    if isinstance(node, ast.Expr) and not _changed_by_call(node):
+        return True
+    calls = [part for part in _at_once(node) if isinstance(part, ast.Call)]
+    return any(_root(call.func) in NOT_FOR_AN_ANSWER for call in calls)
+
+
+def _at_once(node: ast.AST) -> list[ast.AST]:
+    """The parts of a statement that run when it runs: not the bodies of functions in it."""
+    found = [node]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        inner: list[ast.AST] = [*node.decorator_list, node.args]
+    elif isinstance(node, ast.Lambda):
+        inner = [node.args]
+    else:
+        inner = list(ast.iter_child_nodes(node))
+    for part in inner:
+        found += _at_once(part)
+    return found
+
+
+def _root(node: ast.AST) -> str:
+    """The name with which `name.a[0].b` begins; "" if it begins with none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _changed_by_call(node: ast.AST) -> str:
+    """The name whose value a bare call of a method may change, as in `found.append(3)`.
+
+    It is "" for another statement.
+    """
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return ""
+    if not isinstance(node.value.func, ast.Attribute):
+        return ""
+    root = _root(node.value.func)
+    return "" if root in NOT_FOR_AN_ANSWER else root
+
+
+def binds(node: ast.stmt) -> set[str]:
+    """The names that a statement defines, at the top of it."""
+    if isinstance(node, DEFINITIONS):
+        return {node.name}
+    if isinstance(node, IMPORTS):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    found = set()
+    for part in _at_once(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            found.add(part.id)
+        elif isinstance(part, (*DEFINITIONS, *IMPORTS)):  # under an `if` or a `try`
+            found |= binds(part)
+    return found
+
+
+def touches(node: ast.stmt) -> set[str]:
+    """The names that a statement defines, and those whose value it may change."""
+    found = binds(node)
+    if isinstance(node, (*DEFINITIONS, *IMPORTS)):
+        return found
+    for part in _at_once(node):
+        if isinstance(part, (ast.Attribute, ast.Subscript)) and isinstance(part.ctx, ast.Store):
+            found.add(_root(part))
+        if changed := _changed_by_call(part):
+            found.add(changed)
+    return found - {""}
+
+
+def names_in(node: ast.stmt) -> set[str]:
+    """The global names that a statement, or a function in it, uses.
+
+    Parameters and variables of functions are not among them.
+    """
+    try:
+        table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    except SyntaxError:  # as a `return` outside of a function
+        return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    found = {symbol.get_name() for symbol in table.get_symbols()}
+    tables = table.get_children()
+    while tables:
+        inner = tables.pop()
+        found |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
+        tables += inner.get_children()
+    return found
+
+
+def imported_by(node: ast.AST) -> set[str]:
+    """The full names of what a statement imports."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return set()
+    before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return {before + alias.name for alias in node.names}
+
+
+def only(source: str, nodes: Sequence[ast.stmt]) -> str:
+    """The source with the lines of these statements alone."""
+    wanted: set[int] = set()
+    for node in nodes:
+        first = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])])
+        wanted.update(range(first, (node.end_lineno or first) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return "\n".join(line if number in wanted else "" for number, line in lines)
