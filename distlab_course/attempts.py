@@ -16,15 +16,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from distlab_course.piped import pipes_of
 from distlab_course.practice import PracticeHosts, loopback_interface
 
-# a place in gloo's sources, a retry, a wrong address
-NOISE = r"\[[^]]*gloo/[^]]*\] |\$\d|(?<=Connect timeout) .*"
+# what differs between two messages about the same mistake
+NOISE = (
+    r"\[[^]]*gloo/[^]]*\] "  # a place in gloo's sources
+    r"|\$\d"  # the number of a retry
+    r"|(?<=Connect timeout) .*"  # a wrong address
+)
+PORTS = range(20_000, 30_000)
+MOST_ATTEMPTS = 20  # each has a port of its own
 
 
 class Attempts:
@@ -33,30 +39,44 @@ class Attempts:
     Attributes:
         real: whether every mistake can be made on this machine.
         interface: the setting that is right on every practice host.
-        outcomes: by mistake, what both ranks reported, with the seconds until then.
+        outcomes: what both ranks reported, with the seconds until then, by the mistake's name.
     """
 
     def __init__(self, hosts: PracticeHosts, script: str):
         self.hosts = hosts
         self.outcomes: dict[str, list[dict[str, Any]]] = {}
-        namespaces = hosts.kind == "network namespaces"
-        self.real = namespaces and shutil.which("iptables") is not None
-        self.interface = {"GLOO_SOCKET_IFNAME": "eth0" if namespaces else loopback_interface()}
-        self._ports = iter(random.sample(range(20_000, 30_000), 20))
+        self.real = False
+        interface = loopback_interface()
+        if hosts.kind == "network namespaces":
+            self.real = shutil.which("iptables") is not None
+            interface = "eth0"
+        self.interface = {"GLOO_SOCKET_IFNAME": interface}
+        self._ports = iter(random.sample(PORTS, MOST_ATTEMPTS))
         self._scripts = [self._start(rank, name, script) for rank, name in enumerate(hosts)]
 
     def _start(self, rank: int, name: str, script: str) -> Script:
-        """Start the script on a host, whose own name means 127.0.0.1 there, as on many machines."""
+        """Start the script on a host."""
         command = self.hosts.command(name)
         if command:
-            addresses = {other: self.hosts.address(other) for other in self.hosts}
-            addresses |= {"localhost": "127.0.0.1", name: "127.0.0.1"}
-            lines = [f"{address} {host}\n" for host, address in addresses.items()]
-            Path(f"hosts.{name}").write_text("".join(lines))
-            command += ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', f"hosts.{name}"]
+            file = self._write_hosts_file(name)
+            command += ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', file]
+        command += [sys.executable, __file__, script]
         environment = {**os.environ, "RANK": str(rank), "HOST": self.hosts.address(name)}
         environment.pop("GLOO_SOCKET_IFNAME", None)
-        return Script.start([*command, sys.executable, __file__, script], environment)
+        return Script.start(command, environment)
+
+    def _write_hosts_file(self, name: str) -> str:
+        """Write /etc/hosts for a host, and return the file's name.
+
+        The host's own name means 127.0.0.1 there, as on many machines.
+        """
+        addresses = {other: self.hosts.address(other) for other in self.hosts}
+        addresses["localhost"] = "127.0.0.1"
+        addresses[name] = "127.0.0.1"
+        lines = [f"{address} {host}\n" for host, address in addresses.items()]
+        path = Path(f"hosts.{name}")
+        path.write_text("".join(lines))
+        return str(path)
 
     def __call__(
         self,
@@ -69,7 +89,7 @@ class Attempts:
 
         Args:
             mistake: its name in `outcomes`.
-            changes: by rank, of its environment.
+            changes: for each rank, what is different in its environment.
             seconds: the timeout of both.
             recorded: what they reported on another machine, where the mistake cannot be made on
                 this one.
@@ -89,7 +109,8 @@ class Attempts:
             "MASTER_PORT": str(next(self._ports)),
         }
         for script, change in zip(self._scripts, changes, strict=True):
-            script.send({**usual, **change, "LIMIT": str(seconds)})
+            settings = {**usual, **change, "LIMIT": str(seconds)}
+            script.send(settings)
         return [script.read_report() for script in self._scripts]
 
     def _without_places(self, message: str) -> str:
@@ -105,7 +126,7 @@ class Script:
     """A script that runs on a host and waits for settings, as a process of the kernel's."""
 
     def __init__(self, process: subprocess.Popen[str]):
-        self._process = process  # which is not collected as long as its script is used
+        self._process = process  # is not collected as long as its script is used
         self._stdin, self._stdout = pipes_of(process)
 
     @classmethod
@@ -128,7 +149,8 @@ class Script:
 
     def read_report(self) -> dict[str, Any]:
         """The script's next report, which is a line of JSON among its other output."""
-        return json.loads(next(line for line in self._stdout if line.startswith("{")))
+        reports = (line for line in self._stdout if line.startswith("{"))
+        return json.loads(next(reports))
 
 
 def serve(lines: Iterable[str], script: str) -> None:
@@ -137,15 +159,20 @@ def serve(lines: Iterable[str], script: str) -> None:
     for line in lines:
         if os.fork() == 0:
             os.environ.update(json.loads(line))
-            report: dict[str, Any] = {}
-            began = time.monotonic()
-            try:
-                report["message"] = join(report)
-            except Exception as error:
-                report["message"] = f"{type(error).__name__}: {error}"
-            print(json.dumps({"seconds": time.monotonic() - began, **report}), flush=True)
+            print(json.dumps(tried(join)), flush=True)
             os._exit(0)
         os.wait()
+
+
+def tried(join: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    """The report of one attempt to join: what the script noted, a message, and the seconds."""
+    noted: dict[str, Any] = {}
+    began = time.monotonic()
+    try:
+        noted["message"] = join(noted)
+    except Exception as error:
+        noted["message"] = f"{type(error).__name__}: {error}"
+    return {"seconds": time.monotonic() - began, **noted}
 
 
 if __name__ == "__main__":

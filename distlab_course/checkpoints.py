@@ -35,7 +35,7 @@ class Resumed:
     Args:
         values: what was given to `save` by name, for example the epoch.
         ranks: how many ranks saved it.
-        changes: what is not as it was, in sentences; empty on as many ranks.
+        changes: what is not as it was, in sentences; empty on the same number of ranks.
     """
 
     values: dict[str, Any]
@@ -75,10 +75,13 @@ def save(
     rank, _ = _place()
     with _together():  # no rank continues before the file is there
         if rank == 0:
+            optimizer_state = None
+            if optimizer is not None:
+                optimizer_state = optimizer.state_dict()
             state = {
                 "format": FORMAT,
                 "model": _inside(model).state_dict(),
-                "optimizer": None if optimizer is None else optimizer.state_dict(),
+                "optimizer": optimizer_state,
                 "kind": _kind_of(optimizer),
                 "values": values,
                 "random": random_states,
@@ -157,11 +160,13 @@ def _together() -> Iterator[None]:
     problem = None
     try:
         yield
-    except Exception as error:
-        # also another's, such as that of a sharded optimizer which has no whole state
-        problem = str(error) if isinstance(error, DistlabError) else _reason(error)
-    for first in filter(None, _gather(problem)):
-        raise CheckpointError(first)
+    except DistlabError as error:
+        problem = str(error)
+    except Exception as error:  # another's, such as that of a sharded optimizer without whole state
+        problem = _reason(error)
+    for one in _gather(problem):
+        if one:
+            raise CheckpointError(one)
 
 
 def _gather(value: Any) -> list[Any]:
@@ -181,7 +186,9 @@ def _place() -> tuple[int, int]:
 
 
 def _ranks(n: int) -> str:
-    return "1 rank" if n == 1 else f"{n} ranks"
+    if n == 1:
+        return "1 rank"
+    return f"{n} ranks"
 
 
 def _write(path: Path, state: Mapping[str, Any]) -> None:
@@ -194,20 +201,26 @@ def _write(path: Path, state: Mapping[str, Any]) -> None:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        if unsafe := get_unsafe_globals_in_checkpoint(partial):
-            rule = "numbers, texts, tensors, and lists and dicts of them"
-            advice = "Give the state_dict() of an object, and plain values such as float(x)."
-            raise CheckpointError(
-                f"What is saved must be {rule}, got {', '.join(unsafe)}. {advice}"
-            )
+        _check_readable(partial)
         os.replace(partial, path)
     except Exception as error:  # a full disk, a folder that may not be written
         with contextlib.suppress(OSError):
             partial.unlink()
         if isinstance(error, CheckpointError):
             raise
-        kept = "What was there before is unchanged." if path.exists() else "Nothing was saved."
+        kept = "Nothing was saved."
+        if path.exists():
+            kept = "What was there before is unchanged."
         _refuse(path, "a file that rank 0 can write", f" ({_reason(error)})", kept)
+
+
+def _check_readable(file: Path) -> None:
+    """Refuse a file with objects that torch does not unpickle from a file it does not trust."""
+    unsafe = get_unsafe_globals_in_checkpoint(file)
+    if unsafe:
+        rule = "numbers, texts, tensors, and lists and dicts of them"
+        advice = "Give the state_dict() of an object, and plain values such as float(x)."
+        raise CheckpointError(f"What is saved must be {rule}, got {', '.join(unsafe)}. {advice}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -262,22 +275,27 @@ def _reason(error: BaseException) -> str:
 
 def _inside(model: nn.Module) -> nn.Module:
     """The model without its DistributedDataParallel, so that one process can load it as well."""
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.module
+    return model
 
 
 def _shape(value: Any) -> str:
     """The dtype and shape of a tensor, or what it is instead of one."""
+    if value is None:
+        return "missing"
     if not isinstance(value, torch.Tensor):
-        return "missing" if value is None else type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return type(value).__name__
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{dtype}{list(value.shape)}"
 
 
 def _kind_of(optimizer: Optimizer | None) -> str:
     """What two optimizers must have in common: their class, and parameters in each group."""
     if optimizer is None:
         return "no optimizer"
-    counts = " + ".join(str(len(group["params"])) for group in optimizer.param_groups)
-    return f"{type(optimizer).__name__} of {counts} parameters"
+    counts = [str(len(group["params"])) for group in optimizer.param_groups]
+    return f"{type(optimizer).__name__} of {' + '.join(counts)} parameters"
 
 
 def _random_state() -> dict[str, Any]:

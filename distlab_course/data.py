@@ -55,9 +55,9 @@ class ImageSet:
     Args:
         images: uint8 [samples, channels, height, width], from 0 to `highest`.
         labels: int64 [samples].
-        mean, std: of the pixels as fractions of `highest`, one a channel; every image is normalised
-            by them.
-        highest: value of the brightest pixel that can be.
+        mean, std: of the pixels as fractions of `highest`, one for each channel; every image is
+            normalised by them.
+        highest: the largest value that a pixel can have.
     """
 
     images: torch.Tensor
@@ -110,7 +110,8 @@ class Images:
 
     def __repr__(self) -> str:
         parts = f"{len(self.train)} images to train on, {len(self.test)} to test with"
-        return f"{self.name}: {parts}, each {' x '.join(map(str, self.shape))}"
+        shape = " x ".join(str(size) for size in self.shape)
+        return f"{self.name}: {parts}, each {shape}"
 
 
 def load(name: str = "digits", root: str | Path | None = None) -> Images:
@@ -136,10 +137,12 @@ def load(name: str = "digits", root: str | Path | None = None) -> Images:
     if name == "digits":
         return digits()
     folder = Path(root) if root else _cache()
+    read = _cifar10
     if name == "mnist":
         folder = folder / "MNIST" / "raw"
+        read = _mnist
     one_rank_first(fetch, ADDRESSES[name], FILES[name], folder)
-    return _mnist(folder) if name == "mnist" else _cifar10(folder)
+    return read(folder)
 
 
 def _cache() -> Path:
@@ -194,25 +197,30 @@ def one_rank_first(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     if not dist.is_initialized():
         return fn(*args, **kwargs)
-    first = int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
+    local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+    is_first = local_rank == 0
     value = None
     failure = None
+    report = None  # of the failure, for the ranks that wait
     # its ranks wait as long as the first one takes
     patient = dist.new_group(timeout=timedelta(days=1), backend="gloo")
-    if first:
+    if is_first:
         try:
             value = fn(*args, **kwargs)
         except Exception as error:
             failure = error
-    report = None if failure is None else f"{type(failure).__name__}: {failure}"
+            report = f"{type(error).__name__}: {error}"
     reports: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(reports, report, group=patient)
     dist.destroy_process_group(patient)
     if failure is not None:
         raise failure
-    for other in filter(None, reports):
-        raise DataError(f"The rank that came first failed. {other}")
-    return value if first else fn(*args, **kwargs)
+    for other in reports:
+        if other is not None:
+            raise DataError(f"The rank that came first failed. {other}")
+    if is_first:
+        return value
+    return fn(*args, **kwargs)
 
 
 def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
@@ -233,7 +241,10 @@ def partition(samples: Any, parts: int, seed: int = 1234) -> list[Subset]:
         ArgumentError: there are not as many samples as parts.
     """
     whole_number("parts", parts, 1, len(samples), "Use fewer ranks, or more data.")
-    sizes = [len(range(part, len(samples), parts)) for part in range(parts)]
+    size, remainder = divmod(len(samples), parts)
+    sizes = [size] * parts
+    for part in range(remainder):
+        sizes[part] += 1
     return random_split(samples, sizes, torch.Generator().manual_seed(seed))
 
 
@@ -256,10 +267,11 @@ def augment(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
     """
     samples, _, height, width = images.shape
     wide = torch.nn.functional.pad(images, [padding] * 4)
-    corners = torch.randint(2 * padding + 1, (samples, 2)).tolist()
+    corners = torch.randint(2 * padding + 1, (samples, 2)).tolist()  # top and left of each
     parts = []
     for image, (y, x) in zip(wide, corners, strict=True):
-        parts.append(image[:, y : y + height, x : x + width])
+        part = image[:, y : y + height, x : x + width]
+        parts.append(part)
     cut = torch.stack(parts)
     mirrored = torch.rand(samples, 1, 1, 1) < 0.5
     return torch.where(mirrored, cut.flip(3), cut)
@@ -280,12 +292,16 @@ def digits() -> Images:
     path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
     # 64 pixels and a label each
     rows = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))
-    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))]
+    generator = torch.Generator().manual_seed(SEED)
+    order = torch.randperm(len(rows), generator=generator)
+    rows = rows[order]
     images = rows[:, :-1].reshape(-1, 1, 8, 8)
     labels = rows[:, -1].to(torch.int64)
 
     def part(which: slice) -> ImageSet:
-        return ImageSet(images[which], labels[which], (0.3053,), (0.3761,), highest=16)
+        mean = (0.3053,)
+        std = (0.3761,)
+        return ImageSet(images[which], labels[which], mean, std, highest=16)
 
     train = part(slice(DIGITS_FOR_TEST, None))
     test = part(slice(DIGITS_FOR_TEST))
@@ -297,8 +313,9 @@ def _mnist(folder: Path) -> Images:
 
     def part(stem: str) -> ImageSet:
         images = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
+        images = images.unsqueeze(1)  # their one channel
         labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")
-        return ImageSet(images[:, None], labels.to(torch.int64), (0.1307,), (0.3081,))
+        return ImageSet(images, labels.to(torch.int64), mean=(0.1307,), std=(0.3081,))
 
     return Images("mnist", part("train"), part("t10k"), (1, 28, 28))
 
