@@ -27,13 +27,21 @@ from mpi4py import MPI
 from distlab_course.mpi_work import Work, has_open_work, last_of, look_at_all
 
 NAME = "mpi4py"
-OPS = {name: getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
-OPS |= {"PRODUCT": MPI.PROD, "AVG": MPI.SUM}
+# MPI's operators, by the names of torch's; an average is a sum that is divided in the end
+OPS = {
+    "SUM": MPI.SUM,
+    "MIN": MPI.MIN,
+    "MAX": MPI.MAX,
+    "BAND": MPI.BAND,
+    "BOR": MPI.BOR,
+    "BXOR": MPI.BXOR,
+    "PRODUCT": MPI.PROD,
+    "AVG": MPI.SUM,
+}
 OF_BOOLS = {"SUM": MPI.MAX, "PRODUCT": MPI.MIN}  # of bytes that are 0 or 1
 # newest Works of small tensors, which are kept: DDP holds only their part in C++
 SMALL_BYTES = 64
 KEPT = 32
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Group(dist.ProcessGroup):
@@ -50,7 +58,9 @@ class Group(dist.ProcessGroup):
         self._size = size
         self._name = ""
         self.broken = ""  # why the group cannot be used any more
-        self._comm, self.others = communicator(store, rank, size, timeout)
+        comm, others = communicator(store, rank, size, timeout)
+        self._comm = comm
+        self.others = others
         self._kept = deque(maxlen=KEPT)
 
     # what torch asks every group for, and keeps for those in C++
@@ -81,34 +91,47 @@ class Group(dist.ProcessGroup):
     # --- collectives that compute ---
 
     def allreduce(self, tensors, opts=None):
-        return self._compute("all_reduce", self._comm.Iallreduce, tensors[0], None, opts, tensors)
+        return self._compute(
+            "all_reduce", self._comm.Iallreduce, tensors[0], shape=None, opts=opts, outputs=tensors
+        )
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return last_of([self.allreduce([tensor], opts) for tensor in tensors])
+        works = [self.allreduce([tensor], opts) for tensor in tensors]
+        return last_of(works)
 
     def reduce(self, tensors, opts):
         begin = partial(self._comm.Ireduce, root=opts.rootRank)
-        outputs = tensors if self._rank == opts.rootRank else ()
-        return self._compute("reduce", begin, tensors[0], tensors[0].shape, opts, outputs)
+        outputs = []
+        if self._rank == opts.rootRank:
+            outputs = tensors
+        given = tensors[0]
+        return self._compute("reduce", begin, given, shape=given.shape, opts=opts, outputs=outputs)
 
     def reduce_scatter(self, outputs, input_lists, opts=None):
         return self.reduce_scatter_single(outputs[0], joined(input_lists[0]), opts)
 
     def reduce_scatter_single(self, output, input, opts=None):
         begin = self._comm.Ireduce_scatter_block
-        return self._compute("reduce_scatter", begin, input, output.shape, opts, [output])
+        return self._compute(
+            "reduce_scatter", begin, input, shape=output.shape, opts=opts, outputs=[output]
+        )
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        pairs = zip(outputs, inputs, strict=True)
-        return last_of([self.reduce_scatter_single(*pair, opts) for pair in pairs])
+        works = []
+        for output, input in zip(outputs, inputs, strict=True):
+            works.append(self.reduce_scatter_single(output, input, opts))
+        return last_of(works)
 
-    def _compute(self, what, begin, given, shape, opts, outputs):
+    def _compute(self, what, begin, given, *, shape, opts, outputs):
         """Begin an operation on a tensor.
 
         Its result has a shape of its own, or, with None, the tensor's memory. An average is a sum,
         which is divided by the size in the end.
         """
-        name = (dist.ReduceOp.SUM if opts is None else opts.reduceOp.op).name
+        reduce_op = dist.ReduceOp.SUM
+        if opts is not None:
+            reduce_op = opts.reduceOp.op
+        name = reduce_op.name
         if name not in OPS:
             raise RuntimeError(f"{NAME} cannot use ReduceOp.{name}. Use one of {', '.join(OPS)}.")
         op = OPS[name]
@@ -121,7 +144,9 @@ class Group(dist.ProcessGroup):
         else:
             got = torch.empty(shape, dtype=sent.dtype)
             begin = partial(begin, sent.numpy(), got.numpy(), op)
-        divisor = self._size if name == "AVG" else 1
+        divisor = 1
+        if name == "AVG":
+            divisor = self._size
         return self._begin(what, begin, opts, outputs, got, divisor)
 
     # --- collectives that move ---
@@ -144,21 +169,25 @@ class Group(dist.ProcessGroup):
         return self._exchange("all_gather", outputs, [input] * self._size, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        pairs = zip(outputs, inputs, strict=True)
-        return last_of([self.all_gather_single(*pair, opts) for pair in pairs])
+        works = []
+        for output, input in zip(outputs, inputs, strict=True):
+            works.append(self.all_gather_single(output, input, opts))
+        return last_of(works)
 
     def gather(self, output_lists, inputs, opts):
         given = self._nothing_like(inputs[0])
         given[opts.rootRank] = inputs[0]
-        is_root = self._rank == opts.rootRank
-        wanted = output_lists[0] if is_root else self._nothing_like(inputs[0])
+        wanted = self._nothing_like(inputs[0])
+        if self._rank == opts.rootRank:
+            wanted = output_lists[0]
         return self._exchange("gather", wanted, given, opts)
 
     def scatter(self, outputs, input_lists, opts):
         wanted = self._nothing_like(outputs[0])
         wanted[opts.rootRank] = outputs[0]
-        is_root = self._rank == opts.rootRank
-        given = input_lists[0] if is_root else self._nothing_like(outputs[0])
+        given = self._nothing_like(outputs[0])
+        if self._rank == opts.rootRank:
+            given = input_lists[0]
         return self._exchange("scatter", wanted, given, opts)
 
     def _nothing_like(self, tensor):
@@ -179,9 +208,12 @@ class Group(dist.ProcessGroup):
 
     def _exchange(self, what, outputs, inputs, opts):
         """Send the inputs to the ranks, one to each, and receive the outputs from them."""
-        whole = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
-        sent = [raw(joined(inputs)), [tensor.nbytes for tensor in inputs], MPI.BYTE]
-        received = [raw(whole), [tensor.nbytes for tensor in outputs], MPI.BYTE]
+        size = sum(output.numel() for output in outputs)
+        whole = torch.empty(size, dtype=outputs[0].dtype)
+        bytes_to = [tensor.nbytes for tensor in inputs]  # by rank
+        bytes_from = [tensor.nbytes for tensor in outputs]
+        sent = [raw(joined(inputs)), bytes_to, MPI.BYTE]
+        received = [raw(whole), bytes_from, MPI.BYTE]
         begin = partial(self._comm.Ialltoallv, sent, received)
         return self._begin(what, begin, opts, outputs, whole)
 
@@ -191,7 +223,8 @@ class Group(dist.ProcessGroup):
     # --- messages ---
 
     def send(self, tensors, dst, tag=0):
-        return self._begin("send", partial(self._comm.Isend, raw(tensors[0]), dst, tag))
+        begin = partial(self._comm.Isend, raw(tensors[0]), dst, tag)
+        return self._begin("send", begin)
 
     def recv(self, tensors, src, tag=0):
         return self._recv(tensors, src, tag)
@@ -200,8 +233,9 @@ class Group(dist.ProcessGroup):
         return self._recv(tensors, MPI.ANY_SOURCE, tag)
 
     def _recv(self, tensors, src, tag):
-        begin = partial(self._comm.Irecv, raw(tensors[0]), src, tag)
-        return self._begin("recv", begin, None, tensors, tensors[0], size=tensors[0].nbytes)
+        tensor = tensors[0]
+        begin = partial(self._comm.Irecv, raw(tensor), src, tag)
+        return self._begin("recv", begin, outputs=tensors, buffer=tensor, size=tensor.nbytes)
 
     def _begin(self, what, begin, opts=None, outputs=(), buffer=None, divisor=1, size=None):
         """Begin an operation; what MPI puts into the buffer goes into the outputs, divided."""
@@ -210,10 +244,19 @@ class Group(dist.ProcessGroup):
                 f"{what} cannot begin: the group is broken ({self.broken}). Make it again."
             )
         look_at_all()
-        limit = getattr(opts, "timeout", timedelta(0)).total_seconds()
-        if limit <= 0:
-            limit = self._timeout.total_seconds()
-        work = Work(self, what, limit, begin(), outputs, buffer, divisor, size)
+        timeout = getattr(opts, "timeout", timedelta(0))
+        if timeout <= timedelta(0):
+            timeout = self._timeout
+        work = Work(
+            self,
+            what,
+            limit=timeout.total_seconds(),
+            request=begin(),
+            outputs=outputs,
+            buffer=buffer,
+            divisor=divisor,
+            size=size,
+        )
         if sum(output.nbytes for output in outputs) <= SMALL_BYTES:
             self._kept.append(work)
         return work
@@ -228,7 +271,8 @@ class Group(dist.ProcessGroup):
 
 def raw(tensor):
     """A contiguous tensor's memory as bytes."""
-    return tensor.detach().view(-1).view(torch.uint8).numpy()
+    flat = tensor.detach().view(-1)
+    return flat.view(torch.uint8).numpy()
 
 
 def computable(tensor):
@@ -246,14 +290,15 @@ def computable(tensor):
 
 def joined(tensors):
     """The elements of all, one after the other."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    flat = [tensor.detach().reshape(-1) for tensor in tensors]
+    return torch.cat(flat)
 
 
 def communicator(store, rank, size, timeout):
     """A communicator of the group's processes, and the other members' numbers in MPI's world.
 
     The processes are in the group's order. Each member writes its number into the store and waits
-    for the others', because MPI's own call has no limit.
+    for the others' numbers, because MPI's own call has no limit.
     """
     world = MPI.COMM_WORLD
     keys = [f"{NAME}/{other}" for other in range(size)]
@@ -266,9 +311,11 @@ def communicator(store, rank, size, timeout):
             f"here. Start them with mpiexec -n {size} python script.py, or "
             f'Cluster({size}, engines="mpi", backend="{__name__}").'
         )
-    # apart from others made now
-    comm = world.Create_group(world.group.Incl(members), hash(tuple(members)) & 0x7FFF)
-    return comm, [member for member in members if member != world.rank]
+    # by a tag of its own, so that it is not mixed up with others that are made at the same time
+    tag = hash(tuple(members)) & 0x7FFF
+    comm = world.Create_group(world.group.Incl(members), tag)
+    others = [member for member in members if member != world.rank]
+    return comm, others
 
 
 def _set_environment(world):
@@ -276,9 +323,13 @@ def _set_environment(world):
     hosts = world.allgather(socket.gethostname())
     with socket.create_server(("", 0)) as free:
         port = world.bcast(free.getsockname()[1])
-    address = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
-    for name, value in zip(VARIABLES, (world.rank, world.size, address, port), strict=True):
-        os.environ.setdefault(name, str(value))
+    address = "127.0.0.1"
+    if len(set(hosts)) > 1:
+        address = hosts[0]
+    os.environ.setdefault("RANK", str(world.rank))
+    os.environ.setdefault("WORLD_SIZE", str(world.size))
+    os.environ.setdefault("MASTER_ADDR", address)
+    os.environ.setdefault("MASTER_PORT", str(port))
 
 
 dist.Backend.register_backend(NAME, Group, devices=["cpu"])

@@ -27,11 +27,14 @@ class Work(dist.Work):
     """One operation: it ends in wait(), and when another one begins or is waited for.
 
     Args:
+        group: the `Group` that has begun it.
+        what: its name, for a person.
+        limit: seconds that a wait without a limit of its own may take.
         request: MPI's, which holds the memory that MPI reads and writes.
-        outputs: the tensors that the operation gives.
-        buffer: where MPI puts their numbers, one tensor's after the other's.
-        divisor: what the numbers are divided by.
-        size: bytes that a message must have.
+        outputs: the tensors that get the result.
+        buffer: where MPI puts their elements, one tensor's after the other's.
+        divisor: what the elements are divided by.
+        size: the bytes that a received message must have; None for every other operation.
     """
 
     def __init__(self, group, what, limit, request, outputs, buffer, divisor, size):
@@ -57,50 +60,65 @@ class Work(dist.Work):
             if not self._request.Test(status):
                 return False
         except MPI.Exception as error:
-            self.error = f"{self.what} failed in MPI: {str(error).partition(', error stack')[0]}"
+            message, _, _ = str(error).partition(", error stack")
+            self.error = f"{self.what} failed in MPI: {message}"
         _open.pop(self, None)
         self.source = status.Get_source()
         if self._size is not None and not self.error:
-            count = status.Get_count(MPI.BYTE)
-            if count != self._size:
-                self.error = (
-                    f"recv got {count} bytes for a tensor of {self._size}; "
-                    "send and recv tensors of one size."
-                )
+            self._compare_size(status.Get_count(MPI.BYTE))
         if self._outputs and not self.error:
             self._fill_outputs()
         return True
+
+    def _compare_size(self, count):
+        """Note an error if a message has other bytes than its tensor."""
+        if count != self._size:
+            self.error = (
+                f"recv got {count} bytes for a tensor of {self._size}; "
+                "send and recv tensors of one size."
+            )
 
     def _fill_outputs(self):
         """Copy the buffer, which may be the outputs' own memory, into the outputs."""
         if self._divisor != 1:
             self._buffer.div_(self._divisor)
-        parts = self._buffer.view(-1).split([output.numel() for output in self._outputs])
+        sizes = [output.numel() for output in self._outputs]
+        parts = self._buffer.view(-1).split(sizes)
         for output, part in zip(self._outputs, parts, strict=True):
             if part.data_ptr() != output.data_ptr():
                 output.detach().copy_(part.view(output.shape))
 
     def wait(self, timeout=timedelta(0)):
-        """Look again and again, at first without a pause; RuntimeError if it fails or is late."""
+        """Look again and again, at first without a pause.
+
+        Raises:
+            RuntimeError: MPI has failed, or the time is over; the group is broken then.
+        """
         limit = timeout.total_seconds() or self._limit
         began = time.monotonic()
-        while not self.is_completed() and time.monotonic() - began < min(limit, SPIN_SECONDS):
+        without_pause = min(limit, SPIN_SECONDS)
+        while not self.is_completed() and time.monotonic() - began < without_pause:
             os.sched_yield()
         if not self.is_completed():
-            with distlab.waiting("through MPI", self.group.others) as waits:
-                while not self.is_completed():
-                    waited = time.monotonic() - began
-                    if waited > limit:
-                        self.group.broken = (
-                            f"Timed out waiting {limit * 1e3:.0f}ms for {self.what} operation "
-                            "to complete"
-                        )
-                        raise RuntimeError(self.group.broken)
-                    waits.check()
-                    time.sleep(min(LONGEST_PAUSE, waited / PATIENCE))
+            self._wait_with_pauses(began, limit)
         if self.error:
             raise RuntimeError(self.error)
         return True
+
+    def _wait_with_pauses(self, began, limit):
+        """Look again and again, ever more seldom, where the notebook sees for whom this waits."""
+        with distlab.waiting("through MPI", self.group.others) as waits:
+            while not self.is_completed():
+                waited = time.monotonic() - began
+                if waited > limit:
+                    milliseconds = f"{limit * 1e3:.0f}ms"
+                    self.group.broken = (
+                        f"Timed out waiting {milliseconds} for {self.what} operation to complete"
+                    )
+                    raise RuntimeError(self.group.broken)
+                waits.check()
+                pause = min(LONGEST_PAUSE, waited / PATIENCE)
+                time.sleep(pause)
 
     def get_future(self):
         """A Future that is done: DDP, which asks for one at once, waits for its bucket."""
