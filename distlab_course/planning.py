@@ -1,13 +1,16 @@
 """Plans for training Llama 70B on 512 devices: what lab 63 tries, and what its check judges by.
 
-A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel.
+A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel, but
+for `_step`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from distlab import Device, Link, Network
 from distlab.arguments import one_of
+from distlab.errors import ArgumentError
 from distlab_course.llama import SIZES
 
 DEVICES = 512
@@ -59,49 +62,77 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     Raises:
         ArgumentError: there is no such plan.
     """
-    from distlab import Device, Link, Network, predict
-    from distlab.errors import ArgumentError
+    from distlab import predict  # not for predict's own process, which imports this file, too
 
+    _check(tensor, pipeline, stages, recompute)
+    step = partial(
+        _step,
+        tensor=tensor,
+        pipeline=pipeline,
+        stages=stages,
+        batch=_batch(tensor, pipeline),
+        recompute=recompute,
+    )
+    depths = _depths(pipeline * stages)
+    cases = predict.sweep(step, [DEVICES], _hosts(), _device(), depth=depths)
+    seconds = []
+    num_bytes = []
+    for case in cases:
+        if case.prediction is None:
+            raise ArgumentError(case.why)
+        seconds.append(case.prediction.seconds)
+        num_bytes.append(_held(case.prediction.memory))
+    return Plan(
+        seconds=_continued(depths, seconds), num_bytes=UNSEEN * _continued(depths, num_bytes)
+    )
+
+
+def _check(tensor: int, pipeline: int, stages: int, recompute: str) -> None:
+    """Refuse a plan that does not exist."""
     one_of("tensor", tensor, (1, 2, 4, 8), "These divide the 8 heads of keys.")
     one_of("pipeline", pipeline, (1, 2, 4))
-    most_stages = (1, 2) if pipeline > 1 else (1,)
-    one_of("stages", stages, most_stages, "Only a rank of a pipeline has more than one.")
+    stages_allowed: tuple[int, ...] = (1,)
+    if pipeline > 1:
+        stages_allowed = (1, 2)
+    one_of("stages", stages, stages_allowed, "Only a rank of a pipeline has more than one.")
     one_of("recompute", recompute, ("none", "op", "full"))
-    batch = SEQUENCES * tensor * pipeline // DEVICES
-    if batch < pipeline:
+    if _batch(tensor, pipeline) < pipeline:
         each = SEQUENCES * tensor / DEVICES
         raise ArgumentError(
             f"Of {SEQUENCES} sequences, a micro-batch would have {each:g}. It needs one or more."
         )
-    hosts = Network(
+
+
+def _batch(tensor: int, pipeline: int) -> int:
+    """The sequences in a step of each rank of FSDP."""
+    return SEQUENCES * tensor * pipeline // DEVICES
+
+
+def _depths(stages: int) -> list[int]:
+    """Two numbers of blocks that a model of so many stages is predicted with."""
+    if stages == 1:
+        return [2, 4]
+    return [stages, 2 * stages]
+
+
+def _hosts() -> Network:
+    """Hosts of 8 devices each."""
+    return Network(
         hosts=[8] * (DEVICES // 8),
         inside=Link("1 us", "450 GB/s"),
         between=Link("5 us", "400 GB/s"),
     )
-    device = Device(
+
+
+def _device() -> Device:
+    """An H100."""
+    return Device(
         "989 TFLOP/s",
         memory_bandwidth="2.4 TB/s",
         efficiency=EFFICIENCY,
         contention=CONTENTION,
         spread=SPREAD,
     )
-    step = partial(
-        _step,
-        tensor=tensor,
-        pipeline=pipeline,
-        stages=stages,
-        batch=batch,
-        recompute=recompute,
-    )
-    parts = pipeline * stages
-    depths = [2, 4] if parts == 1 else [parts, 2 * parts]
-    cases = predict.sweep(step, [DEVICES], hosts, device, depth=depths)
-    for case in cases:
-        if case.prediction is None:
-            raise ArgumentError(case.why)
-    seconds = [case.prediction.seconds for case in cases]
-    num_bytes = [_held(case.prediction.memory) for case in cases]
-    return Plan(_continued(depths, seconds), UNSEEN * _continued(depths, num_bytes))
 
 
 def _step(
@@ -140,4 +171,5 @@ def _continued(depths: list[int], values: list[float]) -> float:
     """What all blocks need, each as much as the next, from the values at two depths."""
     few_blocks, more_blocks = depths
     few, more = values
-    return few + (SIZES["70B"].layers - few_blocks) * (more - few) / (more_blocks - few_blocks)
+    further_blocks = SIZES["70B"].layers - few_blocks
+    return few + further_blocks * (more - few) / (more_blocks - few_blocks)
