@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-SOURCE = PACKAGE / "lessons" if (PACKAGE / "lessons").is_dir() else PACKAGE.parent
+IN_WHEEL = PACKAGE / "lessons"
+SOURCE = IN_WHEEL if IN_WHEEL.is_dir() else PACKAGE.parent
 FILES = (
     "notebooks/*.ipynb",
     "notebooks/*.py",
@@ -57,8 +58,8 @@ def course(arguments: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(arguments)
     try:
-        agreed = _agreed if sys.stdin.isatty() else None
-        done = write(chosen.folder, chosen.update, agreed)
+        ask = _agreed if sys.stdin.isatty() else None
+        done = write(chosen.folder, chosen.update, agreed=ask)
     except OSError as error:
         return _refuse(chosen.folder, error)
     print(_words(done, chosen.folder))
@@ -161,45 +162,80 @@ def write(
     Raises:
         OSError: the folder cannot be written.
     """
-    done = Written()
     if folder.resolve() == SOURCE:
-        return done
-    note = _note(folder)
-    before = dict(note)
+        return Written()
     shipped = _shipped()
-    put: dict[str, bytes] = {}  # what is to be written
+    writing = _Writing(folder, update)
     for name, content in sorted(shipped.items()):
-        there = folder / name
-        held = _digest(there.read_bytes()) if there.exists() else None
+        writing.choose(name, content)
+    changed = writing.done.kept
+    if changed and not update and agreed is not None and agreed(changed):
+        writing.replace_kept(shipped)
+    writing.finish()
+    return writing.done
+
+
+class _Writing:
+    """Lessons on their way into a folder: all is chosen first, and written at the end.
+
+    Attributes:
+        done: what becomes of them.
+    """
+
+    def __init__(self, folder: Path, update: bool):
+        self.done = Written()
+        self._folder = folder
+        self._update = update
+        self._note_before = _note(folder)
+        self._note = dict(self._note_before)
+        self._contents: dict[str, bytes] = {}  # what is to be written, by path
+
+    def choose(self, name: str, content: bytes) -> None:
+        """Choose what becomes of one file, by what lies there and what was last written there."""
+        there = self._folder / name
         newest = _digest(content)
+        last_written = self._note.get(name)
+        if not there.exists():
+            self.done.new.append(name)
+            self._contents[name] = content
+            return
+        held = _digest(there.read_bytes())
         if held == newest:
-            note[name] = newest
-        elif held is None:
-            done.new.append(name)
-            put[name] = content
-        elif held != note.get(name):
-            done.kept.append(name)
-            if update and note.get(name) != newest:
-                beside = str(Path(name).with_suffix(f".newer{Path(name).suffix}"))
-                done.beside.append(beside)
-                put[beside] = content
-                note[name] = newest  # so that it comes once
-        elif update:
-            done.replaced.append(name)
-            put[name] = content
+            self._note[name] = newest
+        elif held != last_written:
+            self.done.kept.append(name)
+            if self._update and last_written != newest:
+                self._put_beside(name, content)
+        elif self._update:
+            self.done.replaced.append(name)
+            self._contents[name] = content
         else:
-            done.older.append(name)
-    if done.kept and not update and agreed is not None and agreed(done.kept):
-        put |= {name: shipped[name] for name in done.kept}
-        done.replaced = done.kept
-        done.kept = []
-    for name, content in put.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-        note[name] = _digest(content)
-    if note != before:
-        (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n")
-    return done
+            self.done.older.append(name)
+
+    def _put_beside(self, name: str, content: bytes) -> None:
+        """Bring the newer form of a file that was changed, beside it and only once."""
+        path = Path(name)
+        beside = str(path.with_suffix(f".newer{path.suffix}"))
+        self.done.beside.append(beside)
+        self._contents[beside] = content
+        self._note[name] = _digest(content)
+
+    def replace_kept(self, shipped: dict[str, bytes]) -> None:
+        """Overwrite the files that were changed, as the person has agreed."""
+        for name in self.done.kept:
+            self._contents[name] = shipped[name]
+        self.done.replaced = self.done.kept
+        self.done.kept = []
+
+    def finish(self) -> None:
+        """Write what was chosen, and note it."""
+        for name, content in self._contents.items():
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            self._note[name] = _digest(content)
+        if self._note != self._note_before:
+            (self._folder / NOTE).write_text(json.dumps(self._note, indent=1) + "\n")
 
 
 def _shipped() -> dict[str, bytes]:
