@@ -1,9 +1,9 @@
 """Data parallelism: every rank has the whole model and a part of the batch, and averages gradients.
 
 Called on every rank; plain PyTorch, so the same code runs under `torchrun`. Lab 06 builds an
-all-reduce for each parameter after backward, then for a few large buckets, and lab 20 one that runs
-beside backward: here it is finished, for any model with dense gradients. `averaging_hook` gives
-DistributedDataParallel an all-reduce of yours.
+all-reduce for each parameter after backward, and then one for each of a few large buckets; lab 20
+builds one that is overlapped with backward. Here it is finished, for any model with dense
+gradients. `averaging_hook` gives DistributedDataParallel an all-reduce of yours.
 
 A parameter without a gradient on some rank counts as zero there, and has the average on every rank
 afterwards.
@@ -53,13 +53,14 @@ def average_buckets(buckets: Iterable[Iterable[nn.Parameter]], group: Any = None
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=group)
         flat /= world_size
-        means = flat.split([gradient.numel() for gradient in gradients])
+        sizes = [gradient.numel() for gradient in gradients]
+        means = flat.split(sizes)
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
 
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
-    """The gradient of a parameter, which backward must have brought.
+    """The gradient of a parameter, which backward must have computed.
 
     Raises:
         TypeError: there is none.
@@ -74,8 +75,8 @@ class OverlappedAverage:
 
     Backward computes the last layers' gradients first. A hook on each parameter copies its gradient
     into a bucket as soon as it is there, and the all-reduce of a bucket starts when its last
-    gradient has come, on gloo's own threads. The gradients are views of the buckets from then on,
-    so nothing is copied back.
+    gradient has arrived, on gloo's own threads. The gradients are views of the buckets from then
+    on, so nothing is copied back.
 
         average = OverlappedAverage(model)
         for inputs, labels in loader:
@@ -98,7 +99,8 @@ class OverlappedAverage:
         self._group = group
         self._world_size = dist.get_world_size(group)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.buckets = [Bucket(parameters) for parameters in make_buckets(trained, bucket_bytes)]
+        sorted_parameters = make_buckets(trained, bucket_bytes)
+        self.buckets = [Bucket(parameters) for parameters in sorted_parameters]
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
                 arrived = functools.partial(self._arrived, bucket, place)
@@ -107,8 +109,8 @@ class OverlappedAverage:
     def wait(self) -> None:
         """Wait until every gradient is the average of all ranks.
 
-        Gradients that backward has not brought, such as those of a layer that this rank did not
-        use, go as zeros.
+        Gradients that backward has not computed, such as those of a layer that this rank did not
+        use, are sent as zeros.
         """
         for bucket in self.buckets:
             for place in sorted(bucket.missing):
@@ -146,16 +148,18 @@ class Bucket:
         parameters: in the order of their places.
         flat: their gradients, one after the other.
         views: by place, the part of `flat` in the shape of the parameter.
-        missing: places of the gradients that have not come yet.
+        missing: places of the gradients that have not arrived yet.
         work: the all-reduce of `flat`, once it has started.
     """
 
     def __init__(self, parameters: list[nn.Parameter]):
-        sizes = [parameter.numel() for parameter in parameters]
         self.parameters = parameters
-        self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        parts = zip(self.flat.split(sizes), parameters, strict=True)
-        self.views = [part.view_as(parameter) for part, parameter in parts]
+        first = parameters[0]
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.views = []
+        for part, parameter in zip(self.flat.split(sizes), parameters, strict=True):
+            self.views.append(part.view_as(parameter))
         self.clear()
 
     def clear(self) -> None:
@@ -186,7 +190,7 @@ def averaging_hook(
 
         ddp.register_comm_hook(None, data_parallel.averaging_hook(algorithms.ALL_REDUCE["ring"]))
 
-    The buckets are averaged one after the other, in the order in which they come, by a thread of
+    The buckets are averaged one after the other, in the order in which they arrive, by a thread of
     the hook's own. An error in it is raised by backward.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest). A hook serves one model.
@@ -227,9 +231,10 @@ def make_buckets(
 ) -> list[list[nn.Parameter]]:
     """Sort parameters into buckets of one dtype and device, last ones first.
 
-    That is the order in which backward brings their gradients. A bucket is closed by the parameter
-    that fills it, so it may be larger than asked for, as DistributedDataParallel's may. The first
-    bucket of each dtype is closed by FIRST_BUCKET_BYTES, so that it leaves early.
+    That is the order in which backward computes their gradients. A bucket is closed by the
+    parameter that fills it, so it may be larger than asked for, as DistributedDataParallel's may.
+    The first bucket of each dtype is closed by FIRST_BUCKET_BYTES, so that its all-reduce starts
+    early.
 
     Runs on: anywhere.
 

@@ -1,6 +1,6 @@
 """Lab 30: calls of init_process_group that may fail, and what comes of them.
 
-`try_init` runs in the notebook's kernel, `attempt` on every rank.
+`try_init` runs in the notebook's kernel, `attempt_init` on every rank.
 """
 
 import contextlib
@@ -32,16 +32,18 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
     afterwards.
 
     Args:
-        calls: by rank, the arguments; besides those of init_process_group there may be `late`, the
-            seconds that a rank sleeps first, and `interface`, its GLOO_SOCKET_IFNAME.
+        calls: the arguments of each rank's call; besides those of init_process_group there may be
+            `late`, the seconds that a rank sleeps first, and `interface`, its GLOO_SOCKET_IFNAME.
         seconds: the timeout of each call.
         expected: how each outcome must begin.
     """
     cluster = distlab.Cluster.current
+    timeout = timedelta(seconds=seconds)
+    given: list[Call] = []
+    for call in calls:
+        given.append(None if call is None else {"timeout": timeout, **call})
     try:
-        limit = {"timeout": timedelta(seconds=seconds)}
-        given = [None if call is None else {**limit, **call} for call in calls]
-        outcomes = cluster.run(attempt, given)
+        outcomes = cluster.run(attempt_init, given)
     finally:
         cluster.heal()
     for rank, outcome in enumerate(outcomes):
@@ -49,14 +51,19 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
             print(f"rank {rank} does not come")
             continue
         waited, text = outcome
-        text = re.sub(r"(127\.0\.0\.1, |port: )\d+", r"\1PORT", text)
-        text = re.sub(r"\[[^]]*gloo[^]]*\] ", "", text)
-        text = text.replace("useIpv6: false, code: -98, ", "")
+        text = _without_places(text)
         print(f"rank {rank} after {waited:.1f} s: {text}")
         assert text.startswith(expected)
 
 
-def attempt(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] | None:
+def _without_places(text: str) -> str:
+    """A message without ports, and without places in gloo's sources."""
+    text = re.sub(r"(127\.0\.0\.1, |port: )\d+", r"\1PORT", text)
+    text = re.sub(r"\[[^]]*gloo[^]]*\] ", "", text)
+    return text.replace("useIpv6: false, code: -98, ", "")
+
+
+def attempt_init(rank: int, world_size: int, calls: list[Call]) -> tuple[float, str] | None:
     """Leave the group and call init_process_group as calls[rank] says.
 
     gloo writes each attempt to connect to stderr, which leads nowhere meanwhile.

@@ -33,10 +33,15 @@ SIZES = {
 
 @functools.cache
 def turns(length: int, half: int) -> Tensor:
-    """By which angle each pair of numbers turns at each place: complex, shape (place, 1, half)."""
+    """The angle by which each pair of numbers turns at each place.
+
+    Returns:
+        complex numbers of length 1, of shape (place, 1, half).
+    """
     speeds = 500_000.0 ** -(torch.arange(half) / half)
     angles = torch.outer(torch.arange(length), speeds)
-    return torch.polar(torch.ones_like(angles), angles)[:, None]
+    lengths = torch.ones_like(angles)
+    return torch.polar(lengths, angles)[:, None]
 
 
 def rotated(values: Tensor, by: Tensor) -> Tensor:
@@ -45,7 +50,8 @@ def rotated(values: Tensor, by: Tensor) -> Tensor:
     Their shape is (batch, place, head, number).
     """
     pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * by).flatten(-2).type_as(values)
+    turned = torch.view_as_real(pairs * by)
+    return turned.flatten(-2).type_as(values)
 
 
 class Attention(nn.Module):
@@ -62,18 +68,22 @@ class Attention(nn.Module):
 
     def __init__(self, size: Size):
         super().__init__()
-        self.head = size.width // size.heads
-        self.wq = nn.Linear(size.width, size.heads * self.head, bias=False)
-        self.wk = nn.Linear(size.width, size.kv_heads * self.head, bias=False)
-        self.wv = nn.Linear(size.width, size.kv_heads * self.head, bias=False)
-        self.wo = nn.Linear(size.heads * self.head, size.width, bias=False)
+        self.head = size.width // size.heads  # numbers of one head's part of a vector
+        queries = size.heads * self.head
+        keys = size.kv_heads * self.head
+        self.wq = nn.Linear(size.width, queries, bias=False)
+        self.wk = nn.Linear(size.width, keys, bias=False)
+        self.wv = nn.Linear(size.width, keys, bias=False)
+        self.wo = nn.Linear(queries, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         # (batch, place, head, number)
         q = self.wq(x).unflatten(-1, (-1, self.head))
         k = self.wk(x).unflatten(-1, (-1, self.head))
         v = self.wv(x).unflatten(-1, (-1, self.head))
-        by = turns(x.shape[1], self.head // 2) if self.turns is None else self.turns
+        by = self.turns
+        if by is None:
+            by = turns(x.shape[1], self.head // 2)
         q = rotated(q, by)
         k = rotated(k, by)
         if self.repeats:
@@ -81,7 +91,9 @@ class Attention(nn.Module):
             k = k.repeat_interleave(queries_a_key, dim=2)
             v = v.repeat_interleave(queries_a_key, dim=2)
         # (batch, head, place, number)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q = q.transpose(1, 2)
+        k = k.transpose(1, 2)
+        v = v.transpose(1, 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=not self.repeats)
         return self.wo(y.transpose(1, 2).flatten(2))
 
@@ -119,8 +131,9 @@ class Llama(nn.Module):
 
     Args:
         size: one of SIZES, or your own.
-        stage, stages: a pipeline's stage has some of the blocks, the first one the least; only the
-            first one has `embedding`, and only the last one `norm` and `output`.
+        stage, stages: a pipeline's stage has some of the blocks, and the first stage no more than
+            any other; only the first one has `embedding`, and only the last one `norm` and
+            `output`.
     """
 
     def __init__(self, size: Size, stage: int = 0, stages: int = 1):

@@ -37,7 +37,7 @@ from distlab.errors import ClusterError
 from distlab_course.piped import pipes_of
 
 # where ip and tc are
-PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 # a folder for each network, its number, with /etc/hosts of its hosts
 NETWORKS = Path("/run/distlab")
 NAMESPACES = Path("/run/netns")  # where `ip netns` has them
@@ -45,6 +45,7 @@ HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 AS_HOST = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 PROGRAMS = [sys.executable, str(Path(__file__).with_name("practice_programs.py"))]
 BURST_SECONDS = 0.0025  # for so long a link that was idle may be quicker than its rate
+SMALLEST_BURST = 4000  # bytes
 EXAMPLE = 'Call practice_hosts({"nodeA": 2, "nodeB": 2}).'
 
 
@@ -76,7 +77,8 @@ def practice_hosts(hosts: Mapping[str, int]) -> PracticeHosts:
     Raises:
         ArgumentError: no hosts, a name that is no host's, or a number below 1.
     """
-    for name, ranks in mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE).items():
+    checked = mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE)
+    for name, ranks in checked.items():
         if not HOST_NAME.fullmatch(name):
             refuse("name of a host", "letters, digits and hyphens", name, EXAMPLE)
         whole_number(f"hosts[{name!r}]", ranks, 1, advice=EXAMPLE)
@@ -106,25 +108,26 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             self._use_loopback()
 
     def _use_loopback(self) -> None:
-        """Let each host be a loopback address; but on Linux, there is only one."""
+        """Let each host be a loopback address of its own; elsewhere than on Linux, there is one."""
         self.kind = "loopback addresses"
         self.here = "127.0.0.1"
+        self._addresses = dict.fromkeys(self, "127.0.0.1")
         if sys.platform == "linux":
-            self._addresses = {name: f"127.0.0.{number}" for number, name in enumerate(self, 2)}
-        else:
-            self._addresses = dict.fromkeys(self, "127.0.0.1")
+            for number, name in enumerate(self, 2):
+                self._addresses[name] = f"127.0.0.{number}"
 
     def _make_network(self) -> None:
         """Take a number that no other network has, and make the bridge in which cables meet."""
         number = self._take_number()
         self._bridge = f"distlab{number}"
         self.here = f"10.77.{number}.254"
-        self._addresses = {name: f"10.77.{number}.{i}" for i, name in enumerate(self, 1)}
+        self._addresses = {name: f"10.77.{number}.{host}" for host, name in enumerate(self, 1)}
         names = {"127.0.0.1": "localhost", self.here: socket.gethostname()}
-        names |= {address: name for name, address in self._addresses.items()}
+        for name, address in self._addresses.items():
+            names[address] = name
         lines = [f"{address} {name}\n" for address, name in names.items()]
         (NETWORKS / str(number) / "hosts").write_text("".join(lines))
-        # else it is that of a port, and another one when ports change
+        # without one of its own, a bridge has the address of a port, and another when ports change
         hardware = f"02:00:10:77:{number:02x}:fe"
         _call("ip", "link", "add", self._bridge, "address", hardware, "type", "bridge")
         _call("ip", "address", "add", f"{self.here}/24", "dev", self._bridge)
@@ -142,9 +145,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             number = _free_number()
             self._folder = NETWORKS / str(number)
             self._folder.mkdir()
-            self._mark = os.open(self._folder / "owner", os.O_CREAT | os.O_WRONLY)
-            fcntl.flock(self._mark, fcntl.LOCK_EX)  # for as long as this process lives
-            os.write(self._mark, str(os.getpid()).encode())
+            self._owner_file = os.open(self._folder / "owner", os.O_CREAT | os.O_WRONLY)
+            fcntl.flock(self._owner_file, fcntl.LOCK_EX)  # for as long as this process lives
+            os.write(self._owner_file, str(os.getpid()).encode())
             atexit.register(self.close)
         return number
 
@@ -152,12 +155,13 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         """Make the namespace of a host, and a cable from it to the bridge."""
         namespace = self.namespace(name).name
         link = self._link(name)
+        inside = ("ip", "-n", namespace)
         _call("ip", "netns", "add", namespace)
         _call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         _call("ip", "link", "set", link, "master", self._bridge, "up")
-        _call("ip", "-n", namespace, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
-        _call("ip", "-n", namespace, "link", "set", "eth0", "up")
-        _call("ip", "-n", namespace, "link", "set", "lo", "up")
+        _call(*inside, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
+        _call(*inside, "link", "set", "eth0", "up")
+        _call(*inside, "link", "set", "lo", "up")
         _call(*self.command(name), "true")
 
     def __exit__(self, *error: object) -> None:
@@ -165,7 +169,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         atexit.unregister(self.close)
         if self._folder:
             _remove(self._folder)
-            os.close(self._mark)
+            os.close(self._owner_file)
         self._folder = None
         for process in self._slow_links.values():
             process.communicate()
@@ -185,7 +189,8 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
 
         It has 15 characters at most, as the name of every interface.
         """
-        return f"{self._bridge}h{self.address(name).rpartition('.')[2]}"
+        _, _, host = self.address(name).rpartition(".")
+        return f"{self._bridge}h{host}"
 
     def command(self, name: str) -> list[str]:
         """What to put before the words of a command, so that it runs on a host.
@@ -195,9 +200,11 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         self.address(name)
         if self.kind == "loopback addresses":
             return []
-        enter = ["nsenter", f"--net={self.namespace(name)}", "unshare", "--uts", "--mount"]
-        enter += ["--propagation", "slave"]  # a namespace that is deleted outside disappears here
-        return [*enter, "sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
+        command = ["nsenter", f"--net={self.namespace(name)}", "unshare", "--uts", "--mount"]
+        # so that a namespace that is deleted outside disappears here
+        command += ["--propagation", "slave"]
+        command += ["sh", "-c", AS_HOST, name, f"{self._folder}/hosts"]
+        return command
 
     def reach(self, name: str) -> list[str]:
         """As `command`, with stdin and stdout over the host's cable; a cut cable is silent.
@@ -212,13 +219,15 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
     def shape(
         self, name: str, bandwidth: float | str | None = None, latency: float | str | None = None
     ) -> None:
-        """Make the link of a host slow, each way, instead of how it was before; `repair` undoes it.
+        """Make the link of a host slow, in each direction; `repair` undoes it.
+
+        An earlier `shape` or `cut` counts no more.
 
         Args:
             bandwidth: bytes a second, or a text such as "100 Mbit/s"; the kernel's token bucket (tc
                 tbf) keeps it.
-            latency: seconds, or a text such as "5 ms", of each way: a round trip takes twice that.
-                Linux kernels are often without tc netem, so a program of our own carries the
+            latency: seconds, or a text such as "5 ms", in one direction: a round trip takes twice
+                that. Linux kernels are often without tc netem, so a program of our own carries the
                 packets, at most about 1 Gbit a second.
 
         Raises:
@@ -236,10 +245,7 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         if seconds is not None:
             ends = self._carry_slowly(name, seconds)
         if rate is not None:
-            bits = f"{round(8 * rate)}bit"
-            burst = str(max(4000, round(rate * BURST_SECONDS)))
-            bucket = ["tbf", "rate", bits, "burst", burst, "latency", "400ms"]
-            self._queue(name, ends, *bucket)
+            self._queue(name, ends, *_token_bucket(rate))
 
     def _queue(self, name: str, ends: tuple[str, str], *discipline: str) -> None:
         """Say how packets wait at the two ends of a cable: in the bridge, and in the host."""
@@ -271,9 +277,10 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
                 f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}"
             )
         inside = ("ip", "-n", namespace.name)
-        hardware = _call(*inside, "-brief", "link", "show", "eth0").split()[2]
+        _, _, hardware, *_ = _call(*inside, "-brief", "link", "show", "eth0").split()
         _call(*inside, "link", "set", "slow0", "address", hardware, "up")
-        network = f"{self.here.rpartition('.')[0]}.0/24"
+        prefix, _, _ = self.here.rpartition(".")
+        network = f"{prefix}.0/24"
         _call(*inside, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
         _call("ip", "link", "set", link, "nomaster")
         _call("ip", "link", "set", slow_link, "master", self._bridge, "up")
@@ -302,6 +309,13 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         self._queue(name, (self._link(name), "eth0"), "noqueue")
 
 
+def _token_bucket(rate: float) -> list[str]:
+    """The words for tc that limit a link to so many bytes a second."""
+    bits = f"{round(8 * rate)}bit"
+    burst = str(max(SMALLEST_BURST, round(rate * BURST_SECONDS)))
+    return ["tbf", "rate", bits, "burst", burst, "latency", "400ms"]
+
+
 def processes_in(namespace: Path) -> list[psutil.Process]:
     """The processes that run in a network namespace."""
     found = []
@@ -318,16 +332,17 @@ def _free_number() -> int:
     for addresses in psutil.net_if_addrs().values():
         used += [one.address for one in addresses]
     for number in range(256):
-        if not any(address.startswith(f"10.77.{number}.") for address in used):
+        prefix = f"10.77.{number}."
+        if not any(address.startswith(prefix) for address in used):
             return number
     raise OSError("every network 10.77.x.0/24 is in use")
 
 
 def _is_used(folder: Path) -> bool:
     """Whether the process that made a network's folder lives; it has locked a file there."""
-    with contextlib.suppress(FileNotFoundError), open(folder / "owner") as mark:
+    with contextlib.suppress(FileNotFoundError), open(folder / "owner") as owner_file:
         try:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(owner_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
@@ -349,7 +364,7 @@ def _remove(folder: Path) -> None:
 def _end_processes(namespace: Path) -> None:
     """End what runs in a network namespace.
 
-    A process that is started meanwhile is found in the next round.
+    A process that is started meanwhile is found in the next round, hence the second SIGKILL.
     """
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         for process in processes_in(namespace):
@@ -362,7 +377,7 @@ def _end_processes(namespace: Path) -> None:
 
 def _call(*words: str) -> str:
     """What a command writes; ClusterError where it fails."""
-    environment = {**os.environ, "PATH": PLACES}
+    environment = {**os.environ, "PATH": PATH}
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip()}")

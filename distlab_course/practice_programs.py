@@ -13,6 +13,8 @@ input, ends. It makes both interfaces (TAP): OUTER in the network where it was s
 namespace, where it goes on, so that it ends with what runs there. They go away with it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import fcntl
@@ -26,6 +28,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 CONNECT_SECONDS = 10.0  # as distlab's for ssh
 # <linux/if_tun.h>
@@ -35,6 +38,7 @@ IFF_TAP = 0x0002
 IFF_NO_PI = 0x1000
 CLONE_NEWNET = 0x40000000  # <sched.h>
 LARGEST_PACKET = 65536
+STDIN = 0
 AT_ONCE = 64  # packets of one end, before the other end has its turn
 
 
@@ -84,6 +88,13 @@ def send(end: socket.socket) -> None:
 # --- the slow link of a host ---
 
 
+class Packet(NamedTuple):
+    """What was sent into one end of a slow link, and when the other end has to write it."""
+
+    due: float  # by time.monotonic()
+    content: bytes
+
+
 def slow_link(namespace: str, outer: str, inner: str, seconds: str) -> None:
     """Make the interfaces, enter the namespace, and carry packets."""
     ends = [interface(outer)]
@@ -95,8 +106,9 @@ def slow_link(namespace: str, outer: str, inner: str, seconds: str) -> None:
 
 def enter(namespace: str | os.PathLike[str]) -> None:
     """Go on in a network namespace, which a file stands for."""
-    with open(namespace) as file:  # os.setns is there from Python 3.12
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12
+    with open(namespace) as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
@@ -106,34 +118,52 @@ def interface(name: str, kind: int = IFF_TAP) -> int:
     What is read from it was sent into the interface, and what is written comes out of it.
     """
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI))
+    request = struct.pack("16sH22x", name.encode(), kind | IFF_NO_PI)  # a struct ifreq
+    fcntl.ioctl(device, TUNSETIFF, request)
     return device
 
 
 def carry(ends: list[int], seconds: float) -> None:
     """Write to each end what the other end sent `seconds` ago, until standard input ends."""
-    waiting: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
+    first, second = ends
+    waiting: dict[int, deque[Packet]] = {first: deque(), second: deque()}
     while True:
-        due = [packets[0][0] for packets in waiting.values() if packets]
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
         # not poll, which knows no time shorter than a millisecond; all descriptors of this program
         # are small
-        ready, _, _ = select.select([*ends, 0], [], [], timeout)
-        if 0 in ready:
+        ready, _, _ = select.select([first, second, STDIN], [], [], until_due(waiting))
+        if STDIN in ready:
             return
-        for source, target in (ends, ends[::-1]):
-            if source not in ready:
-                continue
-            with contextlib.suppress(BlockingIOError):
-                for _ in range(AT_ONCE):
-                    packet = os.read(source, LARGEST_PACKET)
-                    waiting[target].append((time.monotonic() + seconds, packet))
+        if first in ready:
+            receive(first, waiting[second], seconds)
+        if second in ready:
+            receive(second, waiting[first], seconds)
         for end, packets in waiting.items():
-            while packets and packets[0][0] <= time.monotonic():
-                _, packet = packets.popleft()
-                # an interface that is down, or full, loses packets, as a cable does
-                with contextlib.suppress(OSError):
-                    os.write(end, packet)
+            deliver(packets, end)
+
+
+def until_due(waiting: dict[int, deque[Packet]]) -> float | None:
+    """Seconds until the next packet is due; None if there is none."""
+    due = [packets[0].due for packets in waiting.values() if packets]
+    if not due:
+        return None
+    return max(0.0, min(due) - time.monotonic())
+
+
+def receive(end: int, packets: deque[Packet], seconds: float) -> None:
+    """Read packets from an end, which are due on the other one in so many seconds."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(AT_ONCE):
+            content = os.read(end, LARGEST_PACKET)
+            packets.append(Packet(time.monotonic() + seconds, content))
+
+
+def deliver(packets: deque[Packet], end: int) -> None:
+    """Write the packets that are due to an end."""
+    while packets and packets[0].due <= time.monotonic():
+        packet = packets.popleft()
+        # an interface that is down, or full, loses packets, as a cable does
+        with contextlib.suppress(OSError):
+            os.write(end, packet.content)
 
 
 def main() -> int | None:

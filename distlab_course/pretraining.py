@@ -60,15 +60,18 @@ def train(
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
     """
-    if recompute not in RECOMPUTE or (stages > 1 and pipeline == 1):
+    has_stages_alone = stages > 1 and pipeline == 1
+    if recompute not in RECOMPUTE or has_stages_alone:
         raise ValueError(
             f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}"
         )
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     first_stage = mesh.get_local_rank("pipeline")
-    own_stages = range(first_stage, pipeline * stages, pipeline)
-    models = [part(size, mesh, stage, pipeline * stages, recompute) for stage in own_stages]
+    num_stages = pipeline * stages
+    models = []
+    for stage in range(first_stage, num_stages, pipeline):
+        models.append(part(size, mesh, stage, num_stages, recompute))
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
     tokens = torch.randint(size.vocabulary, (batch, length))
     with shared(tokens, models, mesh, context):
@@ -77,14 +80,24 @@ def train(
         else:
             run = functools.partial(run_whole, models[0], tokens)
         for _ in range(steps):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            with parallel.loss_parallel():
-                run()
-            for model in models:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
+            step(models, optimizers, run)
+
+
+def step(models: list[Llama], optimizers: list[torch.optim.AdamW], run: Callable[[], None]) -> None:
+    """Forward and backward pass, and the optimizers' step.
+
+    Args:
+        models: this rank's parts of the model, with an optimizer each.
+        run: both passes of all parts.
+    """
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    with parallel.loss_parallel():
+        run()
+    for model in models:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def shared(
@@ -116,7 +129,8 @@ def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) 
     if mesh["tensor"].size() > 1:
         split(model, mesh["tensor"])
     for number, block in enumerate(model.blocks):
-        if recompute in ("full", "op") or (recompute == "layer" and number % 2 == 0):
+        every_second = recompute == "layer" and number % 2 == 0
+        if recompute in ("full", "op") or every_second:
             block.forward = recomputed(block.forward, some=recompute == "op")
     # A pipeline keeps what it has gathered for the next micro-batch, and the last block of a model
     # is the first one that its backward pass needs.
@@ -191,7 +205,9 @@ class Policy:
         if name == "mm":
             self._products[context.is_recompute] += 1
             kept = self._products[context.is_recompute] % 2 == 1
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+        if kept:
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def run_whole(model: Llama, tokens: Tensor) -> None:
@@ -221,15 +237,19 @@ def pipelined(
 
     stages = []
     for number, model in zip(range(own, num_stages, ranks), models, strict=True):
-        first = number == 0
-        last = number == num_stages - 1
+        given = hidden
+        if number == 0:
+            given = some
+        result = hidden
+        if number == num_stages - 1:
+            result = scores
         stage = PipelineStage(
             model,
             number,
             num_stages,
             torch.device("cpu"),
-            input_args=(some if first else hidden,),
-            output_args=(scores if last else hidden,),
+            input_args=(given,),
+            output_args=(result,),
             group=mesh.get_group("pipeline"),
         )
         stages.append(stage)
