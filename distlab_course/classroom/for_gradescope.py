@@ -19,10 +19,10 @@ from typing import Any
 import nbformat
 
 import distlab
-from distlab_course.classroom.handed_in import checked_by, code_without_notes
+from distlab_course.classroom.handed_in import checked_by, code_without_notes, write_files
 from distlab_course.classroom.judge import Decision
 from distlab_course.classroom.labs import assignment, our_cells
-from distlab_course.classroom.marking import Marking, write_files
+from distlab_course.classroom.marking import Marking
 from distlab_course.lessons import PACKAGE, SOURCE
 
 HOME = Path("/autograder")

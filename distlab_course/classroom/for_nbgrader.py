@@ -25,10 +25,10 @@ from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Integer
 
 from distlab.machine import cores
-from distlab_course.classroom.handed_in import checked_by, code_of, notes_of
+from distlab_course.classroom.handed_in import checked_by, code_of, notes_of, write_files
 from distlab_course.classroom.judge import Decision
 from distlab_course.classroom.labs import our_cells
-from distlab_course.classroom.marking import Marking, write_files
+from distlab_course.classroom.marking import Marking
 from distlab_course.lessons import SOURCE
 
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'

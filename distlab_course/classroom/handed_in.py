@@ -1,14 +1,17 @@
-"""The cells of a notebook that was handed in: which answers an exercise, and which checks it.
+"""What was handed in: which cell answers an exercise, which checks it, and the files beside.
 
 Runs in the process that marks, nbgrader's or Gradescope's; nothing of a notebook runs here.
 """
 
+import contextlib
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-from distlab_course.classroom.cells import Cell, cell_of
+from distlab_course.classroom.cells import WRITTEN, Cell, cell_of
 from distlab_course.classroom.labs import CHECK
 
 
@@ -71,3 +74,28 @@ def _place_of_answer(name: str, code: Sequence[NotebookNode], check: int) -> int
 
 def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     return [cell for cell in cells if cell.cell_type == "code"]
+
+
+# --- files ---
+
+
+def copy_files(files: Path, folder: Path) -> None:
+    """Copy what was handed in, as plain files, into a folder of its own."""
+    folder.mkdir(parents=True)
+    for path in files.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            target = folder / path.relative_to(files)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+
+
+def write_files(sources: Sequence[str], folder: Path) -> None:
+    """Write what the %%writefile cells of a notebook write.
+
+    A file that cannot be written is left out, as it could not be written in the notebook either.
+    """
+    for source in sources:
+        match = WRITTEN.fullmatch(source)
+        if match:
+            with contextlib.suppress(OSError, UnicodeEncodeError):
+                (folder / match[1]).write_text(match[2])

@@ -10,14 +10,9 @@ into this pipe writes no verdict.
 import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import distlab
@@ -25,7 +20,8 @@ from distlab.checking import Exercise, Question, all_exercises
 from distlab.checking.judging import AnswerFailed, Elsewhere, Pair
 from distlab.checking.observed import Observed, from_bytes
 from distlab_course.classroom.cells import Cell
-from distlab_course.classroom.runner import RACE, give_up_rights, hide
+from distlab_course.classroom.runner import RACE, hide
+from distlab_course.classroom.runner_process import SECONDS, RunnerLost, RunnerProcess
 from distlab_course.classroom.signing import signature
 from distlab_course.classroom.submission import (
     Refused,
@@ -34,12 +30,7 @@ from distlab_course.classroom.submission import (
     needed_for,
 )
 from distlab_course.classroom.suspicions import suspicion
-from distlab_course.piped import pipes_of
 
-RUNNER = str(Path(__file__).with_name("runner.py"))
-SECONDS = 200.0  # for one reply of a runner, which gives up earlier unless it is harmed
-END_SECONDS = 30.0  # for one that has replied to everything
-MOST_BYTES = 1 << 30  # of one reply
 NO_REPLY = "the process that runs it ended, or gave no reply for {:.0f} s."
 LOOK = (
     "It uses {}, by which a program can read the answer or change the check, "
@@ -64,77 +55,6 @@ class Decision:
     look: str = ""
 
 
-class RunnerLost(Exception):
-    """A runner ended, or does not reply."""
-
-
-class Runner:
-    """A process that calls a student's answers, or references; see runner.py."""
-
-    def __init__(self, process: subprocess.Popen[bytes]):
-        self._process = process
-        self._stdin, self._stdout = pipes_of(process)
-        self._pending = bytearray()  # of the reply that is arriving
-
-    @classmethod
-    def start(cls, folder: str) -> "Runner":
-        """Start a runner in a folder."""
-        process = subprocess.Popen(
-            # by its path, so that no file of a student's folder is imported
-            [sys.executable, RUNNER],
-            cwd=folder,
-            start_new_session=True,
-            preexec_fn=give_up_rights,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        return cls(process)
-
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a question.
-
-        Raises:
-            RunnerLost: there is none.
-            AnswerFailed: the call did not end well.
-        """
-        try:
-            self._stdin.write(json.dumps(question).encode() + b"\n")
-            reply = json.loads(self._line())
-            if "failed" in reply:
-                kind, message, stuck = reply["failed"]
-                raise AnswerFailed(str(kind), str(message), bool(stuck))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise RunnerLost(str(error)) from None
-        return reply
-
-    def _line(self) -> bytes:
-        """The next line that the process writes."""
-        until = time.monotonic() + SECONDS
-        while True:
-            line, end, rest = self._pending.partition(b"\n")
-            if end:
-                self._pending = rest
-                return bytes(line)
-            remaining = max(0.0, until - time.monotonic())
-            ready, _, _ = select.select([self._stdout], [], [], remaining)
-            arrived = self._stdout.read(1 << 20) if ready else b""
-            if not arrived or len(self._pending) > MOST_BYTES:
-                raise RunnerLost("no reply")
-            self._pending += arrived
-
-    def end(self) -> None:
-        """End it; its ranks end when it is gone."""
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._stdout.close()
-        self._process.wait()
-
-
 class Student:
     """One notebook's answers, which one runner after the other calls."""
 
@@ -144,7 +64,7 @@ class Student:
         self._allowed = [Cell(*cell) for cell in order["allowed"]]
         self._folder: str = order["folder"]
         self._references = references
-        self._runner: Runner | None = None
+        self._runner: RunnerProcess | None = None
         self._changed = ""  # what the answer changed of torch or Python
 
     def decide(self, name: str) -> Decision:
@@ -179,7 +99,7 @@ class Student:
     def _try(self, name: str, cells: list[Cell]) -> Any:
         """Have the answer called, and compare; returns what `distlab.check` does."""
         if self._runner is None:
-            self._runner = Runner.start(self._folder)
+            self._runner = RunnerProcess.start(self._folder)
         runner = self._runner
         reply = runner.ask({"name": name, "cells": cells})
         exercise = all_exercises()[name]
@@ -188,7 +108,9 @@ class Student:
         return distlab.check(name, Elsewhere(lambda n: self._world(runner, exercise, n)))
 
     @contextlib.contextmanager
-    def _world(self, runner: Runner, exercise: Exercise, n: int) -> Iterator[Callable[[Any], Pair]]:
+    def _world(
+        self, runner: RunnerProcess, exercise: Exercise, n: int
+    ) -> Iterator[Callable[[Any], Pair]]:
         """A function that has a case called on n ranks, and returns what was expected and found."""
         references = self._references[exercise.name]
 

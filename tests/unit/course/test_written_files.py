@@ -1,6 +1,6 @@
 """Files that a notebook's %%writefile cells write, where it is marked."""
 
-from distlab_course.classroom.marking import write_files
+from distlab_course.classroom.handed_in import write_files
 
 
 def test_a_file_that_cannot_be_written_stops_no_marking(tmp_path):
