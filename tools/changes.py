@@ -17,12 +17,19 @@ def fragments(folder: Path) -> list[Path]:
     Raises:
         ValueError: a file has no kind.
     """
-    found = [path for path in sorted(folder.glob("*")) if path.name != "README.md"]
-    for path in found:
-        if kind_of(path) not in KINDS or path.suffix != ".md":
-            kinds = ", ".join(f"NAME.{kind}.md" for kind in KINDS)
-            raise ValueError(f"{path.name} must be named {kinds}.")
-    return sorted(found, key=lambda path: KINDS.index(kind_of(path)))
+    by_kind: dict[str, list[Path]] = {kind: [] for kind in KINDS}
+    for path in sorted(folder.glob("*")):
+        if path.name == "README.md":
+            continue
+        kind = kind_of(path)
+        if kind not in KINDS or path.suffix != ".md":
+            names = ", ".join(f"NAME.{kind}.md" for kind in KINDS)
+            raise ValueError(f"{path.name} must be named {names}.")
+        by_kind[kind].append(path)
+    found = []
+    for paths in by_kind.values():
+        found += paths
+    return found
 
 
 def kind_of(path: Path) -> str:
@@ -38,15 +45,20 @@ def with_lines(changelog: str, lines: list[str]) -> str:
         end = len(changelog)
     section = changelog[start:end].rstrip("\n")
     rest = changelog[end:].lstrip("\n")
-    parts = [changelog[:start] + section, *lines]
-    return "\n".join(parts) + ("\n\n" + rest if rest else "\n")
+    text = "\n".join([changelog[:start] + section, *lines])
+    if rest:
+        return f"{text}\n\n{rest}"
+    return f"{text}\n"
 
 
 def main(root: Path = ROOT) -> None:
     """Move every fragment into the changelog."""
     changelog = root / "CHANGELOG.md"
     found = fragments(root / "changes.d")
-    lines = [f"- {' '.join(path.read_text().split())}" for path in found]
+    lines = []
+    for path in found:
+        words = path.read_text().split()
+        lines.append(f"- {' '.join(words)}")
     if lines:
         changelog.write_text(with_lines(changelog.read_text(), lines))
     for path in found:

@@ -58,42 +58,36 @@ LEFT_OUT = "The outputs of the programs are left out: you see them when you run 
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
-    """Build the wheel of the project at `root` into `folder`, from a copy.
+    """Build the wheel of the project at `root` into `folder`, with what is installed here.
 
-    It uses what is installed here, and no network.
-
-    A copy without the lessons, because each file is one of them.
+    It is built from a copy without the lessons, because each file is one of them.
     """
     with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
         copy = Path(temporary)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(root / name, copy)
-        for package in ("distlab", "distlab_predict", "distlab_course"):
-            shutil.copytree(
-                root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
-            )
+        copy_without_lessons(root, copy)
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+        command += ["--outdir", str(folder), str(copy)]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "build",
-                "--wheel",
-                "--no-isolation",
-                "--outdir",
-                str(folder),
-                str(copy),
-            ],
+            command,
             # A fixed time makes the same sources give the same bytes.
             env={**os.environ, "SOURCE_DATE_EPOCH": "1577836800"},
             capture_output=True,
             text=True,
         )
     if done.returncode:
-        raise SystemExit(
-            f"{done.stdout[-2000:]}{done.stderr[-2000:]}\nThe wheel could not be built; see above."
-        )
+        end = done.stdout[-2000:] + done.stderr[-2000:]
+        raise SystemExit(f"{end}\nThe wheel could not be built; see above.")
     (wheel,) = folder.glob("distlab-*.whl")
     return wheel
+
+
+def copy_without_lessons(root: Path, folder: Path) -> None:
+    """Copy what a wheel without lessons is built from."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, folder)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for package in ("distlab", "distlab_predict", "distlab_course"):
+        shutil.copytree(root / package, folder / package, ignore=ignored)
 
 
 def install_cell(wheel: Path, extras: str) -> nbformat.NotebookNode:
@@ -133,11 +127,15 @@ def carry(text: str, folder: Path) -> str:
 
     def image(match: re.Match) -> str:
         before, target, after = match.groups()
-        return f"{before}{picture(folder / target)}{after}" if is_local(target) else match.group()
+        if not is_local(target):
+            return match.group()
+        return before + picture(folder / target) + after
 
     def link(match: re.Match) -> str:
         words, target = match.groups()
-        return words if is_local(target) else match.group()
+        if not is_local(target):
+            return match.group()
+        return words
 
     parts = re.split(r"(```.*?```|~~~.*?~~~|`[^`\n]*`)", text, flags=re.DOTALL)
     for index in range(0, len(parts), 2):
@@ -161,13 +159,13 @@ def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
         elif cell.metadata.get("jupyter", {}).get("outputs_hidden"):
             cell.outputs = []
             cell.execution_count = None
-    first_code = next(
-        index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"
-    )
-    needs_mpi = any('engines="mpi"' in cell.source for cell in notebook.cells)
-    extras = "[course,mpi]" if needs_mpi else "[course]"
+    kinds = [cell.cell_type for cell in notebook.cells]
+    first_code = kinds.index("code")
+    extras = "[course]"
+    if is_in_a_cell('engines="mpi"', notebook):
+        extras = "[course,mpi]"
     for script in sorted(path.parent.glob("*.py")):
-        if any(script.name in cell.source for cell in notebook.cells):
+        if is_in_a_cell(script.name, notebook):
             source = f"%%writefile {script.name}\n{script.read_text()}"
             notebook.cells.insert(first_code, nbformat.v4.new_code_cell(source.rstrip("\n")))
     notebook.cells.insert(first_code, install_cell(wheel, extras))
@@ -175,8 +173,13 @@ def convert(path: Path, wheel: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def is_in_a_cell(words: str, notebook: nbformat.NotebookNode) -> bool:
+    """Whether a cell of the notebook has these words."""
+    return any(words in cell.source for cell in notebook.cells)
+
+
 def build(root: Path, notebooks: list[Path], folder: Path) -> list[Path]:
-    """Builds one file in `folder` for each notebook, and returns them."""
+    """Build one file in `folder` for each notebook, and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     built = []
     with tempfile.TemporaryDirectory(prefix="distlab-wheel-") as temporary:
@@ -188,10 +191,12 @@ def build(root: Path, notebooks: list[Path], folder: Path) -> list[Path]:
 
 
 def main() -> None:
+    """Build all files anew, and say how large they are."""
     folder = ROOT / "dist" / "colab"
     for old in folder.glob("*.ipynb"):
         old.unlink()
-    for path in build(ROOT, sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")), folder):
+    notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    for path in build(ROOT, notebooks, folder):
         print(f"{path}   {path.stat().st_size / 1e3:.0f} kB")
 
 

@@ -1,9 +1,10 @@
 """Runs a command of Python on what looks like another machine.
 
-Called by `make test`, for the notebooks.
+Called by `make test`, for the notebooks:
 
-python tools/disguise.py first|second|all ARGUMENTS OF PYTHON: on which half of the cores, or on
-all.
+    python tools/disguise.py first|second|all ARGUMENTS OF PYTHON
+
+The first argument says on which half of the cores the command runs, or that it runs on all.
 
 A saved output must not know the machine that it was saved on. So the notebooks are compared in a
 copy of the project whose path has spaces, with another home and temporary directory, half of the
@@ -50,41 +51,53 @@ if X86:  # which instructions torch, MKL and oneDNN use
 
 def put_on(folder: Path) -> dict[str, str]:
     """Make the other machine's directories in `folder`, and return the environment there."""
-    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".distlab_progress.json")
-    places = {name: folder / name for name in ("bin", "course", "home", "scratch")}
-    for place in places.values():
+    programs = folder / "bin"
+    course = folder / "course"
+    home = folder / "home"
+    scratch = folder / "scratch"
+    for place in (programs, course, home, scratch):
         place.mkdir()
-    for name in COPIED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(
-            ROOT / name,
-            places["course"] / name,
-            **({"ignore": ignored} if copy is shutil.copytree else {}),
-        )
+    copy_project(course)
     for name, says in PROGRAMS.items():
-        (places["bin"] / name).write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
-        (places["bin"] / name).chmod(0o755)
-    path = os.pathsep.join([str(places["bin"]), os.environ.get("PATH", os.defpath)])
-    where = {
-        "PATH": path,
-        "PYTHONPATH": places["course"],
-        "HOME": places["home"],
-        "TMPDIR": places["scratch"],
+        program = programs / name
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        program.chmod(0o755)
+    places = {
+        "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": str(course),
+        "HOME": str(home),
+        "TMPDIR": str(scratch),
     }
-    return {**os.environ, **SAYS, **{name: str(value) for name, value in where.items()}}
+    return {**os.environ, **SAYS, **places}
+
+
+def copy_project(course: Path) -> None:
+    """Copy what the notebooks and their tests need, without what they have left."""
+    ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".distlab_progress.json")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, course / name, ignore=ignored)
+        else:
+            shutil.copy(source, course / name)
 
 
 def leave_cores(half: str) -> None:
-    """Keep this process, and what it starts, on half of the cores, where the system lets it."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        middle = len(cores) // 2
-        os.sched_setaffinity(
-            0, {"first": cores[: middle or 1], "second": cores[middle:], "all": cores}[half]
-        )
+    """Keep this process, and what it starts, on half of the cores, where the system lets it.
+
+    Args:
+        half: "first", "second", or "all" for all cores.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    middle = len(cores) // 2
+    halves = {"first": cores[: max(1, middle)], "second": cores[middle:], "all": cores}
+    os.sched_setaffinity(0, halves[half])
 
 
 def main(half: str, *arguments: str) -> int:
+    """Run Python with these arguments in disguise, and return its exit status."""
     with tempfile.TemporaryDirectory(
         prefix="another machine ", ignore_cleanup_errors=True
     ) as folder:

@@ -1,10 +1,8 @@
 """Random small programs without an end: `make fuzz`.
 
-It is what tests/unit/diagnosis/test_oracle.py does for a fixed seed.
-
-It runs until it is interrupted, or for so many seconds; where the judges of
-tests/unit/diagnosis/oracle.py disagree, it prints the seed and the smallest program on which they
-still do, and ends with status 1.
+tests/unit/diagnosis/test_oracle.py does the same for a fixed seed. This one runs until it is
+interrupted, or for so many seconds; where the judges of tests/unit/diagnosis/oracle.py disagree, it
+prints the seed and the smallest program on which they still do, and ends with status 1.
 
     python -m tools.fuzz [SECONDS] [FIRST SEED]
 """
@@ -21,11 +19,13 @@ REPORT_SECONDS = 10
 
 
 def main(limit: float, first: int) -> int:
-    began = reported = time.monotonic()
-    print(
-        f"Programs from seed {first} on, "
-        + (f"for {limit:g} s." if limit < math.inf else "until you interrupt.")
-    )
+    """Try programs for `limit` seconds, from a seed on; returns the exit status."""
+    began = time.monotonic()
+    reported = began
+    duration = "until you interrupt"
+    if limit < math.inf:
+        duration = f"for {limit:g} s"
+    print(f"Programs from seed {first} on, {duration}.")
     for seed in itertools.count(first):
         program = random_program(Random(seed))
         if differences(program, seed):
@@ -43,9 +43,13 @@ def main(limit: float, first: int) -> int:
 
 
 if __name__ == "__main__":
-    given = dict(enumerate(sys.argv))
-    seconds = float(given.get(1) or math.inf)
-    start = int(given.get(2) or time.time())
+    _, *given = sys.argv
+    seconds = math.inf
+    start = int(time.time())
+    if given and given[0]:
+        seconds = float(given[0])
+    if len(given) > 1 and given[1]:
+        start = int(given[1])
     with three_ranks():
         try:
             sys.exit(main(seconds, start))

@@ -1,8 +1,6 @@
 """Keeps this machine busy with COUNT processes until it is ended.
 
-Called by `make test LOAD=15`, and by hand.
-
-python tools/load.py 15
+Called by `make test LOAD=15`, and by hand: python tools/load.py 15
 """
 
 import multiprocessing
@@ -12,7 +10,7 @@ import sys
 
 
 def compute(parent: int) -> None:
-    """Compute as long as the process lives that asked for it."""
+    """Compute as long as the process that has asked for it is alive."""
     while os.getppid() == parent:
         sum(range(1_000_000))
 

@@ -48,13 +48,14 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 
 def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Drops from `notebook`, in place, the metadata that changes without the lesson changing."""
+    """Drop from `notebook`, in place, the metadata that changes without the lesson changing."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE})
     for cell in notebook.cells:
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "jupyter")}
         cell.metadata = nbformat.from_dict(kept)
         for output in cell.get("outputs", []):
-            if "image/png" in (data := output.get("data", {})):
+            data = output.get("data", {})
+            if "image/png" in data:
                 data["image/png"] = fewer_colors(data["image/png"])
     return notebook
 
@@ -64,16 +65,21 @@ def fewer_colors(png: str) -> str:
 
     It stays as it was where that is no smaller.
     """
-    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
-    smaller = io.BytesIO()
-    picture.quantize(256, method=Image.Quantize.FASTOCTREE).save(smaller, "PNG", optimize=True)
-    return min(png, base64.b64encode(smaller.getvalue()).decode(), key=len)
+    content = io.BytesIO(base64.b64decode(png))
+    picture = Image.open(content).convert("RGBA")
+    with_fewer = io.BytesIO()
+    picture.quantize(256, method=Image.Quantize.FASTOCTREE).save(with_fewer, "PNG", optimize=True)
+    smaller = base64.b64encode(with_fewer.getvalue()).decode()
+    if len(smaller) < len(png):
+        return smaller
+    return png
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(argument).resolve() for argument in arguments] or sorted(
-        (ROOT / "notebooks").rglob("[0-9]*.ipynb")
-    )
+    """Run the notebooks, and return the exit status: 1 if one failed, 2 if one is not there."""
+    paths = [Path(argument).resolve() for argument in arguments]
+    if not paths:
+        paths = sorted((ROOT / "notebooks").rglob("[0-9]*.ipynb"))
     # what the reader has passed is no part of the lesson
     os.environ["DISTLAB_PROGRESS"] = os.devnull
     failed = 0
