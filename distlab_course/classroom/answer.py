@@ -38,8 +38,8 @@ class Answer:
 def define(cells: Sequence[Cell], name: str) -> Any:
     """What a name stands for after its cells have run among names of their own. Runs on: a rank.
 
-    As in a notebook, a statement that raises ends its cell, and the next cell runs; names of %%px
-    cells are those that the notebook itself has not.
+    As in a notebook, a statement that raises ends its cell, and the next cell runs. A name of a
+    %%px cell counts where the notebook itself does not have that name.
     """
     given = {
         "__name__": "__main__",
@@ -57,11 +57,14 @@ def define(cells: Sequence[Cell], name: str) -> Any:
         lines = cell.source.splitlines(keepends=True)
         linecache.cache[cell.label] = (len(cell.source), None, lines, cell.label)
         flags |= _future_flags(cell)
+        names = of_notebook
+        if cell.on_ranks:
+            names = of_ranks
         try:
             for statement in ast.parse(cell.source).body:
                 module = ast.Module([statement], [])
                 code = compile(module, cell.label, "exec", flags, dont_inherit=True)
-                exec(code, of_ranks if cell.on_ranks else of_notebook)
+                exec(code, names)
         except Exception as error:
             first_error = first_error or error
     for known, value in of_ranks.items():
@@ -98,6 +101,7 @@ def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
     patches.remember()
     for cell in cells:
         for node in statements(cell):
-            if isinstance(node, IMPORTS) and getattr(node, "module", "") != "__future__":
+            is_future = getattr(node, "module", "") == "__future__"
+            if isinstance(node, IMPORTS) and not is_future:
                 code = compile(ast.Module([node], []), "<imports>", "exec")
                 exec(code, {"__name__": "__main__"})

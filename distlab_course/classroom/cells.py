@@ -37,13 +37,20 @@ def cell_of(label: str, answers: str, source: str, checks: str = "") -> Cell:
     The line of a cell magic becomes empty, and so does a cell in another language.
     """
     lines = source.splitlines()
-    first_word = ""
-    if lines and lines[0].strip():
-        first_word = lines[0].split()[0]
-    if first_word.startswith("%%"):
-        lines = ["", *lines[1:]] if first_word in RUNS_HERE else []
+    magic = _magic_of(lines)
+    if magic in RUNS_HERE:
+        lines[0] = ""
+    elif magic:
+        lines = []
     python = _python("\n".join(lines))
-    return Cell(label, answers, python, on_ranks=first_word == "%%px", checks=checks)
+    return Cell(label, answers, python, on_ranks=magic == "%%px", checks=checks)
+
+
+def _magic_of(lines: list[str]) -> str:
+    """The cell magic with which a cell begins, also after spaces; "" for none."""
+    if not lines or not lines[0].lstrip().startswith("%%"):
+        return ""
+    return lines[0].split()[0]
 
 
 def _python(source: str) -> str:

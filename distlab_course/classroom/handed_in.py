@@ -23,7 +23,9 @@ def notes_of(cell: NotebookNode) -> dict[str, Any]:
 def checked_by(cell: NotebookNode) -> str:
     """The exercise that a cell checks; "" for none."""
     match = CHECK.search(cell.source)
-    return match[1] if match else ""
+    if match is None:
+        return ""
+    return match[1]
 
 
 def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
@@ -37,7 +39,9 @@ def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
         answers = ""
         if notes.get("solution"):
             answers = notes.get("grade_id", "").removeprefix("answer-")
-        checks = checked_by(cell) if notes.get("grade") else ""
+        checks = ""
+        if notes.get("grade"):
+            checks = checked_by(cell)
         found.append(cell_of(f"code cell {number}", answers, cell.source, checks))
     return found
 
@@ -49,23 +53,27 @@ def code_without_notes(cells: Sequence[NotebookNode], asked: Sequence[str]) -> l
     notes name, if they are still there, or else the code cell above the check.
     """
     code = _code(cells)
-    checks: dict[str, int] = {}  # by exercise, the place of its check
+    places_of_checks: dict[str, int] = {}  # by exercise
     for place, cell in enumerate(code):
-        if checked_by(cell) in asked:
-            checks[checked_by(cell)] = place
-    answers: dict[int, str] = {}
-    for name, place in checks.items():
+        name = checked_by(cell)
+        if name in asked:
+            places_of_checks[name] = place
+    answers: dict[int, str] = {}  # exercises, by the place of the answer
+    checks: dict[int, str] = {}  # by the place of the check
+    for name, place in places_of_checks.items():
         answers[_place_of_answer(name, code, place)] = name
-    checked = {place: name for name, place in checks.items()}
+        checks[place] = name
     found = []
     for place, cell in enumerate(code):
         label = f"code cell {place + 1}"
-        found.append(cell_of(label, answers.get(place, ""), cell.source, checked.get(place, "")))
+        answered = answers.get(place, "")
+        checked = checks.get(place, "")
+        found.append(cell_of(label, answered, cell.source, checked))
     return found
 
 
 def _place_of_answer(name: str, code: Sequence[NotebookNode], check: int) -> int:
-    """Where the answer to an exercise is whose check is at a place."""
+    """The place of the answer to an exercise, of whose check the place is known."""
     for place, cell in enumerate(code):
         if notes_of(cell).get("grade_id") == f"answer-{name}":
             return place

@@ -28,14 +28,15 @@ NOT_FOR_STUDENTS = ("](solutions/", "folder `solutions`", "is folded", "are fold
 def assignment(lab: Path, with_answers: bool) -> NotebookNode:
     """A lab as an assignment, for students, or with answers in regions that nbgrader takes out."""
     notebook = nbformat.read(lab, as_version=4)
-    right = answers(lab) if with_answers else {}
+    right: dict[str, str] = {}
+    if with_answers:
+        right = answers(lab)
     cells: list[NotebookNode] = []
     points = 0  # of the exercise whose text came last
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _for_students(cell.source)
-            for kind, minutes in EXERCISE.findall(cell.source):
-                points = int(minutes) if kind == "core" else 0
+            points = _points_in(cell.source, points)
             cells.append(cell)
             continue
         _clear(cell)
@@ -56,12 +57,24 @@ def assignment(lab: Path, with_answers: bool) -> NotebookNode:
     return notebook
 
 
+def _points_in(text: str, before: int) -> int:
+    """The points of the last exercise that a text asks; those before where it asks none."""
+    points = before
+    for kind, minutes in EXERCISE.findall(text):
+        points = 0
+        if kind == "core":
+            points = int(minutes)
+    return points
+
+
 def _clear(cell: NotebookNode) -> None:
     """Take away what a run has left in a cell, and notes other than its tags."""
     cell.outputs = []
     cell.execution_count = None
-    kept = {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
-    cell.metadata = NotebookNode(kept)
+    kept = NotebookNode()
+    if "tags" in cell.metadata:
+        kept.tags = cell.metadata.tags
+    cell.metadata = kept
 
 
 def answers(lab: Path) -> dict[str, str]:
@@ -83,7 +96,10 @@ def answers(lab: Path) -> dict[str, str]:
             if program:
                 lines.append("import pathlib")
                 lines.append(f"written = pathlib.Path({value}).write_text({program!r})")
-            lines.append(f"{name} = {value}" if value != name else "")
+            if value == name:
+                lines.append("")
+            else:
+                lines.append(f"{name} = {value}")
             own = cell._replace(answers=name, source="\n".join(lines))
             found[name] = _with_what_it_needs(name, own, cells[:place], in_lab)
     return found
@@ -107,8 +123,10 @@ def _with_what_it_needs(name: str, own: Cell, above: Sequence[Cell], in_lab: Seq
     for cell, nodes in zip(offered, reachable(name, offered), strict=True):
         if cell is not own:
             nodes = without(in_lab, nodes)
-        parts.append(only(cell.source, nodes).strip())
-    return "\n\n\n".join(part for part in parts if part)
+        part = only(cell.source, nodes).strip()
+        if part:
+            parts.append(part)
+    return "\n\n\n".join(parts)
 
 
 @functools.cache

@@ -39,8 +39,10 @@ def is_for_its_own_sake(node: ast.stmt) -> bool:
         return False
     if isinstance(node, ast.Expr) and not _changed_by_call(node):
         return True
-    calls = [part for part in _at_once(node) if isinstance(part, ast.Call)]
-    return any(_root(call.func) in NOT_FOR_AN_ANSWER for call in calls)
+    for part in _at_once(node):
+        if isinstance(part, ast.Call) and _root(part.func) in NOT_FOR_AN_ANSWER:
+            return True
+    return False
 
 
 def _at_once(node: ast.AST) -> list[ast.AST]:
@@ -61,7 +63,9 @@ def _root(node: ast.AST) -> str:
     """The name with which `name.a[0].b` begins; "" if it begins with none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Name):
+        return node.id
+    return ""
 
 
 def _changed_by_call(node: ast.AST) -> str:
@@ -74,7 +78,9 @@ def _changed_by_call(node: ast.AST) -> str:
     if not isinstance(node.value.func, ast.Attribute):
         return ""
     root = _root(node.value.func)
-    return "" if root in NOT_FOR_AN_ANSWER else root
+    if root in NOT_FOR_AN_ANSWER:
+        return ""
+    return root
 
 
 def binds(node: ast.stmt) -> set[str]:
@@ -82,13 +88,23 @@ def binds(node: ast.stmt) -> set[str]:
     if isinstance(node, DEFINITIONS):
         return {node.name}
     if isinstance(node, IMPORTS):
-        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        return _bound_by_import(node)
     found = set()
     for part in _at_once(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             found.add(part.id)
         elif isinstance(part, (*DEFINITIONS, *IMPORTS)):  # under an `if` or a `try`
             found |= binds(part)
+    return found
+
+
+def _bound_by_import(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """The names that an import defines: of `import a.b`, it is `a`."""
+    found = set()
+    for alias in node.names:
+        name = alias.asname or alias.name
+        first, _, _ = name.partition(".")
+        found.add(first)
     return found
 
 
@@ -100,8 +116,7 @@ def touches(node: ast.stmt) -> set[str]:
     for part in _at_once(node):
         if isinstance(part, (ast.Attribute, ast.Subscript)) and isinstance(part.ctx, ast.Store):
             found.add(_root(part))
-        if changed := _changed_by_call(part):
-            found.add(changed)
+        found.add(_changed_by_call(part))
     return found - {""}
 
 
@@ -115,27 +130,36 @@ def names_in(node: ast.stmt) -> set[str]:
     except SyntaxError:  # as a `return` outside of a function
         return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     found = {symbol.get_name() for symbol in table.get_symbols()}
-    tables = table.get_children()
-    while tables:
-        inner = tables.pop()
-        found |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
-        tables += inner.get_children()
+    inner_tables = table.get_children()
+    while inner_tables:
+        inner = inner_tables.pop()
+        for symbol in inner.get_symbols():
+            if symbol.is_global():
+                found.add(symbol.get_name())
+        inner_tables += inner.get_children()
     return found
 
 
 def imported_by(node: ast.AST) -> set[str]:
     """The full names of what a statement imports."""
-    if not isinstance(node, (ast.Import, ast.ImportFrom)):
-        return set()
-    before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    return {before + alias.name for alias in node.names}
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {f"{node.module}.{alias.name}" for alias in node.names}
+    return set()
 
 
 def only(source: str, nodes: Sequence[ast.stmt]) -> str:
     """The source with the lines of these statements alone."""
-    wanted: set[int] = set()
+    wanted: set[int] = set()  # numbers of lines
     for node in nodes:
-        first = min(part.lineno for part in [node, *getattr(node, "decorator_list", [])])
-        wanted.update(range(first, (node.end_lineno or first) + 1))
-    lines = enumerate(source.splitlines(), 1)
-    return "\n".join(line if number in wanted else "" for number, line in lines)
+        first = node.lineno
+        for decorator in getattr(node, "decorator_list", []):
+            first = min(first, decorator.lineno)
+        last = node.end_lineno or first
+        wanted.update(range(first, last + 1))
+    lines = source.splitlines()
+    for number in range(1, len(lines) + 1):
+        if number not in wanted:
+            lines[number - 1] = ""
+    return "\n".join(lines)

@@ -28,6 +28,7 @@ from distlab_course.classroom.statements import (
 )
 
 STUB = "NotImplementedError"
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Refused(Exception):
@@ -39,8 +40,11 @@ def seen_by_check(name: str, cells: Sequence[Cell]) -> Sequence[Cell]:
 
     They are all cells where it has neither the answer nor the check of the exercise.
     """
-    places = [place for place, cell in enumerate(cells) if name in (cell.answers, cell.checks)]
-    return cells[: places[-1] + 1] if places else cells
+    end = len(cells)
+    for place, cell in enumerate(cells):
+        if name in (cell.answers, cell.checks):
+            end = place + 1
+    return cells[:end]
 
 
 def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> list[Cell]:
@@ -53,16 +57,16 @@ def needed_for(name: str, submitted: Sequence[Cell], lab: Sequence[Cell]) -> lis
     chosen = reachable(name, above, lab)
     if not any(name in binds(node) for node in chain.from_iterable(chosen)):
         raise Refused(f"No cell defines {name}.")
-    return [
-        cell._replace(source=only(cell.source, nodes))
-        for cell, nodes in zip(above, chosen, strict=True)
-    ]
+    needed = []
+    for cell, nodes in zip(above, chosen, strict=True):
+        needed.append(cell._replace(source=only(cell.source, nodes)))
+    return needed
 
 
 def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Cell]) -> str:
     """A name that an answer uses and that only a cell below its check defines; "" for none.
 
-    Whoever ran the cells in another order than the notebook's has an answer that worked.
+    Such an answer has worked for a student who ran the cells in another order than the notebook's.
     """
     known: set[str] = set()
     used: set[str] = set()
@@ -72,7 +76,8 @@ def defined_only_below(name: str, submitted: Sequence[Cell], needed: Sequence[Ce
             used |= names_in(node)
     wanted = used - known
     above = seen_by_check(name, submitted)
-    for cell in submitted[len(above) :]:
+    below = submitted[len(above) :]
+    for cell in below:
         for node in statements(cell):
             if isinstance(node, DEFINITIONS) and node.name in wanted:
                 return node.name
@@ -88,25 +93,31 @@ def reachable(
     plain values; with `lab`, also whatever else a student wrote there that only gives a name its
     value.
     """
-    in_lab = None if lab is None else _in_lab(tuple(lab)).statements
-    offered = []
+    in_lab = None
+    if lab is not None:
+        in_lab = _in_lab(tuple(lab)).statements
+    names = {name}
     chosen: set[ast.stmt] = set()
+    offered: list[list[ast.stmt]] = []  # by cell
     for cell in cells:
         if cell.answers == name:
             nodes = _own(cell)
-            chosen.update(nodes)
+            for node in nodes:
+                chosen.add(node)
+                names |= names_in(node)
         else:
             nodes = _of_other(cell, in_lab)
         offered.append(nodes)
-    names = {name}.union(*map(names_in, chosen))
-    while True:
-        left = [node for node in chain.from_iterable(offered) if node not in chosen]
-        more = [node for node in left if touches(node) & names]
-        if not more:
-            break
-        chosen.update(more)
-        names.update(*map(names_in, more))
-    return [[node for node in nodes if node in chosen] for nodes in offered]
+    rest = [node for node in chain.from_iterable(offered) if node not in chosen]
+    while more := [node for node in rest if touches(node) & names]:
+        for node in more:
+            chosen.add(node)
+            names |= names_in(node)
+        rest = [node for node in rest if node not in chosen]
+    needed = []
+    for nodes in offered:
+        needed.append([node for node in nodes if node in chosen])
+    return needed
 
 
 def without(lab: Sequence[Cell], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -143,14 +154,24 @@ def is_stub(name: str, cells: Sequence[Cell]) -> bool:
     in_notebook: list[ast.stmt] = []
     on_ranks: list[ast.stmt] = []
     for cell in cells:
-        found = on_ranks if cell.on_ranks else in_notebook
-        found += [node for node in statements(cell) if name in binds(node)]
+        defined = [node for node in statements(cell) if name in binds(node)]
+        if cell.on_ranks:
+            on_ranks += defined
+        else:
+            in_notebook += defined
     # as in `define`, a name of the notebook's stands before one of a %%px cell
-    last = in_notebook[-1] if in_notebook else on_ranks[-1]
+    last = (in_notebook or on_ranks)[-1]
     if isinstance(last, DEFINITIONS):
-        body = [node for node in last.body if not isinstance(node, ast.Expr)]
-        return len(body) == 1 and isinstance(body[0], ast.Raise) and STUB in ast.unparse(body[0])
+        return _only_raises(last)
     return isinstance(last, ast.Assign) and ast.unparse(last.value) in ("...", "None")
+
+
+def _only_raises(definition: Definition) -> bool:
+    """Whether a function does nothing but raise NotImplementedError."""
+    body = [node for node in definition.body if not isinstance(node, ast.Expr)]
+    if len(body) != 1:
+        return False
+    return isinstance(body[0], ast.Raise) and STUB in ast.unparse(body[0])
 
 
 def _own(cell: Cell) -> list[ast.stmt]:

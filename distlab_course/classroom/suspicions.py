@@ -104,13 +104,15 @@ def _modules(cells: Sequence[Cell]) -> dict[str, str]:
 
 def _names_given_by(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     """The full names of what a statement imports, by the names that it gives them."""
-    before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    before = ""
+    if isinstance(node, ast.ImportFrom):
+        before = f"{node.module}."
     names = {}
     for alias in node.names:
         if alias.asname:
             names[alias.asname] = before + alias.name
         else:
-            first = alias.name.split(".")[0]
+            first, _, _ = alias.name.partition(".")
             names[first] = before + first
     return names
 
@@ -135,9 +137,15 @@ def _uses(statement: ast.stmt, modules: dict[str, str]) -> set[str]:
         elif isinstance(node, ast.Call) and _chooses_backend(node):
             found.add("a group of a backend of its own")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= {part for part in IN_TEXTS if part in node.value}
-            if _is_dunder(node.value) and node.value not in DUNDERS:
-                found.add(node.value)
+            found |= _text(node.value)
+    return found
+
+
+def _text(text: str) -> set[str]:
+    """What is not harmless in a text that a program holds."""
+    found = {part for part in IN_TEXTS if part in text}
+    if _is_odd_dunder(text):
+        found.add(text)
     return found
 
 
@@ -157,8 +165,7 @@ def _harmless_names(statement: ast.stmt, modules: dict[str, str]) -> set[ast.AST
 
 def _is_forbidden(name: str) -> bool:
     """Whether a name is not harmless, wherever it stands."""
-    dunder = _is_dunder(name) and name not in DUNDERS
-    return dunder or name in NAMES or name == "distlab"
+    return _is_odd_dunder(name) or name in NAMES or name == "distlab"
 
 
 def _imports(node: ast.AST) -> set[str]:
@@ -171,10 +178,15 @@ def _imports(node: ast.AST) -> set[str]:
         if first in PARTS_OF and (isinstance(node, ast.Import) or last in PARTS_OF[first]):
             continue  # its attributes are looked at where they are used
         private = [part for part in parts if part.startswith("_") and part != "__future__"]
-        inner = [part for part in parts[1:] if part.strip("_") in MODULES or part in ATTRIBUTES]
-        if first not in HARMLESS or private or inner:
+        harmful = [part for part in parts[1:] if _is_harmful_part(part)]
+        if first not in HARMLESS or private or harmful:
             found.add(name)
     return found
+
+
+def _is_harmful_part(name: str) -> bool:
+    """Whether a name after a dot is not harmless, whatever stands before the dot."""
+    return name.strip("_") in MODULES or name in ATTRIBUTES
 
 
 def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
@@ -190,8 +202,7 @@ def _attribute(node: ast.Attribute, modules: dict[str, str]) -> set[str]:
     if _is_harmless_part(node, modules):
         return set()
     private = of_module and node.attr.startswith("_") and not _is_dunder(node.attr)
-    dunder = _is_dunder(node.attr) and node.attr not in DUNDERS
-    if node.attr.strip("_") in MODULES or node.attr in ATTRIBUTES or dunder or private:
+    if _is_harmful_part(node.attr) or _is_odd_dunder(node.attr) or private:
         return {f".{node.attr}"}
     if isinstance(node.value, ast.Name) and modules.get(node.value.id) in PARTS_OF:
         return {f"{modules[node.value.id]}.{node.attr}"}
@@ -214,6 +225,11 @@ def _chooses_backend(call: ast.Call) -> bool:
     by_name = any(keyword.arg in (None, "backend", "pg_options") for keyword in call.keywords)
     unpacked = any(isinstance(argument, ast.Starred) for argument in call.args)
     return by_name or unpacked or len(call.args) > 2
+
+
+def _is_odd_dunder(name: str) -> bool:
+    """Whether a name has two underscores at each end, and is none of those that are harmless."""
+    return _is_dunder(name) and name not in DUNDERS
 
 
 def _is_dunder(name: str) -> bool:
