@@ -1,8 +1,8 @@
 """A lab as an autograder of Gradescope.
 
-`python -m distlab class FOLDER 05 --gradescope` builds it: `build` writes the zip that a teacher
-uploads: `setup.sh`, `run_autograder`, this course's packages, and the lab. On Gradescope, `main`
-runs in a container for each student: it marks the one notebook in `submission/` with the judges of
+`python -m distlab class FOLDER 05 --gradescope` has `build` write the zip that a teacher uploads:
+`setup.sh`, `run_autograder`, this course's packages, and the lab. On Gradescope, `main` runs in a
+container for each student: it marks the one notebook in `submission/` with the judges of
 `marking.py`, and writes `results/results.json`.
 https://gradescope-autograders.readthedocs.io/en/latest/specs/
 """
@@ -17,9 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat import NotebookNode
 
 import distlab
-from distlab_course.classroom.handed_in import checked_by, code_without_notes, write_files
+from distlab_course.classroom.handed_in import (
+    checked_by,
+    code_without_notes,
+    notes_of,
+    write_files,
+)
 from distlab_course.classroom.judge import Decision
 from distlab_course.classroom.labs import assignment, our_cells
 from distlab_course.classroom.marking import Marking
@@ -50,10 +56,8 @@ NO_NOTEBOOK = "Hand in one notebook (.ipynb): {} were found."
 
 def build(folder: Path, lab: Path) -> Iterator[str]:
     """Write the autograder of a lab into a folder, and say so."""
-    notebook = assignment(lab, with_answers=False)
-    checks = [cell for cell in notebook.cells if _is_check(cell)]
-    points = {checked_by(cell): cell.metadata.nbgrader.points for cell in checks}
-    requirements = " ".join(map(shlex.quote, _requirements()))
+    points = _points(assignment(lab, with_answers=False))
+    requirements = shlex.join(_requirements())
     path = folder / "gradescope" / f"{lab.stem}.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -87,9 +91,11 @@ def main(home: Path = HOME) -> None:
         decisions = _decisions(given["lab"], list(given["points"]), notebooks[0])
         results = _results(given["points"], decisions)
     else:
-        results = {"score": 0.0, "output": NO_NOTEBOOK.format(len(notebooks) or "none")}
-    (home / "results").mkdir(exist_ok=True)
-    (home / "results" / "results.json").write_text(json.dumps(results, indent=1))
+        found = len(notebooks) or "none"
+        results = {"score": 0.0, "output": NO_NOTEBOOK.format(found)}
+    folder = home / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=1))
 
 
 def _decisions(lab: str, asked: list[str], path: Path) -> dict[str, Decision]:
@@ -110,24 +116,18 @@ def _decisions(lab: str, asked: list[str], path: Path) -> dict[str, Decision]:
 
 def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[str, Any]:
     """What Gradescope reads: a test for each exercise."""
-    tests: list[dict[str, Any]] = []
+    tests = []
+    score = 0.0
+    lines = []
     looks = {}
     for name, most in points.items():
         decision = decisions[name]
-        tests.append(
-            {
-                "name": name,
-                "score": float(most) if decision.passed else 0.0,
-                "max_score": float(most),
-                "status": "passed" if decision.passed else "failed",
-                "output": decision.words,
-                "visibility": "visible",
-            }
-        )
+        test = _test(name, float(most), decision)
+        tests.append(test)
+        score += test["score"]
         if decision.look:
             looks[name] = decision.look
-    lines = [f"To be looked at: {name}. {why}" for name, why in looks.items()]
-    score = sum(test["score"] for test in tests)
+            lines.append(f"To be looked at: {name}. {decision.look}")
     return {
         "score": score,
         "output": "\n".join(lines),
@@ -136,14 +136,37 @@ def _results(points: dict[str, float], decisions: dict[str, Decision]) -> dict[s
     }
 
 
-def _is_check(cell: Any) -> bool:
-    """Whether nbgrader's notes say that a cell checks an exercise."""
-    return cell.metadata.get("nbgrader", {}).get("grade", False)
+def _test(name: str, most: float, decision: Decision) -> dict[str, Any]:
+    """What Gradescope reads of one exercise, which is worth `most` points."""
+    score = 0.0
+    status = "failed"
+    if decision.passed:
+        score = most
+        status = "passed"
+    return {
+        "name": name,
+        "score": score,
+        "max_score": most,
+        "status": status,
+        "output": decision.words,
+        "visibility": "visible",
+    }
+
+
+def _points(notebook: NotebookNode) -> dict[str, float]:
+    """The points of each exercise of an assignment, by name."""
+    points = {}
+    for cell in notebook.cells:
+        notes = notes_of(cell)
+        if notes.get("grade"):
+            points[checked_by(cell)] = notes["points"]
+    return points
 
 
 def _requirements() -> list[str]:
     """What pip has to install for distlab and its course, with the torch of this machine."""
-    found = [f"torch=={distribution('torch').version.split('+')[0]}", "ipykernel>=6.29,<8"]
+    torch, _, _ = distribution("torch").version.partition("+")
+    found = [f"torch=={torch}", "ipykernel>=6.29,<8"]
     for line in distribution("distlab").requires or []:
         requirement, _, condition = line.partition(";")
         for_course = "extra" not in condition or "course" in condition

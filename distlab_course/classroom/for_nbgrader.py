@@ -24,6 +24,7 @@ from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Integer
 
+from distlab.checking import all_exercises
 from distlab.machine import cores
 from distlab_course.classroom.handed_in import checked_by, code_of, notes_of, write_files
 from distlab_course.classroom.judge import Decision
@@ -35,6 +36,7 @@ NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mar
 # under which nbgrader's resources have the reasons why a person has to look, by a check's name
 LOOK = "distlab_look"
 EVERYBODY = "*"
+COLUMNS = ("assignment", "student", "exercise", "title", "points", "of", "to be looked at")
 
 
 class Mark(NbGraderPreprocessor):
@@ -53,7 +55,9 @@ class Mark(NbGraderPreprocessor):
     ) -> tuple[NotebookNode, dict[str, Any]]:
         """Mark a notebook, and those of the students who follow."""
         chosen = self.config.get("CourseDirectory", {}).get("student_id", EVERYBODY)
-        others = _waiting(resources) if chosen == EVERYBODY else []
+        others: list[Path] = []
+        if chosen == EVERYBODY:
+            others = _not_marked_yet(resources)
         return _marked(nb, resources, self.jobs or cores(), others)
 
 
@@ -100,21 +104,24 @@ class ByExercise(ExportPlugin):
         assignments = self.assignment or [assignment.name for assignment in gradebook.assignments]
         with open(self.to or "grades.csv", "w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(
-                ["assignment", "student", "exercise", "title", "points", "of", "to be looked at"]
-            )
+            rows.writerow(COLUMNS)
             for assignment in assignments:
                 for student in students:
-                    with suppress(MissingEntry):  # not handed in
-                        for notebook in gradebook.find_submission(assignment, student).notebooks:
-                            for row in _rows_of(notebook):
-                                rows.writerow([assignment, student, *row])
+                    for row in _rows_of_student(gradebook, assignment, student):
+                        rows.writerow([assignment, student, *row])
+
+
+def _rows_of_student(gradebook: Gradebook, assignment: str, student: str) -> list[list[Any]]:
+    """The rows of the notebooks that a student has handed in; none where that is none."""
+    rows = []
+    with suppress(MissingEntry):
+        for notebook in gradebook.find_submission(assignment, student).notebooks:
+            rows += _rows_of(notebook)
+    return rows
 
 
 def _rows_of(notebook: Any) -> list[list[Any]]:
     """For each exercise of a submitted notebook: name, title, points, of how many, why to look."""
-    from distlab.checking import all_exercises  # which imports torch: only for an export
-
     known = all_exercises()
     comments = {comment.name: comment.comment for comment in notebook.comments}
     rows = []
@@ -123,7 +130,9 @@ def _rows_of(notebook: Any) -> list[list[Any]]:
         look = ""
         if grade.needs_manual_grade:
             look = comments.get(f"answer-{exercise}") or NO_CHECK
-        title = known[exercise].title if exercise in known else ""
+        title = ""
+        if exercise in known:
+            title = known[exercise].title
         rows.append([exercise, title, grade.score, grade.max_score, look])
     return rows
 
@@ -144,15 +153,18 @@ def _marked(
     write_files([cell.source for cell in code], folder)
     result = _begun(lab, notebook, folder, jobs)
     for path in others:
-        # no notebook: its own turn says so
+        # where it is no notebook: its own turn says so
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            _begun(lab, nbformat.read(path, as_version=4), path.parent, jobs)
+            other = nbformat.read(path, as_version=4)
+            _begun(lab, other, path.parent, jobs)
     decisions = result.result()
     looks = resources.setdefault(LOOK, {})
     looks.clear()
     for cell in checks:
         name = checked_by(cell)
-        decision = decisions[name] if name else Decision(False, NO_CHECK, NO_CHECK)
+        decision = Decision(False, NO_CHECK, NO_CHECK)
+        if name:
+            decision = decisions[name]
         if decision.look:
             looks[notes_of(cell)["grade_id"]] = decision.look
         cell.outputs = [_output(decision)]
@@ -185,14 +197,17 @@ def _results() -> dict[str, Future[dict[str, Decision]]]:
 def _begun(lab: str, notebook: NotebookNode, files: Path, jobs: int) -> Future[dict[str, Decision]]:
     """Begin to mark a notebook, unless the same one was begun already."""
     submitted = code_of(notebook.cells)
-    locked = [cell for cell in notebook.cells if notes_of(cell).get("grade")]
-    asked = [name for name in map(checked_by, locked) if name]
+    asked = []
+    for cell in notebook.cells:
+        if notes_of(cell).get("grade") and checked_by(cell):
+            asked.append(checked_by(cell))
     content = json.dumps([lab, asked, submitted, _digests(files)])
     key = hashlib.sha256(content.encode()).hexdigest()
-    if key not in _results():
+    results = _results()
+    if key not in results:
         original, ours = our_cells(SOURCE / "notebooks" / f"{lab}.ipynb")
-        _results()[key] = _marking(jobs).begin(asked, submitted, original, ours, files)
-    return _results()[key]
+        results[key] = _marking(jobs).begin(asked, submitted, original, ours, files)
+    return results[key]
 
 
 def _digests(files: Path) -> list[tuple[str, str]]:
@@ -205,15 +220,15 @@ def _digests(files: Path) -> list[tuple[str, str]]:
     return digests
 
 
-def _waiting(resources: dict[str, Any]) -> list[Path]:
+def _not_marked_yet(resources: dict[str, Any]) -> list[Path]:
     """Other students' notebooks of this name, handed in and not marked yet."""
     marked = Path(resources["metadata"]["path"])  # autograded/STUDENT/ASSIGNMENT
     course = marked.parents[2]
     assignment = marked.name
     name = f"{resources['nbgrader']['notebook']}.ipynb"
-    waiting = []
+    found = []
     for path in sorted((course / "submitted").glob(f"*/{assignment}/{name}")):
         student = path.parts[-3]
         if not (course / "autograded" / student / assignment).exists():
-            waiting.append(path)
-    return waiting
+            found.append(path)
+    return found

@@ -8,6 +8,7 @@ into this pipe writes no verdict.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -40,6 +41,10 @@ PATCHED = "It changes {}, so a person has to mark it."
 BELOW = "It uses {}, which only a cell below its check defines, so a person has to look at it."
 
 
+# by exercise, by call of it as "ranks case": what the reference did on each rank, as text
+References = dict[str, dict[str, list[str]]]
+
+
 @dataclass(frozen=True)
 class Decision:
     """What was decided about one answer.
@@ -58,7 +63,7 @@ class Decision:
 class Student:
     """One notebook's answers, which one runner after the other calls."""
 
-    def __init__(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]):
+    def __init__(self, order: dict[str, Any], references: References):
         self._submitted = [Cell(*cell) for cell in order["submitted"]]
         self._lab = [Cell(*cell) for cell in order["lab"]]
         self._allowed = [Cell(*cell) for cell in order["allowed"]]
@@ -105,7 +110,8 @@ class Student:
         exercise = all_exercises()[name]
         if isinstance(exercise, Question):
             return distlab.check(name, _value(reply))
-        return distlab.check(name, Elsewhere(lambda n: self._world(runner, exercise, n)))
+        world = functools.partial(self._world, runner, exercise)
+        return distlab.check(name, Elsewhere(world))
 
     @contextlib.contextmanager
     def _world(
@@ -131,7 +137,8 @@ class Student:
         if len(found) != n:
             raise RunnerLost("a reply of other ranks")
         for observed in found:
-            self._changed = self._changed or observed.changed
+            if not self._changed:
+                self._changed = observed.changed
         return found
 
     def end(self) -> None:
@@ -165,7 +172,7 @@ def main() -> None:
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     key = bytes.fromhex(sys.stdin.readline())
-    references: dict[str, dict[str, list[str]]] = {}
+    references: References = {}
     for line in sys.stdin:
         order = json.loads(line)
         references.update(order["references"])
@@ -173,9 +180,8 @@ def main() -> None:
         try:
             for name in order["asked"]:
                 decision = student.decide(name)
-                text = json.dumps(
-                    [order["number"], name, decision.passed, decision.words, decision.look]
-                )
+                decided = [decision.passed, decision.words, decision.look]
+                text = json.dumps([order["number"], name, *decided])
                 print(json.dumps([text, signature(key, text)]), file=results, flush=True)
         finally:
             student.end()

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from distlab_course.classroom.judge import Decision
+from distlab_course.classroom.judge import Decision, References
 from distlab_course.classroom.signing import is_signed
 from distlab_course.piped import pipes_of
 
@@ -33,10 +33,12 @@ class Judge:
         self._process: JudgeProcess | None = None
         self._numbers = itertools.count()
 
-    def decide(
-        self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]
-    ) -> dict[str, Decision]:
-        """What it says about each exercise of a notebook; a process gets each reference once."""
+    def decide(self, order: dict[str, Any], references: References) -> dict[str, Decision]:
+        """What it says about each exercise of a notebook; a process gets each reference once.
+
+        When a process is lost, the exercise that it was at has not passed, and the next process
+        continues with those after it.
+        """
         found: dict[str, Decision] = {}
         while left := [name for name in order["asked"] if name not in found]:
             number = next(self._numbers)
@@ -89,7 +91,7 @@ class JudgeProcess:
         started._stdin.write(f"{started._key.hex()}\n")
         return started
 
-    def send(self, order: dict[str, Any], references: dict[str, dict[str, list[str]]]) -> None:
+    def send(self, order: dict[str, Any], references: References) -> None:
         """Send an order, with the references that it needs and that the process does not have."""
         new = {}
         for name in order["asked"]:
@@ -109,12 +111,13 @@ class JudgeProcess:
         limit.start()
         try:
             while line := self._stdout.readline():
-                with contextlib.suppress(ValueError, TypeError):
+                with contextlib.suppress(ValueError, TypeError):  # a line of somebody else's
                     text, signed = json.loads(line)
-                    if is_signed(self._key, text, signed):
-                        its_number, its_name, *decided = json.loads(text)
-                        if (its_number, its_name) == (number, name):
-                            return Decision(*decided)
+                    if not is_signed(self._key, text, signed):
+                        continue
+                    its_number, its_name, *decided = json.loads(text)
+                    if its_number == number and its_name == name:
+                        return Decision(*decided)
             raise EOFError
         finally:
             limit.cancel()

@@ -22,7 +22,7 @@ from distlab.checking import Exercise, all_exercises
 from distlab.checking.judging import AnswerFailed
 from distlab_course.classroom.cells import Cell
 from distlab_course.classroom.handed_in import copy_files
-from distlab_course.classroom.judge import Decision
+from distlab_course.classroom.judge import Decision, References
 from distlab_course.classroom.judge_process import Judge
 from distlab_course.classroom.runner import every_call, hide
 from distlab_course.classroom.runner_process import RunnerLost, RunnerProcess
@@ -49,7 +49,7 @@ class Marking:
             thread.start()
             self._threads.append(thread)
         atexit.register(self._kill)
-        self._references: dict[str, dict[str, list[str]]] = {}
+        self._references: References = {}
         self._failed: dict[str, str] = {}
         self._quiet = threading.Condition()  # no student's code may run while a reference does
         self._running = 0
@@ -72,8 +72,8 @@ class Marking:
             files: the folder of what was handed in; answers run in a copy of it.
         """
         future: Future[dict[str, Decision]] = Future()
-        order = {"asked": list(asked), "submitted": submitted, "lab": lab, "allowed": allowed}
-        self._orders.put(_Order(order, files, future))
+        content = {"asked": list(asked), "submitted": submitted, "lab": lab, "allowed": allowed}
+        self._orders.put(_Order(content, files, future))
         return future
 
     def end(self) -> None:
@@ -94,7 +94,8 @@ class Marking:
         """Mark what there is to mark. Runs in a thread of its own."""
         while order := self._orders.get():
             try:
-                order.future.set_result(self._mark(judge, order.content, order.files))
+                decisions = self._mark(judge, order.content, order.files)
+                order.future.set_result(decisions)
             except Exception as error:  # for whoever waits for the result
                 order.future.set_exception(error)
 
@@ -106,7 +107,8 @@ class Marking:
             folder = Path(room) / "handed in"
             copy_files(files, folder)
             asked = [name for name in order["asked"] if name not in self._failed]
-            found = judge.decide({**order, "asked": asked, "folder": str(folder)}, self._references)
+            order_of_judge = {**order, "asked": asked, "folder": str(folder)}
+            found = judge.decide(order_of_judge, self._references)
         for name, why in self._failed.items():
             if name in order["asked"]:
                 words = NO_REFERENCE.format(name, why)
@@ -117,9 +119,7 @@ class Marking:
     def _after_references(self, asked: Sequence[str]) -> Iterator[None]:
         """While a notebook is marked: its references have been called, and none is being called."""
         with self._quiet:
-            missing = [
-                name for name in asked if name not in self._references and name not in self._failed
-            ]
+            missing = [name for name in asked if self._is_missing(name)]
             if missing:
                 self._quiet.wait_for(lambda: self._running == 0)
                 self._call_references(missing)
@@ -130,6 +130,10 @@ class Marking:
             with self._quiet:
                 self._running -= 1
                 self._quiet.notify_all()
+
+    def _is_missing(self, name: str) -> bool:
+        """Whether the reference of an exercise is still to be called."""
+        return name not in self._references and name not in self._failed
 
     def _call_references(self, names: Sequence[str]) -> None:
         """Call references on ranks, and keep what they did, or why they could not be called."""

@@ -33,7 +33,9 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 CAP_SYS_PTRACE = 19
 
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before a fork
+_LIBC: ctypes.CDLL | None = None
+if sys.platform == "linux":
+    _LIBC = ctypes.CDLL(None)  # loaded before a fork
 
 
 def give_up_rights() -> None:
@@ -67,7 +69,10 @@ class Runner:
         self._answer = None
         self._world = 0
         is_value = isinstance(self._exercise, Question)
-        self._cluster = distlab.Cluster(1 if is_value else max(self._exercise.worlds))
+        n = 1
+        if not is_value:
+            n = max(self._exercise.worlds)
+        self._cluster = distlab.Cluster(n)
         if cells is None:
             return {"ready": True}
         self._cluster.run(prepare, cells, timeout=IMPORTING)
@@ -86,16 +91,21 @@ class Runner:
             self._enter(n)
         exercise: Exercise = self._exercise
         given = _case_of(exercise, case)
+        of_reference = self._answer is None
         call = functools.partial(self._cluster.call, ranks=range(n), timeout=exercise.seconds)
         try:
-            replies = call(trial.call, exercise, given, self._answer is None, self._answer)
+            replies = call(trial.call, exercise, given, of_reference, self._answer)
         except RanksFailed as error:
             return _failed(error)
-        return {"observed": [reply[0].decode() for reply in replies]}
+        observed = [reply[0].decode() for reply in replies]
+        return {"observed": observed}
 
     def _enter(self, n: int) -> None:
-        if self._world and not all(self._cluster.call(trial.leave, ranks=range(self._world))):
-            self._cluster.heal()
+        """Leave the small world that the ranks are in, and enter one of n ranks."""
+        if self._world:
+            left = self._cluster.call(trial.leave, ranks=range(self._world))
+            if not all(left):
+                self._cluster.heal()
         self._cluster.call(trial.enter, n)
         self._world = n
 
@@ -122,7 +132,7 @@ def every_call(exercise: Exercise) -> Iterator[tuple[int, Any]]:
     for n in exercise.worlds:
         for case in range(len(exercise.cases)):
             yield n, case
-        if n == max(exercise.worlds) and exercise.race:
+        if exercise.race and n == max(exercise.worlds):
             yield n, RACE
 
 
@@ -135,20 +145,23 @@ def main() -> None:
     read_plain_only()
     runner = Runner()
     for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if "name" in asked:
-                cells = asked["cells"]
-                if cells is not None:
-                    cells = [Cell(*cell) for cell in cells]
-                reply = runner.begin(asked["name"], cells)
-            else:
-                reply = runner.call(asked["n"], asked["case"])
-        except RanksFailed as error:
-            reply = _failed(error)
-        except DistlabError as error:
-            reply = {"failed": [type(error).__name__, str(error), False]}
+        reply = _reply(runner, json.loads(line))
         print(json.dumps(reply), file=replies, flush=True)
+
+
+def _reply(runner: Runner, asked: dict[str, Any]) -> dict[str, Any]:
+    """The reply to an answer, or to a call of it."""
+    try:
+        if "name" not in asked:
+            return runner.call(asked["n"], asked["case"])
+        cells = asked["cells"]
+        if cells is not None:
+            cells = [Cell(*cell) for cell in cells]
+        return runner.begin(asked["name"], cells)
+    except RanksFailed as error:
+        return _failed(error)
+    except DistlabError as error:
+        return {"failed": [type(error).__name__, str(error), False]}
 
 
 if __name__ == "__main__":

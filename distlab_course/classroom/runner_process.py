@@ -80,7 +80,9 @@ class RunnerProcess:
                 return bytes(line)
             remaining = max(0.0, until - time.monotonic())
             ready, _, _ = select.select([self._stdout], [], [], remaining)
-            arrived = self._stdout.read(1 << 20) if ready else b""
+            arrived = b""
+            if ready:
+                arrived = self._stdout.read(1 << 20)
             if not arrived or len(self._pending) > MOST_BYTES:
                 raise RunnerLost("no reply")
             self._pending += arrived
