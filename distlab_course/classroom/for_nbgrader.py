@@ -34,7 +34,7 @@ from distlab_course.lessons import SOURCE
 
 NO_CHECK = 'This cell has no distlab.check("name", name), so a person has to mark it.'
 # under which nbgrader's resources have the reasons why a person has to look, by a check's name
-LOOK = "distlab_look"
+LOOKS = "distlab_look"
 EVERYBODY = "*"
 COLUMNS = ("assignment", "student", "exercise", "title", "points", "of", "to be looked at")
 
@@ -72,7 +72,7 @@ class SaveGrades(SaveAutoGrades):
     def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_score(cell, resources)
         check = notes_of(cell)["grade_id"]
-        if check in resources.get(LOOK, {}):
+        if check in resources.get(LOOKS, {}):
             grade = self.gradebook.find_grade(check, *self._submission)
             grade.needs_manual_grade = True
             self.gradebook.db.commit()
@@ -81,7 +81,7 @@ class SaveGrades(SaveAutoGrades):
         super()._add_comment(cell, resources)
         answer = notes_of(cell)["grade_id"]
         check = f"check-{answer.removeprefix('answer-')}"
-        why = resources.get(LOOK, {}).get(check)
+        why = resources.get(LOOKS, {}).get(check)
         if why:
             comment = self.gradebook.find_comment(answer, *self._submission)
             comment.auto_comment = why
@@ -158,7 +158,7 @@ def _marked(
             other = nbformat.read(path, as_version=4)
             _begun(lab, other, path.parent, jobs)
     decisions = result.result()
-    looks = resources.setdefault(LOOK, {})
+    looks = resources.setdefault(LOOKS, {})
     looks.clear()
     for cell in checks:
         name = checked_by(cell)

@@ -34,7 +34,7 @@ def code_of(cells: Sequence[NotebookNode]) -> list[Cell]:
     A cell with an answer, or with a check, knows its exercise.
     """
     found = []
-    for number, cell in enumerate(_code(cells), 1):
+    for number, cell in enumerate(_code_cells(cells), 1):
         notes = notes_of(cell)
         answers = ""
         if notes.get("solution"):
@@ -52,7 +52,7 @@ def code_without_notes(cells: Sequence[NotebookNode], asked: Sequence[str]) -> l
     The last cell with the check of an exercise is its check. Its answer is the cell that nbgrader's
     notes name, if they are still there, or else the code cell above the check.
     """
-    code = _code(cells)
+    code = _code_cells(cells)
     places_of_checks: dict[str, int] = {}  # by exercise
     for place, cell in enumerate(code):
         name = checked_by(cell)
@@ -80,7 +80,7 @@ def _place_of_answer(name: str, code: Sequence[NotebookNode], check: int) -> int
     return max(0, check - 1)
 
 
-def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
+def _code_cells(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     return [cell for cell in cells if cell.cell_type == "code"]
 
 

@@ -22,7 +22,7 @@ from distlab.checking.judging import AnswerFailed, Elsewhere, Pair
 from distlab.checking.observed import Observed, from_bytes
 from distlab_course.classroom.cells import Cell
 from distlab_course.classroom.runner import RACE, hide
-from distlab_course.classroom.runner_process import SECONDS, RunnerLost, RunnerProcess
+from distlab_course.classroom.runner_process import REPLY_SECONDS, RunnerLost, RunnerProcess
 from distlab_course.classroom.signing import signature
 from distlab_course.classroom.submission import (
     Refused,
@@ -33,7 +33,7 @@ from distlab_course.classroom.submission import (
 from distlab_course.classroom.suspicions import suspicion
 
 NO_REPLY = "the process that runs it ended, or gave no reply for {:.0f} s."
-LOOK = (
+SUSPECT = (
     "It uses {}, by which a program can read the answer or change the check, "
     "so a person has to mark it."
 )
@@ -82,7 +82,7 @@ class Student:
             if is_stub(name, needed):
                 return Decision(False, f"{name}: not attempted")
             if found := suspicion(needed, self._lab, self._allowed):
-                why = LOOK.format(found)
+                why = SUSPECT.format(found)
                 return Decision(False, f"{name}: {why}", why)
             verdict = self._try(name, needed)
         except Refused as error:
@@ -91,7 +91,7 @@ class Student:
             return Decision(False, f"{name}: {error.message}")
         except RunnerLost:
             self.end()
-            why = NO_REPLY.format(SECONDS)
+            why = NO_REPLY.format(REPLY_SECONDS)
             return Decision(False, f"{name}: {why}")
         if self._changed:
             why = PATCHED.format(self._changed)

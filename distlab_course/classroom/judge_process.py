@@ -22,7 +22,7 @@ from distlab_course.classroom.signing import is_signed
 from distlab_course.piped import pipes_of
 
 JUDGE = str(Path(__file__).with_name("judge.py"))
-SECONDS = 300.0  # for one exercise; a judge gives up earlier, unless it is harmed
+VERDICT_SECONDS = 300.0  # for one exercise; a judge gives up earlier, unless it is harmed
 NO_VERDICT = "{}: the process that checks it ended, or gave no verdict for {:.0f} s."
 
 
@@ -52,7 +52,7 @@ class Judge:
             except (OSError, EOFError):
                 self.end()
                 lost = next(name for name in left if name not in found)
-                found[lost] = Decision(False, NO_VERDICT.format(lost, SECONDS))
+                found[lost] = Decision(False, NO_VERDICT.format(lost, VERDICT_SECONDS))
         return found
 
     def kill(self) -> None:
@@ -107,7 +107,7 @@ class JudgeProcess:
         Raises:
             EOFError: none comes in time.
         """
-        limit = threading.Timer(SECONDS, self.kill)
+        limit = threading.Timer(VERDICT_SECONDS, self.kill)
         limit.start()
         try:
             while line := self._stdout.readline():
@@ -132,7 +132,7 @@ class JudgeProcess:
         with contextlib.suppress(OSError):
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(SECONDS / 10)
+            self._process.wait(VERDICT_SECONDS / 10)
         self.kill()
         self._stdout.close()
         self._process.wait()

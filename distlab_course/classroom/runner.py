@@ -24,8 +24,8 @@ from distlab.errors import DistlabError, RanksFailed
 from distlab_course.classroom.answer import Answer, prepare, value_on_rank
 from distlab_course.classroom.cells import Cell
 
-SECONDS = 10.0  # for finding a value, as for one call of a function
-IMPORTING = 100.0  # seconds for what an answer imports
+VALUE_SECONDS = 10.0  # for finding a value, as for one call of a function
+IMPORT_SECONDS = 100.0  # seconds for what an answer imports
 RACE = "race"  # in place of a case's number
 # <linux/prctl.h>, <linux/capability.h>
 PR_SET_DUMPABLE = 4
@@ -75,9 +75,9 @@ class Runner:
         self._cluster = distlab.Cluster(n)
         if cells is None:
             return {"ready": True}
-        self._cluster.run(prepare, cells, timeout=IMPORTING)
+        self._cluster.run(prepare, cells, timeout=IMPORT_SECONDS)
         if is_value:
-            run = functools.partial(self._cluster.run, ranks=[0], timeout=SECONDS)
+            run = functools.partial(self._cluster.run, ranks=[0], timeout=VALUE_SECONDS)
             [value] = run(value_on_rank, cells, name)
             return {"value": value}
         self._answer = Answer(cells, name)

@@ -21,7 +21,7 @@ from distlab_course.classroom.runner import give_up_rights
 from distlab_course.piped import pipes_of
 
 RUNNER = str(Path(__file__).with_name("runner.py"))
-SECONDS = 200.0  # for one reply of a runner, which gives up earlier unless it is harmed
+REPLY_SECONDS = 200.0  # for one reply of a runner, which gives up earlier unless it is harmed
 END_SECONDS = 30.0  # for one that has replied to everything
 MOST_BYTES = 1 << 30  # of one reply
 
@@ -72,7 +72,7 @@ class RunnerProcess:
 
     def _line(self) -> bytes:
         """The next line that the process writes."""
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + REPLY_SECONDS
         while True:
             line, end, rest = self._pending.partition(b"\n")
             if end:
