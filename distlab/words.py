@@ -23,20 +23,36 @@ def rank_list(ranks: Collection[int]) -> str:
     """Name ranks in words, with runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
     if not ranks:
         return "no ranks"
-    ordered = sorted(set(ranks))
-    # within a run, a rank and its place in the list rise together
-    runs = grouped((rank - place, rank) for place, rank in enumerate(ordered))
+    runs = _runs(ranks)
     words: list[str] = []
-    for run in runs.values():
+    for run in runs:
         # two ranks are folded only if no others are listed: "ranks 0-1", but "ranks 0, 1 and 5"
         if len(run) > 2 or (len(run) == 2 and len(runs) == 1):
             words.append(f"{run[0]}-{run[-1]}")
         else:
             words.extend(map(str, run))
-    noun = "ranks" if len(ordered) > 1 else "rank"
-    if len(words) == 1:
-        return f"{noun} {words[0]}"
-    return f"{noun} {', '.join(words[:-1])} and {words[-1]}"
+    noun = "ranks" if len(set(ranks)) > 1 else "rank"
+    *others, last = words
+    if not others:
+        return f"{noun} {last}"
+    return f"{noun} {', '.join(others)} and {last}"
+
+
+def _runs(ranks: Iterable[int]) -> list[list[int]]:
+    """The ranks in order, in lists of those that follow each other without a gap."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return runs
+
+
+def ranks_and_verb(ranks: Collection[int], one: str, several: str) -> str:
+    """Ranks with the verb of their number: "rank 2 has", "ranks 0-1 have"."""
+    verb = several if len(ranks) > 1 else one
+    return f"{rank_list(ranks)} {verb}"
 
 
 def grouped(pairs: Iterable[tuple[Key, Member]]) -> dict[Key, list[Member]]:
@@ -56,7 +72,9 @@ def fitted(text: str) -> list[str]:
     lines = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
-        rest_indent = " " * min(indent + 8, COLUMNS // 2) if indent else ""
+        rest_indent = ""
+        if indent:
+            rest_indent = " " * min(indent + 8, COLUMNS // 2)
         parts = [line]
         if indent and len(line) > COLUMNS:
             row, code = columns_and_code(line)

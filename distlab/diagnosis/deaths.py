@@ -11,7 +11,7 @@ from distlab.diagnosis.failures import where, with_text
 from distlab.errors import RankDied
 from distlab.wire.messages import Failure
 from distlab.wire.source import Line, process_of_cell
-from distlab.words import grouped, rank_list
+from distlab.words import grouped, rank_list, ranks_and_verb
 
 DIED = "RankDied"  # the kind of a failure that is the end of a process
 
@@ -25,16 +25,17 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
         source: the text of the %%px cell that it ran, its first line included; "" for a function.
     """
     texts = source.splitlines()
-    cells = [line.file for line in lines if process_of_cell(line.file) == pid]
     shown = []
+    own_cell = ""  # the file of the cell that it ran: the outermost of a cell
     for line in lines:
-        if line.file not in cells:
+        if process_of_cell(line.file) != pid:
             shown.append(with_text(line))
-        elif line.file == cells[0] and line.number <= len(texts):
+            continue
+        own_cell = own_cell or line.file
+        text = ""  # unknown of a function from an earlier cell
+        if line.file == own_cell and line.number <= len(texts):
             text = texts[line.number - 1].removeprefix("%px ").strip()
-            shown.append(Line(line.number, text, line.place))
-        else:  # in a function from an earlier cell
-            shown.append(Line(line.number, "", line.place))
+        shown.append(Line(line.number, text, line.place))
     return tuple(shown)
 
 
@@ -74,11 +75,15 @@ def rank_died(
         output = last_lines.get(rank, "")
         how = died[rank].words()
         failures.append(Failure(rank, DIED, how, lines.get(rank, ()), traceback=output))
-    alike = grouped((failed.lines, failed.rank) for failed in failures if failed.lines)
-    places = [where(ranks, at) for at, ranks in alike.items()]
-    words = " ".join(filter(None, [advice, kept, gone]))
-    message = "\n".join([f"{died_words(died)}.", *places, *then, words])
+    words = " ".join(part for part in (advice, kept, gone) if part)
+    message = "\n".join([f"{died_words(died)}.", *_places(failures), *then, words])
     return RankDied(message, tuple(failures), tuple(others))
+
+
+def _places(failures: Sequence[Failure]) -> list[str]:
+    """The lines in which ranks died; those of ranks that died in the same ones once."""
+    alike = grouped((failed.lines, failed.rank) for failed in failures if failed.lines)
+    return [where(ranks, lines) for lines, ranks in alike.items()]
 
 
 def _causes_first(died: Mapping[int, Ending]) -> list[int]:
@@ -92,17 +97,16 @@ def _kept_until_host_is_back(others: Sequence[int]) -> str:
     """What the ranks keep whose host can be reached; "" if there are none."""
     if not others:
         return ""
-    keep = "keep their" if len(others) > 1 else "keeps its"
-    kept = f"{rank_list(others).capitalize()} {keep} variables"
-    return f"{kept}; until then, ranks={list(others)} can use them without a group."
+    kept = ranks_and_verb(others, "keeps its", "keep their").capitalize()
+    before = f"until then, ranks={list(others)} can use them without a group"
+    return f"{kept} variables; {before}."
 
 
 def _kept(others: Sequence[int]) -> str:
     """What the ranks keep that are alive; "" if there are none."""
     if not others:
         return ""
-    keep = "keep theirs" if len(others) > 1 else "keeps its own"
-    return f"{rank_list(others).capitalize()} {keep}."
+    return ranks_and_verb(others, "keeps its own", "keep theirs").capitalize() + "."
 
 
 def _new_ranks(number: int) -> str:

@@ -1,8 +1,8 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on.
 
-Pure functions: no process is started, ended or asked here. Runs on the notebook's kernel, called by
-failed_cell.py, generation.py, cluster.py and predict.py; `where` also runs on ranks, called by
-rpc_calls.py.
+No process is started, ended or asked here; lines of files are read. Runs on the notebook's kernel,
+called by failed_cell.py, generation.py, freeing.py, ranks.py, cluster.py and predict.py; `where`
+also runs on ranks, called by rpc_calls.py.
 """
 
 import linecache
@@ -50,6 +50,9 @@ NOT_COMPARED = (
     "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the "
     "gradients and buffers that DDP sends by itself."
 )
+VARIABLES_ARE_KEPT = (
+    "Variables are kept and the process group is rebuilt: change the cell and run it again."
+)
 GROUP_IS_REBUILT = (
     "The process group is rebuilt and variables are kept: change the cell and run it again."
 )
@@ -82,7 +85,9 @@ class EndedWithGroup:
 
 def made_readable(raised: Failure) -> Failure:
     """What a rank reports of its exception, readable, with source that only the notebook has."""
-    handled = made_readable(raised.handled) if raised.handled is not None else None
+    handled = None
+    if raised.handled is not None:
+        handled = made_readable(raised.handled)
     lines = tuple(with_text(line) for line in raised.lines)
     is_torchs = raised.communicated or raised.kind.startswith("Dist")
     message = readable(raised.message, is_torchs)
@@ -161,10 +166,9 @@ def rank_error(
     """
     culprits = _causes(failures)
     consequences = [one for one in failures if one not in culprits]
-    advice = dict.fromkeys([cause, *map(advice_for, culprits)])
-    parts = [*raised_words(culprits), *filter(None, advice)]
+    parts = [*raised_words(culprits), *_advice(cause, culprits)]
     if not parts:
-        parts = [*raised_words(consequences)]
+        parts += raised_words(consequences)
     elif consequences:
         parts.append(_words_of_consequences(consequences))
     parts += handled_words(failures)
@@ -174,6 +178,18 @@ def rank_error(
     if rebuilt:
         parts.append(f"{GROUP_IS_REBUILT} {gone}".rstrip())
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
+
+
+def _advice(cause: str, culprits: Sequence[Failure]) -> list[str]:
+    """What is known of the cause, and what to do about what ranks raised, each sentence once."""
+    words = []
+    if cause:
+        words.append(cause)
+    for one in culprits:
+        advice = advice_for(one)
+        if advice and advice not in words:
+            words.append(advice)
+    return words
 
 
 def _causes(failures: Sequence[Failure]) -> list[Failure]:
@@ -201,8 +217,8 @@ def _words_of_consequences(consequences: Sequence[Failure]) -> str:
 
 def _finished(targets: Sequence[int], failures: Sequence[Failure]) -> tuple[int, ...]:
     """The ranks of a cell that have not failed."""
-    failed = {one.rank for one in failures}
-    return tuple(rank for rank in targets if rank not in failed)
+    finished = set(targets) - {one.rank for one in failures}
+    return tuple(rank for rank in targets if rank in finished)
 
 
 def groups_error(
@@ -239,10 +255,16 @@ def groups_error(
 
 def raised_words(raised: Sequence[Failure]) -> Iterator[str]:
     """What ranks raised, each with the learner's lines; those that read the same together."""
-    alike = grouped(((one.kind, one.message, one.lines), one.rank) for one in raised)
-    for (kind, message, lines), ranks in alike.items():
-        what = f"{kind}: {message}" if message else kind
+    alike = grouped(((_error_words(one), one.lines), one.rank) for one in raised)
+    for (what, lines), ranks in alike.items():
         yield f"{rank_list(ranks)} raised {what}\n{where(ranks, lines)}".rstrip()
+
+
+def _error_words(raised: Failure) -> str:
+    """An exception as Python writes it: "ValueError: no", or "ValueError" without a text."""
+    if not raised.message:
+        return raised.kind
+    return f"{raised.kind}: {raised.message}"
 
 
 def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
@@ -250,25 +272,29 @@ def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
 
     A rank that communicates in a `finally` does so.
     """
-    own = [(one.handled, one.rank) for one in raised if one.handled is not None]
-    alike = grouped(((error.kind, error.message, error.lines), rank) for error, rank in own)
-    for (kind, message, lines), ranks in alike.items():
-        what = f"{kind}: {message}" if message else kind
-        was = "were" if len(ranks) > 1 else "was"
-        words = f"{rank_list(ranks)} had raised {what} before, and {was} handling it"
+    own = []
+    for one in raised:
+        if one.handled is not None:
+            own.append(((_error_words(one.handled), one.handled.lines), one.rank))
+    for (what, lines), ranks in grouped(own).items():
+        were = "were" if len(ranks) > 1 else "was"
+        words = f"{rank_list(ranks)} had raised {what} before, and {were} handling it"
         yield f"{words}\n{where(ranks, lines)}".rstrip()
 
 
 def words_of_destroyed(states: States) -> str:
     """Which ranks have destroyed the process group, and where; "" if none has."""
-    calls = {rank: state.destroyed for rank, state in states.items() if state.destroyed is not None}
-    if not calls:
+    ranks = []
+    places = []
+    for rank, state in states.items():
+        if state.destroyed is None:
+            continue
+        ranks.append(rank)
+        if state.destroyed.lines:
+            places.append(where([rank], [with_text(state.destroyed.lines[-1])]))
+    if not ranks:
         return ""
-    parts = [f"{rank_list(calls)} destroyed the process group"]
-    for rank, call in calls.items():
-        if call.lines:
-            parts.append(where([rank], [with_text(call.lines[-1])]))
-    return "\n".join(parts)
+    return "\n".join([f"{rank_list(ranks)} destroyed the process group", *places])
 
 
 def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
@@ -295,14 +321,20 @@ def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
     label = rank_list(ranks)
     rows = []
     for line in lines:
-        place = f" in {line.place}" if line.place else ""
-        rows.append(f"  {label}   {line.position}{place}   {line.text}".rstrip())
-        label = " " * len(label)
+        rows.append(f"  {label}   {position_words(line)}   {line.text}".rstrip())
+        label = " " * len(label)  # beside the first line only
     if len(rows) > MOST_LINES:  # a recursion
         half = MOST_LINES // 2
         gap = f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."
         rows = [*rows[:half], gap, *rows[-half:]]
     return "\n".join(rows)
+
+
+def position_words(line: Line) -> str:
+    """Where a line is, and in which function: "line 3 in step", "train.py:3"."""
+    if not line.place:
+        return line.position
+    return f"{line.position} in {line.place}"
 
 
 # --- what happened to the ranks ---
@@ -340,8 +372,7 @@ def words_of_freeing(
     if replaced:
         kept = "Other ranks keep their variables, and the process group is rebuilt."
     else:
-        kept = "Variables are kept and the process group is rebuilt"
-        kept += ": change the cell and run it again."
+        kept = VARIABLES_ARE_KEPT
     freed = f"Freed after {seconds:.1f} s."
     return " ".join([freed, *not_freed(replaced), kept, gone]).rstrip()
 
@@ -358,4 +389,6 @@ def not_freed(replaced: Mapping[int, str]) -> list[str]:
 def words_of_loss(variables: Sequence[str]) -> str:
     """What is lost with a rank, in words, with the names of its variables if they are known."""
     lost = "and its variables are lost"
-    return f"{lost}: {', '.join(variables)}" if variables else lost
+    if not variables:
+        return lost
+    return f"{lost}: {', '.join(variables)}"

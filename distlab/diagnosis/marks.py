@@ -1,6 +1,6 @@
 """The source lines where the ranks are, with what they do there beside them, as text and as HTML.
 
-Pure functions. Runs on the notebook's kernel, called by display.py.
+No process is asked; lines of files are read. Runs on the notebook's kernel, called by display.py.
 """
 
 import html
@@ -48,8 +48,7 @@ def marked_source(states: States, cell: str) -> list[MarkedLine]:
         states: the statuses of ranks, by rank.
         cell: the text of the %%px cell, from the line with the magic; "" if the code is a function.
     """
-    placed = [state for state in states.values() if state.lines]
-    by_file = grouped((state.lines[-1].file, state) for state in placed)
+    by_file = grouped((state.lines[-1].file, state) for state in states.values() if state.lines)
     marked: list[MarkedLine] = []
     for file in sorted(by_file):
         # a line of the cell has no file
@@ -81,16 +80,22 @@ def _notes(
         number = _line_in(source, lines)
         if number is not None:
             by_line.setdefault(number, {})[state.rank] = state
-    notes = {}
-    for number, there in by_line.items():
-        notes[number] = [(row.ranks, f"{row.what} {row.tensors}".rstrip()) for row in rows(there)]
+    return {number: _notes_of(there) for number, there in by_line.items()}
+
+
+def _notes_of(states: States) -> list[tuple[list[int], str]]:
+    """What ranks do that are at one line, as (ranks, words)."""
+    notes = []
+    for row in rows(states):
+        words = f"{row.what} {row.tensors}".rstrip()
+        notes.append((row.ranks, words))
     return notes
 
 
 def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:
     """The number of the innermost line that is in this source, or None if none is.
 
-    A function may be from another cell.
+    A line of a function from another cell is not: its text is another one.
     """
     for line in reversed(lines):
         shown = with_text(line)
@@ -123,10 +128,18 @@ def source_text(marked: Sequence[MarkedLine]) -> str:
     width = max(len(line.text) for line in marked)
     texts = []
     for line in marked:
-        notes = "; ".join(f"{rank_list(ranks)}: {what}" for ranks, what in line.notes)
-        head = f"{'>' if notes else ' '} {line.number or '':>3}  "
-        texts.append(f"{head}{line.text:<{width}}   {notes}".rstrip())
+        notes = [f"{rank_list(ranks)}: {what}" for ranks, what in line.notes]
+        arrow = ">" if notes else " "
+        code = f"{arrow} {_number_words(line):>3}  {line.text:<{width}}"
+        texts.append(f"{code}   {'; '.join(notes)}".rstrip())
     return "\n".join(texts)
+
+
+def _number_words(line: MarkedLine) -> str:
+    """The number of a line, or "" for a gap."""
+    if not line.number:
+        return ""
+    return str(line.number)
 
 
 def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], str]) -> str:
@@ -138,9 +151,12 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
     """
     body = []
     for line in marked:
-        notes = [_note_html(chips(ranks), rank_list(ranks), what) for ranks, what in line.notes]
+        notes = []
+        for ranks, what in line.notes:
+            notes.append(_note_html(chips(ranks), rank_list(ranks), what))
         color = COLOURED if notes else PLAIN_EDGE
-        text = f"{line.number or '':>4}  {html.escape(line.text)}   {'; '.join(notes)}".rstrip()
+        code = f"{_number_words(line):>4}  {html.escape(line.text)}"
+        text = f"{code}   {'; '.join(notes)}".rstrip()
         body.append(f'<div style="border-left:3px solid {color};{HANGING_INDENT}">{text}</div>')
     return f'<pre style="{STYLE}">{"".join(body)}</pre>'
 

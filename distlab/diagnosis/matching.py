@@ -1,14 +1,14 @@
 """Whether the calls of one collective, or the two ends of a message, match, and the words for it.
 
-Pure functions. Runs on the notebook's kernel, called by report.py, meanwhile.py and the rules of
-the proof; in checked mode on ranks, called by checks.py.
+No process is asked. Runs on the notebook's kernel, called by report.py, meanwhile.py and the rules
+of the proof; in checked mode on ranks, called by checks.py.
 """
 
 import math
 from collections.abc import Callable, Mapping
 
 from distlab.wire.messages import CallRecord
-from distlab.words import grouped, rank_list
+from distlab.words import grouped, ranks_and_verb
 
 MOST_TENSORS = 3  # that are named in one call
 
@@ -19,34 +19,57 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     Args:
         calls: by rank.
     """
-    if len({call.collective for call in calls.values()}) > 1:
+    collectives = _aspect_by_rank(calls, lambda call: call.collective)
+    if not _are_alike(collectives):
         return f"The ranks do not call the same collective: {_calls_by_rank(calls)}."
     aspects: list[Callable[[CallRecord], str]] = [_reduce_op, _root]
     if not _is_one_broadcast(calls):
         aspects.append(_expected_tensors)
     for aspect in aspects:
-        values = {rank: aspect(call) for rank, call in calls.items()}
-        if len(set(values.values())) > 1:
+        values = _aspect_by_rank(calls, aspect)
+        if not _are_alike(values):
             op = next(iter(calls.values())).op
             return f"The ranks' {op} calls do not match: {by_value(values, ('has', 'have'))}."
     return _splits_disagree(calls)
 
 
+def _aspect_by_rank(
+    calls: Mapping[int, CallRecord], aspect: Callable[[CallRecord], str]
+) -> dict[int, str]:
+    """One aspect of each rank's call, in words, by rank."""
+    values = {}
+    for rank, call in calls.items():
+        values[rank] = aspect(call)
+    return values
+
+
+def _are_alike(values: Mapping[int, str]) -> bool:
+    """Whether all ranks have the same."""
+    return len(set(values.values())) <= 1
+
+
 def _calls_by_rank(calls: Mapping[int, CallRecord]) -> str:
     """Which collective each rank calls: "rank 0 calls barrier, rank 1 calls all_reduce"."""
-    names = {rank: call.op for rank, call in calls.items()}
-    if len(set(names.values())) == 1:
+    names = _aspect_by_rank(calls, lambda call: call.op)
+    if _are_alike(names):
         # one function of torch may be one collective or another, as full_tensor is
-        names = {rank: f"{call.op} ({call.collective})" for rank, call in calls.items()}
+        names = _aspect_by_rank(calls, lambda call: f"{call.op} ({call.collective})")
     return by_value(names, ("calls", "call"))
 
 
+# --- aspects of a call, in words; "" for a call that does not have it ---
+
+
 def _reduce_op(call: CallRecord) -> str:
-    return f"op={call.reduce_op}" if call.reduce_op else ""
+    if not call.reduce_op:
+        return ""
+    return f"op={call.reduce_op}"
 
 
 def _root(call: CallRecord) -> str:
-    return f"the root {call.root}" if call.root is not None else ""
+    if call.root is None:
+        return ""
+    return f"the root {call.root}"
 
 
 def _expected_tensors(call: CallRecord) -> str:
@@ -54,14 +77,20 @@ def _expected_tensors(call: CallRecord) -> str:
     return tensor_words(call, shapes=call.sends is None)
 
 
+# --- how they are compared ---
+
+
 def _is_one_broadcast(calls: Mapping[int, CallRecord]) -> bool:
     """Whether this is a broadcast of tensors with as many elements of one type.
 
     Their shapes may differ: torch asks for no more.
     """
-    if any(call.collective != "broadcast" for call in calls.values()):
-        return False
-    return len({_contents(call) for call in calls.values()}) == 1
+    contents = set()
+    for call in calls.values():
+        if call.collective != "broadcast":
+            return False
+        contents.add(_contents(call))
+    return len(contents) == 1
 
 
 def by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
@@ -75,8 +104,7 @@ def by_value(values: Mapping[int, str], verbs: tuple[str, str]) -> str:
     ranks_by_value = grouped((values[rank], rank) for rank in sorted(values))
     parts = []
     for value, ranks in sorted(ranks_by_value.items(), key=fewest_first):
-        verb = several if len(ranks) > 1 else one
-        parts.append(f"{rank_list(ranks)} {verb} {value or 'none'}")
+        parts.append(f"{ranks_and_verb(ranks, one, several)} {value or 'none'}")
     return ", ".join(parts)
 
 
@@ -89,11 +117,12 @@ def fewest_first(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
 def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
     """Which rank sends another number of elements than its receiver expects; "" if none does."""
     for rank, call in calls.items():
+        # where ranks have made different groups under one name, a rank may be no member
         if rank not in call.members or call.sends is None:
-            continue  # a rank is no member where ranks have made other groups under one name
-        place = call.members.index(rank)
+            continue
+        index = call.members.index(rank)
         for other, sent in zip(call.members, call.sends, strict=False):
-            expected = _expected_from(place, calls.get(other))
+            expected = _expected_from(index, calls.get(other))
             if expected is not None and expected != sent:
                 sends = f"rank {rank} sends {sent} elements to rank {other}"
                 expects = f"which expects {expected} elements"
@@ -101,11 +130,13 @@ def _splits_disagree(calls: Mapping[int, CallRecord]) -> str:
     return ""
 
 
-def _expected_from(place: int, call: CallRecord | None) -> int | None:
-    """How many elements a call expects from the member at this place; None if that is not known."""
-    if call is None or call.receives is None or place >= len(call.receives):
+def _expected_from(index: int, call: CallRecord | None) -> int | None:
+    """How many elements a call expects from the member with this index; None if not known."""
+    if call is None or call.receives is None:
         return None
-    return call.receives[place]
+    if index >= len(call.receives):  # as above, its group has other members
+        return None
+    return call.receives[index]
 
 
 def misfit(sent: CallRecord, received: CallRecord) -> str:
@@ -121,7 +152,10 @@ def misfit(sent: CallRecord, received: CallRecord) -> str:
 
 def _contents(call: CallRecord) -> tuple[tuple[str, int], ...]:
     """Type and number of elements of each of a call's tensors."""
-    return tuple((dtype, math.prod(shape)) for dtype, shape in call.tensors)
+    contents = []
+    for dtype, shape in call.tensors:
+        contents.append((dtype, math.prod(shape)))
+    return tuple(contents)
 
 
 def tensor_words(call: CallRecord, shapes: bool = True) -> str:
@@ -131,10 +165,11 @@ def tensor_words(call: CallRecord, shapes: bool = True) -> str:
         call: the call.
         shapes: whether to give the shapes; if not, each type is named once.
     """
-    if shapes:
-        words = [f"{dtype}{list(shape)}" for dtype, shape in call.tensors]
-    else:
-        words = sorted({dtype for dtype, _ in call.tensors})
+    words = []
+    for dtype, shape in call.tensors:
+        words.append(f"{dtype}{list(shape)}" if shapes else dtype)
+    if not shapes:
+        words = sorted(set(words))
     listed = ", ".join(words[:MOST_TENSORS])
     if len(words) > MOST_TENSORS:
         listed += f" and {len(words) - MOST_TENSORS} more"

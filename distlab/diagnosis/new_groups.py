@@ -1,7 +1,7 @@
 """What ranks make with new_group: what a rank that makes a group needs, and groups that differ.
 
-Pure functions. Runs on the notebook's kernel, called by proof.py and cell.py, and on ranks,
-called by groups.py.
+No process is asked. Runs on the notebook's kernel, called by proof.py and failed_cell.py, and on
+ranks, called by groups.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from distlab.diagnosis.matching import by_value, fewest_first
 from distlab.diagnosis.needs import Need, Waiting
 from distlab.wire.messages import NewGroup, RankStatus, States
-from distlab.words import grouped, rank_list
+from distlab.words import grouped, rank_list, ranks_and_verb
 
 RULE_OF_GROUPS = (
     "every rank must call new_group, even for a group that it is not in, and in the same order"
@@ -22,23 +22,24 @@ LOCAL_OPTION = "use_local_synchronization=True"
 def need_of_new_group(waiter: Waiting, states: States) -> Need | None:
     """The members that have not begun to make this group, or make another one in its place."""
     call = waiter.call
-    members = [rank for rank in call.members if rank in states]
     begun = {}
     missing = []
-    for rank in members:
+    for rank in call.members:
+        if rank not in states:
+            continue
         group = _made(states[rank], call.group)
         if group is not None:
-            begun[rank] = (group,)
+            begun[rank] = [group]
         elif rank != waiter.rank:
-            missing.append(rank)
-    if call.sequence and any(states[rank].groups > call.sequence for rank in missing):
+            missing.append(states[rank])
+    if call.sequence and any(state.groups > call.sequence for state in missing):
         return None  # that rank has made this group, and no longer remembers it
     clash = words_of_groups(differing_groups(begun))
     if not clash:
-        clash = _words_of_other_name(waiter, [states[rank] for rank in missing])
+        clash = _words_of_other_name(waiter, missing)
     if not missing and not clash:
         return None
-    return Need(tuple(missing), clash)
+    return Need(tuple(state.rank for state in missing), clash)
 
 
 def _made(state: RankStatus, name: str) -> NewGroup | None:
@@ -62,15 +63,18 @@ def _words_of_other_name(waiter: Waiting, others: Sequence[RankStatus]) -> str:
         theirs = other.call
         if theirs is not None and theirs.kind == call.kind and theirs.members == call.members:
             made.append(_made(other, theirs.group))
-    within = {group.rank: group.within for group in made if group is not None}
+    within = {}
+    for group in made:
+        if group is not None:
+            within[group.rank] = str(group.within)
     if len(set(within.values())) < 2:
         return ""
-    counts = by_value({rank: str(number) for rank, number in within.items()}, ("is in", "are in"))
-    start = f"The members of the group of {rank_list(call.members)} cannot find each other"
-    rule = f"torch names a group with {LOCAL_OPTION} by its members"
-    rule += " and by how many groups a rank is in"
-    advice = f"Leave {LOCAL_OPTION} out, and make every group on every rank."
-    return f"{start}: {rule}, and {counts}. {advice}"
+    counts = by_value(within, ("is in", "are in"))
+    return (
+        f"The members of the group of {rank_list(call.members)} cannot find each other: "
+        f"torch names a group with {LOCAL_OPTION} by its members and by how many groups a rank "
+        f"is in, and {counts}. Leave {LOCAL_OPTION} out, and make every group on every rank."
+    )
 
 
 # --- groups that differ ---
@@ -93,9 +97,11 @@ def differing_groups(made: Mapping[int, Sequence[NewGroup]]) -> dict[int, NewGro
             if group.name.isdigit():  # others are made by their members only
                 by_number.setdefault(int(group.name), {})[rank] = group
     for number in sorted(by_number):
-        members = {group.members for group in by_number[number].values()}
-        if len(members) > 1 and max(map(len, members)) > 1:
-            return by_number[number]
+        of_ranks = by_number[number]
+        different = {group.members for group in of_ranks.values()}
+        has_several = any(len(members) > 1 for members in different)
+        if len(different) > 1 and has_several:
+            return of_ranks
     return {}
 
 
@@ -111,8 +117,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     ranks_by_group = grouped((_group_words(groups[rank]), rank) for rank in sorted(groups))
     makes = []
     for group, ranks in sorted(ranks_by_group.items(), key=fewest_first):
-        verb = "make" if len(ranks) > 1 else "makes"
-        makes.append(f"{rank_list(ranks)} {verb} {group}")
+        makes.append(f"{ranks_and_verb(ranks, 'makes', 'make')} {group}")
     listed = ", ".join(makes[:MOST_GROUPS])
     if len(makes) > MOST_GROUPS:
         listed += f", and {len(makes) - MOST_GROUPS} more"
@@ -121,5 +126,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
 
 
 def _group_words(group: NewGroup) -> str:
-    where = f" ({group.line.position})" if group.line else ""
-    return f"one of {rank_list(group.members)}{where}"
+    words = f"one of {rank_list(group.members)}"
+    if group.line is None:
+        return words
+    return f"{words} ({group.line.position})"

@@ -1,13 +1,14 @@
 """What ranks are doing, in words and as a table, and operations that nobody waits for.
 
-Pure functions. Runs on the notebook's kernel, called by cell.py, ranks.py, display.py, and by
-meanwhile.py, marks.py and stuck.py beside it.
+No process is asked; lines of files are read. Runs on the notebook's kernel, called by cell.py,
+failed_cell.py, ranks.py, live.py and questions.py, and by meanwhile.py, marks.py and stuck.py
+beside it.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distlab.diagnosis.failures import with_text
+from distlab.diagnosis.failures import position_words, with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import why_unmatched
 from distlab.wire import messages
@@ -22,6 +23,7 @@ WITHOUT_CALL = {  # what a rank does outside of calls
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
+MOST_ROWS = 4  # in one line
 ROOT_RECEIVES = ("reduce", "gather")  # so that the function calls its root dst
 
 
@@ -39,11 +41,7 @@ def call_words(call: CallRecord) -> str:
     if call.function:
         given.append(call.function)
     if call.kind == messages.MESSAGE:
-        end = "dst" if call.is_send else "src"
-        peer = "any" if call.peer is None else call.peer
-        given.append(f"{end}={peer}")
-        if call.tag:
-            given.append(f"tag={call.tag}")
+        given += _arguments_of_message(call)
     if call.root is not None:
         end = "dst" if call.collective in ROOT_RECEIVES else "src"
         given.append(f"{end}={call.root}")
@@ -54,6 +52,16 @@ def call_words(call: CallRecord) -> str:
     elif call.group not in ("0", ""):
         given.append(f"group of {rank_list(call.members)}")
     return f"{call.op}({', '.join(given)})"
+
+
+def _arguments_of_message(call: CallRecord) -> list[str]:
+    """The arguments of a send or recv that matter."""
+    end = "dst" if call.is_send else "src"
+    peer = "any" if call.peer is None else call.peer
+    given = [f"{end}={peer}"]
+    if call.tag:
+        given.append(f"tag={call.tag}")
+    return given
 
 
 def own_wait_words(call: CallRecord, whom: str) -> str:
@@ -126,7 +134,10 @@ def rows(states: States) -> list[Row]:
     for rank in sorted(states):
         for found in dict.fromkeys(_activities(states[rank])):  # each once for a rank
             activities.append((found, rank))
-    return [Row(ranks, *found) for found, ranks in grouped(activities).items()]
+    found_rows = []
+    for found, ranks in grouped(activities).items():
+        found_rows.append(Row(ranks, found.what, found.tensors, found.line))
+    return found_rows
 
 
 def _activities(state: RankStatus) -> list[Activity]:
@@ -144,15 +155,17 @@ def _activities(state: RankStatus) -> list[Activity]:
 
 def _own_activity(state: RankStatus) -> Activity:
     """What the thread of a status is doing."""
-    line = with_text(state.lines[-1]) if state.lines else None
+    line = None
+    if state.lines:
+        line = with_text(state.lines[-1])
     call = state.call
     if call is not None:
         return Activity(f"{call_words(call)}{_begun_at(call, line)}", tensor_words(call), line)
     if state.doing == messages.IDLE and state.threads:
         return Activity("finished, serving remote calls", "", None)
-    # the lines of a rank that is idle or does not answer mean nothing
-    is_there = state.doing in (messages.COMPUTING, messages.COMMUNICATING)
-    return Activity(_without_call(state), "", line if is_there else None)
+    if state.doing not in (messages.COMPUTING, messages.COMMUNICATING):
+        line = None  # the lines of a rank that is idle or does not answer mean nothing
+    return Activity(_without_call(state), "", line)
 
 
 def _begun_at(call: CallRecord, line: Line | None) -> str:
@@ -160,7 +173,9 @@ def _begun_at(call: CallRecord, line: Line | None) -> str:
     if line is None or not call.lines:
         return ""
     begun = with_text(call.lines[-1])
-    return f" of {begun.position}" if begun != line else ""
+    if begun == line:
+        return ""
+    return f" of {begun.position}"
 
 
 def _without_call(state: RankStatus) -> str:
@@ -177,19 +192,21 @@ def _without_call(state: RankStatus) -> str:
 def table(states: States) -> str:
     """`rows` as text, in columns."""
     cells = []
-    for ranks, what, tensors, line in rows(states):
-        text = line.text if line else ""
-        cells.append((rank_list(ranks), what, tensors, _where(line), text))
-    columns = [_padded(column) for column in zip(*cells, strict=True) if any(column)]
-    lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-    return "\n".join(f"  {line}" for line in lines)
-
-
-def _where(line: Line | None) -> str:
-    """A line's number, and the function that it is in."""
-    if line is None:
-        return ""
-    return f"{line.position} in {line.place}" if line.place else line.position
+    for row in rows(states):
+        position = ""
+        text = ""
+        if row.line is not None:
+            position = position_words(row.line)
+            text = row.line.text
+        cells.append((rank_list(row.ranks), row.what, row.tensors, position, text))
+    columns = []
+    for column in zip(*cells, strict=True):
+        if any(column):
+            columns.append(_padded(column))
+    lines = []
+    for padded in zip(*columns, strict=True):
+        lines.append("  " + "  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def _padded(column: Sequence[str]) -> list[str]:
@@ -200,12 +217,12 @@ def _padded(column: Sequence[str]) -> list[str]:
 
 def activity(state: RankStatus) -> str:
     """What one rank is doing: "idle", "computing, line 4", "recv(src=1), line 3"."""
-    is_idle = state.doing == messages.IDLE
-    if is_idle and not state.serving:
-        return "serving remote calls" if state.threads else "idle"
-    found = _activities(state)
-    # where the rank itself is idle, what its threads do comes second
-    shown = found[1] if is_idle else found[0]
+    own, *of_threads = _activities(state)
+    shown = own
+    if state.doing == messages.IDLE:
+        if not state.serving:
+            return "serving remote calls" if state.threads else "idle"
+        shown = of_threads[0]
     if shown.line is None:
         return shown.what
     return f"{shown.what}, {shown.line.position}"
@@ -214,13 +231,13 @@ def activity(state: RankStatus) -> str:
 def brief(states: States) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), rank 1: ...".
 
-    Only the first four rows are in it.
+    Only the first MOST_ROWS are in it.
     """
     parts = []
-    for ranks, what, _, line in rows(states)[:4]:
-        words = f"{rank_list(ranks)}: {what}"
-        if line is not None:
-            words += f" ({line.position})"
+    for row in rows(states)[:MOST_ROWS]:
+        words = f"{rank_list(row.ranks)}: {row.what}"
+        if row.line is not None:
+            words += f" ({row.line.position})"
         parts.append(words)
     return ", ".join(parts)
 
@@ -234,8 +251,9 @@ def left(states: States) -> list[str]:
     Nothing is known about a rank that does not answer, for example on a busy machine, or that
     computes, and sends no history then: it may have begun any of them.
     """
-    if any(state.doing in (messages.SILENT, messages.COMPUTING) for state in states.values()):
-        return []
+    for state in states.values():
+        if state.doing in (messages.SILENT, messages.COMPUTING):
+            return []
     lines = []
     for rank, state in states.items():
         for call in state.abandoned:
@@ -266,11 +284,14 @@ def begun_earlier(states: States) -> list[str]:
 
     It may have matched a call of this cell.
     """
-    found: list[str] = []
-    for rank, state in states.items():
-        found += [_of_rank(rank, call) for call in state.pending]
     words = "of an earlier cell, was not waited for, and may have matched a call of this one"
-    return [f"  {what}, {words}" for what in dict.fromkeys(found)]
+    lines: list[str] = []
+    for rank, state in states.items():
+        for call in state.pending:
+            line = f"  {_of_rank(rank, call)}, {words}"
+            if line not in lines:
+                lines.append(line)
+    return lines
 
 
 def _of_rank(rank: int, call: CallRecord) -> str:

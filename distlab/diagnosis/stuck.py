@@ -1,6 +1,6 @@
 """Why no rank can go on, in one to four sentences: the words for what proof.py has proven.
 
-Pure functions. Runs on the notebook's kernel, called by failed_cell.py.
+No process is asked. Runs on the notebook's kernel, called by failed_cell.py.
 """
 
 from collections import Counter
@@ -12,8 +12,14 @@ from distlab.diagnosis.proof import need, why_unmatched
 from distlab.diagnosis.report import call_words, callee_words, own_wait_words, with_line
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, RankStatus, States
-from distlab.words import grouped, rank_list
+from distlab.words import grouped, rank_list, ranks_and_verb
 
+# sentences, or ranks in one, that are said; more would hide the first ones
+MOST_CLASHES = 2
+MOST_COMPLAINTS = 3
+MOST_LINKS = 4
+MOST_WAITS = 4
+BACKWARD_OP = "backward"  # how the log names a backward pass
 # a verb for one rank, and for several
 WAITS = ("waits", "wait")
 SENDS = ("sends", "send")
@@ -50,17 +56,34 @@ def why_stuck(
     waiters = waiting_ranks({rank: states[rank] for rank in sorted(needs)})
     sharing = [rank for rank, waiter in waiters.items() if _shares_a_group(waiter.state)]
     if sharing:
-        who = f"each of {rank_list(sharing)}" if len(sharing) > 1 else rank_list(sharing)
-        return f"Two threads of {who} use one group at once: give the second a group of its own."
-    clashes = dict.fromkeys(needs[rank].clash for rank in sorted(needs) if needs[rank].clash)
+        return _of_threads_in_one_group(sharing)
+    clashes = _clashes(needs)
     if clashes:
-        return " ".join([*clashes][:2])
+        return " ".join(clashes[:MOST_CLASHES])
     if any(waiter.call.kind == messages.REMOTE for waiter in waiters.values()):
-        return _of_remote_calls([*waiters.values()], states)
+        return _of_remote_calls(list(waiters.values()), states)
     gone_by_rank = _finished_ranks(needs, states)
     if not gone_by_rank:
         return _of_a_circle(needs, waiters, len(states))
     return _of_finished_ranks(gone_by_rank, waiters, states, targets)
+
+
+def _clashes(needs: Mapping[int, Need]) -> list[str]:
+    """Why ranks can never get what they need, each reason once, in the order of the ranks."""
+    found: list[str] = []
+    for rank in sorted(needs):
+        clash = needs[rank].clash
+        if clash and clash not in found:
+            found.append(clash)
+    return found
+
+
+def _of_threads_in_one_group(ranks: Sequence[int]) -> str:
+    """What to do where two threads of these ranks are in collectives of one group."""
+    who = rank_list(ranks)
+    if len(ranks) > 1:
+        who = f"each of {who}"
+    return f"Two threads of {who} use one group at once: give the second a group of its own."
 
 
 def _shares_a_group(state: RankStatus) -> bool:
@@ -79,7 +102,13 @@ def _shares_a_group(state: RankStatus) -> bool:
 
 
 def _sentence(ranks: Sequence[int], clause: Clause, within: str = "") -> str:
-    """What ranks do, in a sentence."""
+    """What ranks do, in a sentence.
+
+    Args:
+        ranks: the ranks.
+        clause: what they do.
+        within: what stands between the ranks and the verb, such as ", in f(...) for rank 1,".
+    """
     one, several = clause.verb
     verb = several if len(ranks) > 1 else one
     return f"{rank_list(ranks).capitalize()}{within} {verb} {clause.rest}"
@@ -92,7 +121,10 @@ def _finished_ranks(needs: Mapping[int, Need], states: States) -> dict[int, list
     """By waiting rank, the ranks that it needs and that have finished, if there are any."""
     found = {}
     for rank in sorted(needs):
-        gone = [other for other in needs[rank].ranks if states[other].doing == messages.IDLE]
+        gone = []
+        for other in needs[rank].ranks:
+            if states[other].doing == messages.IDLE:
+                gone.append(other)
         if gone:
             found[rank] = gone
     return found
@@ -105,14 +137,18 @@ def _of_finished_ranks(
     targets: Sequence[int] | None,
 ) -> str:
     """Why ranks wait for others that have finished."""
-    clauses = []
+    complaints = []
     awaited: set[int] = set()
     for rank, gone in gone_by_rank.items():
         waiter = waiters[rank]
-        clauses.append((_complaint(waiter, gone, states), rank))
-        if waiter.call.op != "backward":  # nobody knows for which ranks a backward pass waits
+        complaints.append((_complaint(waiter, gone, states), rank))
+        # nobody knows for which ranks a backward pass waits
+        if waiter.call.op != BACKWARD_OP:
             awaited.update(gone)
-    sentences = [_sentence(ranks, clause) for clause, ranks in grouped(clauses).items()][:3]
+    sentences = []
+    for clause, ranks in grouped(complaints).items():
+        sentences.append(_sentence(ranks, clause))
+    sentences = sentences[:MOST_COMPLAINTS]
     if targets is not None and awaited - set(targets):
         sentences.append(f"This cell runs on {rank_list(targets)} only.")
     return " ".join(sentences)
@@ -121,15 +157,14 @@ def _of_finished_ranks(
 def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
     """What a rank waits for that cannot come, because these ranks have finished."""
     call = waiter.call
-    have = "have" if len(gone) > 1 else "has"
-    finished = f"{rank_list(gone)}, which {have} finished"
+    finished = f"{rank_list(gone)}, which {'have' if len(gone) > 1 else 'has'} finished"
     if call.kind == messages.MESSAGE and call.is_send:
         return Clause(SENDS, f"a message to {finished} without receiving it.")
     if call.kind == messages.MESSAGE:
         return Clause(WAITS, f"for a message from {finished} without sending it.")
     if call.kind == messages.WAITING:
         return Clause(WAITS, f"{own_wait_words(call, finished)}.")
-    if call.op == "backward":
+    if call.op == BACKWARD_OP:
         why = _why_no_gradients(waiter.state, gone, states)
         return Clause(WAITS, f"in backward() for gradients of {finished}{why}")
     if call.op == messages.DDP_FORWARD:
@@ -140,17 +175,22 @@ def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
     rule = ""
     if call.kind == messages.NEW_GROUP and call.sequence:
         rule = ", which every rank must call,"
-    again = " again" if any(_called_before(call, states[rank]) for rank in gone) else ""
-    return Clause(WAITS, f"in {call.op}{rule} for {finished} without calling it{again}.")
+    without = "without calling it"
+    if any(_called_before(call, states[rank]) for rank in gone):
+        without += " again"
+    return Clause(WAITS, f"in {call.op}{rule} for {finished} {without}.")
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
     """Whether a rank has made a call like this one before, as in a loop."""
     if call.kind == messages.NEW_GROUP:
-        made_by_all = any(group.name.isdigit() for group in state.made)
-        return call.sequence > 0 and made_by_all
-    key = (call.group, call.op, call.place)
-    return any((old.group, old.op, old.place) == key for old in state.history)
+        if not call.sequence:  # only its members make the group
+            return False
+        return any(group.name.isdigit() for group in state.made)
+    for old in state.history:
+        if (old.group, old.op, old.place) == (call.group, call.op, call.place):
+            return True
+    return False
 
 
 # --- passes of DDP ---
@@ -165,9 +205,9 @@ def _why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advic
         states: the statuses of every rank, by rank.
         advice: what to say if they made as many forward passes as the rank that waits.
     """
-    passes = {rank: states[rank].passes for rank in gone}
-    if all(number == state.passes for number in passes.values()):
+    if all(states[rank].passes == state.passes for rank in gone):
         return advice
+    passes = {rank: states[rank].passes for rank in gone}
     fewer = _fewer(passes, state.passes, FORWARD_PASS)
     if fewer:
         return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
@@ -216,12 +256,11 @@ def _fewer(numbers: Mapping[int, int], own: int, noun: tuple[str, str]) -> str:
     fewer = grouped((number, rank) for rank, number in numbers.items() if number < own)
     if not fewer:
         return ""
+    one, several = noun
     parts = []
     for number, ranks in fewer.items():
-        have = "have" if len(ranks) > 1 else "has"
-        one, several = noun
         passes = one if number == 1 else several
-        parts.append(f"{rank_list(ranks)} {have} made {number} {passes}")
+        parts.append(f"{ranks_and_verb(ranks, 'has', 'have')} made {number} {passes}")
     parts.append(f"and this one is number {own}")
     words = ", ".join(parts)
     return words[0].upper() + words[1:]
@@ -242,25 +281,38 @@ def _of_a_circle(needs: Mapping[int, Need], waiters: Mapping[int, Waiting], n: i
     if len(needs) > 1:
         first = f"{len(needs)} of {n} ranks wait for each other"
     calls = [waiter.call for waiter in waiters.values()]
+    why = _why_a_circle(calls)
+    if why:
+        return f"{first}{why}"
+    links = []
+    for rank, waiter in waiters.items():
+        links.append(_link_of_circle(waiter, needs[rank]))
+    listed = ", ".join(links[:MOST_LINKS])
+    if len(links) > MOST_LINKS:
+        listed += ", and so on"
+    words = f"{first}: {listed}."
+    # groups that only their members make have no number
+    if all(call.kind == messages.NEW_GROUP and not call.sequence for call in calls):
+        words += " Every rank must make the groups that it shares with others in the same order."
+    return words
+
+
+def _why_a_circle(calls: Sequence[CallRecord]) -> str:
+    """The end of a sentence about ranks whose calls explain why they wait for each other, or ""."""
     kinds = {call.kind for call in calls}
     if kinds == {messages.MESSAGE}:
         if not any(call.is_send for call in calls):
-            return f"{first}; nobody will send."
+            return "; nobody will send."
         if all(call.is_send for call in calls):
-            return f"{first}; nobody will receive, and a send waits for its receiver."
+            return "; nobody will receive, and a send waits for its receiver."
     if kinds == {messages.COLLECTIVE} and len({call.group for call in calls}) > 1:
-        ops = " and ".join(sorted({call.op for call in calls}))
-        return f"{first}: they call {ops} in different groups."
-    rule = ""
-    if kinds == {messages.NEW_GROUP} and not any(call.sequence for call in calls):
-        rule = " Every rank must make the groups that it shares with others in the same order."
-    links = [_link(waiter, needs[rank]) for rank, waiter in waiters.items()]
-    more = ", and so on" if len(links) > 4 else ""
-    return f"{first}: {', '.join(links[:4])}{more}.{rule}"
+        ops = sorted({call.op for call in calls})
+        return f": they call {' and '.join(ops)} in different groups."
+    return ""
 
 
-def _link(waiter: Waiting, needed: Need) -> str:
-    """One rank of a circle: "rank 0 in barrier for rank 1"."""
+def _link_of_circle(waiter: Waiting, needed: Need) -> str:
+    """What one rank of a circle waits for: "rank 0 in barrier for rank 1"."""
     call = waiter.call
     whom = rank_list(needed.ranks)
     if call.kind == messages.WAITING:
@@ -281,22 +333,24 @@ def _of_remote_calls(waiters: Sequence[Waiting], states: States) -> str:
         waiters: the ranks that wait.
         states: the statuses of every rank, by rank.
     """
-    serving = [thread for rank in sorted(states) for thread in states[rank].serving]
+    serving: list[RankStatus] = []
+    for rank in sorted(states):
+        serving += states[rank].serving
     unclaimed = Counter((thread.rank, thread.caller, thread.function) for thread in serving)
-    clauses = []
+    waits: list[tuple[tuple[str, Clause], int]] = []
     for waiter in waiters:
         clause = _wait_with_reason(waiter, states, unclaimed)
-        clauses.append((("", clause), waiter.rank))
+        waits.append((("", clause), waiter.rank))
     for thread in serving:
         served = waiter_in(thread)
         if served is not None:
             within = f", in {thread.function}(...) for rank {thread.caller},"
             clause = _wait_with_reason(served, states, unclaimed)
-            clauses.append(((within, clause), thread.rank))
+            waits.append(((within, clause), thread.rank))
     sentences = []
-    for (within, clause), ranks in grouped(clauses).items():
+    for (within, clause), ranks in grouped(waits).items():
         sentences.append(_sentence(sorted(set(ranks)), clause, within))
-    return " ".join(sentences[:4])
+    return " ".join(sentences[:MOST_WAITS])
 
 
 def _wait_with_reason(
@@ -311,15 +365,16 @@ def _wait_with_reason(
     """
     call = waiter.call
     if call.kind == messages.REMOTE:
-        caller = states[waiter.rank]
-        callees = [states[rank] for rank in call.members if rank in states]
-        whys = [_unserved(caller, call, callee, unclaimed) for callee in callees]
-        return Clause(WAITS, f"for {callee_words(call)}{''.join(whys)}.")
+        what = f"for {callee_words(call)}"
+        for rank in call.members:
+            if rank in states:
+                what += _unserved(states[waiter.rank], call, states[rank], unclaimed)
+        return Clause(WAITS, f"{what}.")
+    what = f"in {call_words(call)}"
     needed = need(waiter.state, states)
-    whom = ""
     if needed is not None and needed.ranks:
-        whom = f" for {rank_list(needed.ranks)}"
-    return Clause(WAITS, f"in {call_words(call)}{whom}.")
+        what += f" for {rank_list(needed.ranks)}"
+    return Clause(WAITS, f"{what}.")
 
 
 def _unserved(
@@ -346,7 +401,9 @@ def _unserved(
     for busy in (callee, caller):  # C++ needs one of the caller's threads to take the answer
         if 0 < busy.threads <= len(busy.serving):
             return f", but rank {busy.rank}'s {_all_threads(busy.threads)} waiting"
-    return ", which returned a Future that nobody completes" if call.function else ""
+    if call.function:
+        return ", which returned a Future that nobody completes"
+    return ""
 
 
 def _all_threads(number: int) -> str:

@@ -305,7 +305,7 @@ CHECKS = {
     "misfit": _misfit,
     "rank_error": _rank_error,
     "rank_died died_words": _rank_died,
-    "where with_text": _lines,
+    "where position_words with_text": _lines,
     "words_of_freeing words_of_late not_freed words_of_loss": _outcome,
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
