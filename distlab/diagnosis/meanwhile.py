@@ -1,16 +1,17 @@
 """What ranks did when another one failed or died, as far as anybody knows.
 
-It was seen, or can be told from what they raised. Pure functions. Runs on the notebook's kernel,
-called by failed_cell.py.
+It was seen, or can be told from what they raised. No process is asked. Runs on the notebook's
+kernel, called by failed_cell.py.
 """
 
 from collections.abc import Sequence
 
 from distlab.diagnosis.matching import disagreement
+from distlab.diagnosis.needs import newest_collectives
 from distlab.diagnosis.report import activity
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, Failure, RankStatus, States
-from distlab.words import grouped, rank_list
+from distlab.words import grouped, ranks_and_verb
 
 
 def at_that_time(
@@ -38,22 +39,21 @@ def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankSta
 
     Args:
         rank: the rank.
-        seen: how it was seen, if it was.
+        seen: how it was seen, if it was. One that did not answer then, or had not begun, was not
+            seen to do anything: what it has raised since says more.
         failed: what it has raised, if it has.
     """
     if seen is not None and seen.doing == messages.COMMUNICATING:
         return seen
-    if failed is None or not failed.consequence:
-        if seen is not None and seen.doing == messages.COMPUTING:
-            return seen
-        return RankStatus(rank, messages.IDLE) if failed is None else None
+    computed = seen if seen is not None and seen.doing == messages.COMPUTING else None
+    if failed is None:
+        return computed or RankStatus(rank, messages.IDLE)
+    if not failed.consequence:
+        return computed
     # It raised because it waited for another rank. If it was seen to compute in the same lines, it
     # was only on its way into or out of that wait.
-    computed_elsewhere = (
-        seen is not None and seen.doing == messages.COMPUTING and seen.lines != failed.lines
-    )
-    if computed_elsewhere:
-        return seen
+    if computed is not None and computed.lines != failed.lines:
+        return computed
     return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
 
 
@@ -63,14 +63,16 @@ def were_late(seen: States) -> str:
     Args:
         seen: what ranks did when the first one failed, by rank.
     """
-    computing = grouped(
-        (activity(state), rank) for rank, state in seen.items() if state.doing == messages.COMPUTING
-    )
+    computing = []
+    for rank, state in seen.items():
+        if state.doing == messages.COMPUTING:
+            computing.append((activity(state), rank))
     parts = []
-    for what, ranks in computing.items():
-        were = "were" if len(ranks) > 1 else "was"
-        parts.append(f"{rank_list(ranks)} {were} {what}")
-    return f"At that time {', '.join(parts)}." if parts else ""
+    for what, ranks in grouped(computing).items():
+        parts.append(f"{ranks_and_verb(ranks, 'was', 'were')} {what}")
+    if not parts:
+        return ""
+    return f"At that time {', '.join(parts)}."
 
 
 def clash_of(states: States) -> str:
@@ -99,8 +101,8 @@ def last_calls(op: str, states: States) -> dict[int, RankStatus]:
     """
     found = {}
     for rank, state in states.items():
-        newest = {call.group: call for call in state.history}  # in each group they are in order
-        alike = [call for call in newest.values() if call.op == op and call.tensors]
-        if alike:
-            found[rank] = RankStatus(rank, messages.COMMUNICATING, alike[0], alike[0].lines)
+        for call in newest_collectives(state):
+            if call.op == op and call.tensors:
+                found[rank] = RankStatus(rank, messages.COMMUNICATING, call, call.lines)
+                break
     return found

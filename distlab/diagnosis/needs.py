@@ -1,7 +1,8 @@
 """A rank that waits, with its call, and what it needs to go on.
 
 Plain data, which never travels. Made on the notebook's kernel by proof.py and its rules for
-messages and new groups (point_to_point.py, new_groups.py); read by report.py and cell.py.
+messages and new groups (point_to_point.py, new_groups.py); read by stuck.py, cell.py and
+failed_cell.py.
 """
 
 from dataclasses import dataclass
@@ -46,12 +47,21 @@ def waiting_ranks(states: States) -> dict[int, Waiting]:
     return found
 
 
+def newest_collectives(state: RankStatus) -> list[CallRecord]:
+    """The newest collective of each group that a rank has called."""
+    newest = {}
+    for call in state.history:  # those of one group are in order
+        newest[call.group] = call
+    return list(newest.values())
+
+
 @dataclass(frozen=True)
 class Need:
     """What a waiting rank needs.
 
     Attributes:
-        ranks: the ranks of which it needs all or any, as its call says.
+        ranks: the ranks of which it needs all or any, as its call says. The proof does not ask
+            which: it holds only where none of the cluster's ranks can go on.
         clash: a sentence that says why it can never get it; "" if it only has to come.
     """
 

@@ -1,6 +1,6 @@
 """What a rank that waits in a send or a recv needs, and messages whose Work was dropped.
 
-Pure functions. Runs on the notebook's kernel, called by proof.py.
+No process is asked. Runs on the notebook's kernel, called by proof.py.
 
 The n-th send from one rank to another meets the n-th recv of the same group and tag, so it is
 enough to count how many each side has begun. A recv from any source takes a message that no recv
@@ -33,7 +33,10 @@ class Exchange:
     from_any: int
 
     def serves(self, waiter: Waiting, coming: Mapping[int, int]) -> bool:
-        """Whether a rank that waits in a send or a recv has what it needs.
+        """Whether a rank that waits in a send or a recv certainly has what it needs.
+
+        False says that it may lack something: nobody knows which messages recvs from any source
+        have taken. In a proof that is enough, because there nothing has moved for a while.
 
         Args:
             waiter: the rank that waits.
@@ -92,7 +95,8 @@ def need_of_message(waiter: Waiting, states: States) -> Need | None:
     members = [rank for rank in call.members if rank in states]
     receiver = call.peer if call.is_send else waiter.rank
     peers = _possible_peers(waiter, members)
-    if receiver is None or not {receiver, waiter.rank, *peers} <= set(members):
+    concerned = {receiver, waiter.rank, *peers}
+    if receiver is None or not concerned.issubset(members):
         return None  # no rank of the group has that number: nothing is known of it
     exchange = _exchange_with(call, receiver, members, states)
     if exchange is None:
@@ -103,14 +107,14 @@ def need_of_message(waiter: Waiting, states: States) -> Need | None:
     if not exchange.serves(waiter, exchange.sent):
         clash = _other_tag(waiter, states[receiver]) if call.is_send else ""
         return Need(peers, clash)
-    if call.is_send or exchange.serves(waiter, exchange.kept):
-        if call.peer is None:
-            return None
-        return blocked_by_dropped(call, (waiter.rank, call.peer), states)
-    # there were enough messages, but some were lost with their Work
-    sources = members if call.peer is None else peers
-    droppers = [rank for rank in sources if exchange.kept[rank] < exchange.sent[rank]]
-    return _need_behind_isend(rank_list(droppers).capitalize(), waiter.rank)
+    if not call.is_send and not exchange.serves(waiter, exchange.kept):
+        # there were enough messages, but some were lost with their Work
+        sources = members if call.peer is None else peers
+        droppers = [rank for rank in sources if exchange.kept[rank] < exchange.sent[rank]]
+        return _need_behind_isend(rank_list(droppers).capitalize(), waiter.rank)
+    if call.peer is None:
+        return None
+    return blocked_by_dropped(call, (waiter.rank, call.peer), states)
 
 
 def why_unmatched_message(waiter: Waiting, states: States) -> str:
@@ -126,7 +130,9 @@ def why_unmatched_message(waiter: Waiting, states: States) -> str:
     call = waiter.call
     members = [rank for rank in call.members if rank in states]
     receiver = call.peer if call.is_send else waiter.rank
-    exchange = None if receiver is None else _exchange_with(call, receiver, members, states)
+    if receiver is None:
+        return ""
+    exchange = _exchange_with(call, receiver, members, states)
     if exchange is None or exchange.may_have_met(waiter):
         return ""
     is_sure = exchange.surely_lacks(waiter)
@@ -180,7 +186,7 @@ def messages_begun(
     """
     key = (is_send, group, peer, tag)
     for one in state.traffic:
-        if (one.is_send, one.group, one.peer, one.tag) == key:
+        if _kind_of_messages(one) == key:
             return one
     if state.more_traffic:
         return None
@@ -207,13 +213,15 @@ def _other_tag(waiter: Waiting, receiver: RankStatus) -> str:
 def blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: States) -> Need | None:
     """Why a call that has all that it needs does not end, or None if it does.
 
-    A message between two of its ranks may block it.
+    A message between two of its ranks may block it, in one of two ways:
 
-    gloo's thread looks again and again for the data of a message whose recv is there and whose Work
-    was dropped, and nothing else moves between these two ranks. A message that was sent before its
-    Work was dropped does no harm, but then the call moves, and what moves is not proven. In the
-    same way, it looks for the memory of a message that comes after the Work of its irecv was
-    dropped. Where that is known, its isend has been sent, whether it was dropped or not.
+    - The sender has dropped the Work of an isend for which the receiver has a recv. gloo's thread
+      looks again and again for the data, and nothing else moves between these two ranks. If the
+      message was sent before its Work was dropped, it does no harm; but then the call moves, and
+      of what moves nothing is proven.
+    - The receiver has dropped the Work of an irecv, and its message comes later. gloo's thread then
+      looks again and again for the memory. Where that is known, the message has been sent, whether
+      the Work of its isend was dropped or not.
 
     Args:
         call: the call that does not end.
@@ -293,24 +301,26 @@ def _need_behind_irecv(irecvs: MessageCount, sender: int, receiver: RankStatus) 
         sender: the rank that has sent them.
         receiver: the status of the rank that has dropped their Work.
     """
+    dropped = f"Rank {receiver.rank} dropped the Work of its irecv"
     position = _position_of_newest(irecvs, receiver.abandoned)
-    where = f" ({position})" if position else ""
-    dropped = f"Rank {receiver.rank} dropped the Work of its irecv{where}"
+    if position:
+        dropped += f" ({position})"
     lost = f"{dropped}, and the message from rank {sender} with it"
     return Need(clash=f"{lost}: keep the Work and call its wait().")
 
 
 def _position_of_newest(irecvs: MessageCount, calls: Iterable[CallRecord]) -> str:
     """Where the newest of some irecvs was called: "line 3"; "" if no call has a line."""
+    key = _kind_of_messages(irecvs)
     position = ""
     for one in calls:
-        is_alike = (
-            one.kind == MESSAGE
-            and one.is_send == irecvs.is_send
-            and one.group == irecvs.group
-            and one.peer == irecvs.peer
-            and one.tag == irecvs.tag
-        )
-        if is_alike and one.lines and one.sequence <= irecvs.sequence:
+        if one.kind != MESSAGE or _kind_of_messages(one) != key:
+            continue
+        if one.lines and one.sequence <= irecvs.sequence:
             position = one.lines[-1].position
     return position
+
+
+def _kind_of_messages(one: MessageCount | CallRecord) -> tuple[bool, str, int | None, int]:
+    """What tells messages apart that are counted by themselves: direction, group, peer and tag."""
+    return one.is_send, one.group, one.peer, one.tag

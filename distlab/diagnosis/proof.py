@@ -1,6 +1,7 @@
-"""Who waits for whom, and whether the wait can end: pure functions over the statuses of the ranks.
+"""Who waits for whom, and whether the wait can end, by the statuses of the ranks.
 
-Runs on the notebook's kernel, called by cell.py, ranks.py, display.py and report.py.
+No process is asked. Runs on the notebook's kernel, called by cell.py, ranks.py and live.py, and by
+report.py and stuck.py beside it.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a
 message, or the members of a group that have not called the collective yet. A rank that computes,
@@ -78,8 +79,10 @@ def _gloo_has_run(before: RankStatus, now: RankStatus) -> bool:
     """Whether each of gloo's threads on a rank has run between two looks."""
     if len(now.gloo_wakeups) != len(before.gloo_wakeups):
         return False  # a thread began or ended
-    counts = zip(before.gloo_wakeups, now.gloo_wakeups, strict=True)
-    return all(earlier < later for earlier, later in counts)
+    for earlier, later in zip(before.gloo_wakeups, now.gloo_wakeups, strict=True):
+        if later <= earlier:
+            return False
+    return True
 
 
 def _has_bytes_under_way(states: States) -> bool:
@@ -95,8 +98,10 @@ def _is_stuck(before: States, now: States) -> bool:
     for rank, state in now.items():
         if (before[rank].unread, before[rank].unsent) != (state.unread, state.unsent):
             return False
-    pairs = permutations(now, 2)
-    return any(lost_irecv(sender, receiver, now) is not None for sender, receiver in pairs)
+    for sender, receiver in permutations(now, 2):
+        if lost_irecv(sender, receiver, now) is not None:
+            return True
+    return False
 
 
 # --- whether any rank can go on ---
@@ -157,13 +162,16 @@ def need_of_collective(waiter: Waiting, states: States) -> Need | None:
     missing = []
     calls = {waiter.rank: call}
     for rank in others:
-        begun = {old.sequence: old for old in states[rank].history if old.group == call.group}
-        if max(begun, default=0) < call.sequence:
+        newest = 0
+        for old in states[rank].history:
+            if old.group != call.group:
+                continue
+            newest = max(newest, old.sequence)
+            # one without members is of a group that the rank has destroyed since
+            if old.sequence == call.sequence and old.members:
+                calls[rank] = old
+        if newest < call.sequence:
             missing.append(rank)
-        theirs = begun.get(call.sequence)
-        # a call without members is of a group that the rank has destroyed since: nothing to compare
-        if theirs is not None and theirs.members:
-            calls[rank] = theirs
     clash = disagreement(calls)
     if missing or clash:
         return Need(tuple(missing), clash)

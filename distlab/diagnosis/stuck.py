@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from distlab.diagnosis.needs import Need, Waiting, waiter_in, waiting_ranks
+from distlab.diagnosis.needs import Need, Waiting, newest_collectives, waiter_in, waiting_ranks
 from distlab.diagnosis.proof import need, why_unmatched
 from distlab.diagnosis.report import call_words, callee_words, own_wait_words, with_line
 from distlab.wire import messages
@@ -237,8 +237,7 @@ def _call_of_a_hook(state: RankStatus, states: States) -> str:
 
     A hook of the learner's may have called it.
     """
-    newest = {call.group: call for call in state.history}  # in each group they are in their order
-    for call in newest.values():
+    for call in newest_collectives(state):
         why = why_unmatched(state.rank, call, states)
         if why:
             return f"{with_line(call)}, {why}"
