@@ -11,9 +11,23 @@ from typing import Any, NoReturn
 
 from distlab.errors import ArgumentError, ArgumentTypeError
 
-# powers of ten
-PREFIXES = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
-QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?)(?:e([+-]?\d+))?\s*([numµkMGTP]?)(\S*)\s*")
+# Powers of ten, from the smallest. A keyboard types the micro sign, which is the one that is shown;
+# some programs write the Greek letter.
+PREFIXES = {
+    "n": -9,
+    "u": -6,
+    "\N{GREEK SMALL LETTER MU}": -6,
+    "\N{MICRO SIGN}": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+}
+# a number, a power of ten, a prefix and a unit
+QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?)(?:e([+-]?\d+))?\s*([numkMGTP\u00b5\u03bc]?)(\S*)\s*")
 SECONDS = {"s": 1.0}  # units, for `quantity`
 BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 
@@ -21,7 +35,7 @@ BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
 def quantity(
     name: str, value: Any, units: Mapping[str, float], example: str, zero: bool = False
 ) -> float:
-    """A number from a text such as "25 GB/s", or the number itself.
+    """Return the number in a text such as "25 GB/s", or the number itself, as a float.
 
     Args:
         name: the argument's.
@@ -33,15 +47,19 @@ def quantity(
     Raises:
         ArgumentError: neither a number nor a text of a number and a unit, or not above 0.
     """
-    number = _number_in(value, units) if isinstance(value, str) else value
-    wrong_type = isinstance(number, bool) or not isinstance(number, (int, float))
-    is_allowed = not wrong_type and (0 < number < math.inf or (zero and number == 0))
-    if not is_allowed:
-        rule = "0 or more" if zero else "above 0"
-        if "" not in units:
-            rule = f"{rule}, as a number or with a unit ({', '.join(units)})"
-            example = f'"{example}"'
-        refuse(name, rule, value, f"For example: {name}={example}.", wrong_type)
+    rule = "0 or more" if zero else "above 0"
+    if "" not in units:
+        rule = f"{rule}, as a number or with a unit ({', '.join(units)})"
+        example = f'"{example}"'
+    advice = f"For example: {name}={example}."
+    number = value
+    if isinstance(value, str):
+        number = _number_in(value, units)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        refuse(name, rule, value, advice, wrong_type=True)
+    is_allowed_zero = zero and number == 0
+    if not (0 < number < math.inf or is_allowed_zero):
+        refuse(name, rule, value, advice)
     return float(number)
 
 
@@ -50,11 +68,11 @@ def _number_in(text: str, units: Mapping[str, float]) -> float:
     found = QUANTITY.fullmatch(text)
     if found is None:
         return math.nan
-    digits, exponent, prefix, unit = found.groups()
+    digits, exponent, prefix, unit = found.groups(default="0")
     # a prefix needs a unit: nobody who writes a timeout of "5m" means milliseconds
     if unit not in units or (prefix and not unit):
         return math.nan
-    power = int(exponent or 0) + PREFIXES[prefix]
+    power = int(exponent) + PREFIXES[prefix]
     # a power of ten in the text, so that "0.1 ms" is as exact as 0.0001
     return float(f"{digits}e{power}") * units[unit]
 
@@ -94,40 +112,43 @@ def wrong(sentence: str) -> NoReturn:
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, advice: str = "") -> int:
-    """A whole number from `low` to `high`; None for no upper limit."""
+    """Return a value if it is a whole number from `low` to `high`; None for no upper limit."""
+    rule = f"a whole number from {low} to {high}"
     if high is None:
         rule = f"a whole number of {low} or more"
-    else:
-        rule = f"a whole number from {low} to {high}"
-    advice = advice or f"For example: {name}={max(1, low)}."
+    if not advice:
+        advice = f"For example: {name}={max(1, low)}."
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(name, rule, value, advice, wrong_type=True)
-    if value < low or (high is not None and value > high):
+    is_above = high is not None and value > high
+    if value < low or is_above:
         refuse(name, rule, value, advice)
     return value
 
 
 def seconds(name: str, value: Any) -> float:
-    """A number of seconds above 0."""
+    """Return a number of seconds above 0 as a float."""
     return quantity(name, value, {"": 1.0}, "5")
 
 
 def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> Any:
-    """One of several values."""
-    choices = list(choices)
-    if value not in choices:
-        refuse(name, f"one of {', '.join(map(repr, choices))}", value, advice)
+    """Return a value if it is one of `choices`."""
+    allowed = list(choices)
+    if value not in allowed:
+        words = ", ".join(repr(one) for one in allowed)
+        refuse(name, f"one of {words}", value, advice)
     return value
 
 
 def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
-    """One or more different ranks of a world of `n`."""
+    """Return one or more different ranks of a world of `n` as a list."""
     rule = f"a list of different ranks from 0 to {n - 1}"
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         refuse(name, rule, value, advice, wrong_type=True)
     found: list[int] = []
     for rank in value:
-        if type(rank) is not int or not 0 <= rank < n or rank in found:
+        is_a_rank = type(rank) is int and 0 <= rank < n
+        if not is_a_rank or rank in found:
             refuse(name, rule, value, advice)
         found.append(rank)
     if not found:
@@ -136,13 +157,13 @@ def ranks(name: str, value: Any, n: int, advice: str = "") -> list[int]:
 
 
 def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, Any]:
-    """A mapping; `what` says of what to what, in words."""
+    """Return a value if it is a mapping; `what` says of what to what, in words."""
     if not isinstance(value, Mapping):
         refuse(name, f"a mapping of {what}", value, advice, wrong_type=True)
     return value
 
 
 def instance(name: str, value: Any, kind: type, advice: str) -> None:
-    """An object of a class."""
+    """Refuse a value that is no object of a class."""
     if not isinstance(value, kind):
         refuse(name, f"a {kind.__name__}", value, advice, wrong_type=True)
