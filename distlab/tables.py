@@ -19,17 +19,21 @@ def format_seconds(seconds: float) -> str:
 
     Runs on: anywhere.
     """
+    # 999.6 ms would be shown as 1000 ms
     if seconds >= 0.9995:
-        value, unit = seconds, "s "
-    elif seconds >= 1e-3 * 0.9995:
-        value, unit = seconds / 1e-3, "ms"
-    else:
-        value, unit = seconds / 1e-6, "µs"
+        return f"{_three_digits(seconds)} s "
+    if seconds >= 0.9995e-3:
+        return f"{_three_digits(seconds / 1e-3)} ms"
+    return f"{_three_digits(seconds / 1e-6)} µs"
+
+
+def _three_digits(value: float) -> str:
+    """A number with three digits, 6 characters wide."""
     if value < 9.995:
-        return f"{value:>6.2f} {unit}"
+        return f"{value:>6.2f}"
     if value < 99.95:
-        return f"{value:>6.1f} {unit}"
-    return f"{value:>6.0f} {unit}"
+        return f"{value:>6.1f}"
+    return f"{value:>6.0f}"
 
 
 def format_bandwidth(gigabytes_per_second: float) -> str:
@@ -67,7 +71,9 @@ def count(number: int, noun: str) -> str:
 
     Runs on: anywhere.
     """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
 
 
 class Hyperlink(str):
@@ -109,33 +115,44 @@ class Table:
 
     def __repr__(self) -> str:
         columns = []
-        for side, *cells in zip(self.sides, self.heads, *self.rows, strict=True):
-            width = max(map(len, cells))
-            if side == "r":
-                columns.append([cell.rjust(width) for cell in cells])
-            else:
-                columns.append([cell.ljust(width) for cell in cells])
-        lines = ["   ".join(line).rstrip() for line in zip(*columns, strict=True)]
-        above = [self.title] if self.title else []
-        return "\n".join([*above, *lines, *self.notes])
+        cells_by_column = zip(self.heads, *self.rows, strict=True)
+        for side, cells in zip(self.sides, cells_by_column, strict=True):
+            columns.append(_aligned(cells, side))
+        lines = []
+        if self.title:
+            lines.append(self.title)
+        for line in zip(*columns, strict=True):
+            lines.append("   ".join(line).rstrip())
+        lines += self.notes
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         title = html.escape(self.title)
         above = f'<caption style="caption-side:top;text-align:left">{title}</caption>'
         head = f"<thead>{self._html(self.heads, 'th')}</thead>"
-        rows = "".join(self._html(line, "td") for line in self.rows)
-        below = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        return f"<table>{above}{head}<tbody>{rows}</tbody></table>{below}"
+        rows = [self._html(row, "td") for row in self.rows]
+        notes = [f"<div>{html.escape(note)}</div>" for note in self.notes]
+        body = f"<tbody>{''.join(rows)}</tbody>"
+        return f"<table>{above}{head}{body}</table>{''.join(notes)}"
 
-    def _html(self, line: Sequence[str], tag: str) -> str:
+    def _html(self, row: Sequence[str], tag: str) -> str:
+        """A row as HTML; `tag` is that of its cells, "td" or "th"."""
         cells = ""
-        for cell, side in zip(line, self.sides, strict=True):
+        for cell, side in zip(row, self.sides, strict=True):
             align = "right" if side == "r" else "left"
             text = html.escape(cell.strip())
             if isinstance(cell, Hyperlink):
                 text = f'<a href="{html.escape(cell.target)}">{text}</a>'
             cells += f'<{tag} style="text-align:{align};white-space:nowrap">{text}</{tag}>'
         return f"<tr>{cells}</tr>"
+
+
+def _aligned(cells: Sequence[str], side: str) -> list[str]:
+    """The cells of a column, as wide as the widest; `side` is "l" or "r"."""
+    width = max(len(cell) for cell in cells)
+    if side == "r":
+        return [cell.rjust(width) for cell in cells]
+    return [cell.ljust(width) for cell in cells]
 
 
 class ShownAsTable(ABC):
