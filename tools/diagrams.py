@@ -15,7 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from distlab.plotting import cells
+from distlab.plotting.canvas import (
+    TEXT,
+    canvas,
+    draw_box,
+    draw_lane,
+    draw_plus,
+    draw_text,
+    text_width,
+)
 from distlab.plotting.cells import INSET, LANE, PITCH, Rows, Values, draw_panels, traced
 from distlab.plotting.style import FAINT, INK, MIXED, line_color, rank_color, style, text_color
 from distlab.simulated import events
@@ -158,7 +166,7 @@ def draw_flows(
         )
         ax.add_patch(arrow)
     for dst in sums:
-        cells.draw_plus(ax, gap[1] - EDGE - RADIUS, lanes[dst], RADIUS, 14)
+        draw_plus(ax, gap[1] - EDGE - RADIUS, lanes[dst], RADIUS, 14)
 
 
 def _begin_of_flow(
@@ -177,15 +185,15 @@ def _begin_of_flow(
 
 def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     """Draw how long each rank works and then waits, and what happens at the end."""
-    left = cells.text_width("rank 0", cells.TEXT) + 0.32
+    left = text_width("rank 0", TEXT) + 0.32
     head = 0.36
-    figure, ax = cells.canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
+    figure, ax = canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
     middles = [head + rank * PITCH + LANE / 2 for rank in range(len(comes))]
     for rank, (middle, came) in enumerate(zip(middles, comes, strict=True)):
         top = middle - LANE / 2
-        cells.draw_lane(ax, 0, top, left + MOST, LANE, rank_color(rank), f"rank {rank}")
+        draw_lane(ax, 0, top, left + MOST, LANE, rank_color(rank), f"rank {rank}")
         if came is None:
-            cells.draw_text(ax, left, middle, "does not come", ha="left", va="center_baseline")
+            draw_text(ax, left, middle, "does not come", ha="left", va="center_baseline")
             continue
         _draw_work_and_wait(ax, left, middle, came)
         if name == "monitored_barrier" and rank > 0:
@@ -202,9 +210,9 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     ys = [head, middles[-1] + LANE / 2]
     ax.plot(xs, ys, color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
     last = "after the timeout" if name == "monitored_barrier" else "the last one has come"
-    cells.draw_text(ax, left + END, head / 2, last)
+    draw_text(ax, left + END, head / 2, last)
     for middle, words in zip(middles, AFTER_BARRIER[name], strict=True):
-        cells.draw_text(ax, left + END + 0.12, middle, words, ha="left", va="center_baseline")
+        draw_text(ax, left + END + 0.12, middle, words, ha="left", va="center_baseline")
     return figure
 
 
@@ -212,7 +220,7 @@ def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> No
     """Draw the box of a rank's work, and after it, until the end, the hatched one of its wait."""
     top = middle - LANE / 2 + INSET
     height = LANE - 2 * INSET
-    cells.draw_box(ax, left, top, came - INSET, height, "works", MIXED, cells.TEXT)
+    draw_box(ax, left, top, came - INSET, height, "works", MIXED, TEXT)
     if came < END:
         wait = Rectangle(
             (left + came, top),
@@ -225,7 +233,7 @@ def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> No
         )
         ax.add_patch(wait)
     if came < END / 2:  # elsewhere there is no room
-        cells.draw_text(
+        draw_text(
             ax,
             left + came + (END - came) / 3.4,
             middle,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from distlab.plotting.axes import SMALL, even_ticks, figure_of, new_axes, short
-from distlab.plotting.cells import text_width
+from distlab.plotting.canvas import text_width
 from distlab.plotting.style import (
     CURVES,
     FAINT,

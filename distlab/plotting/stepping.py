@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as Curve
 
-from distlab.plotting import cells
-from distlab.plotting.cells import Cell, draw_text
+from distlab.plotting.canvas import canvas, draw_lane, draw_plus, draw_text, text_width
+from distlab.plotting.cells import Cell, draw_cell
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import line_color, rank_color, style
 from distlab.simulated.schedules import ChunkMessage
@@ -159,9 +159,9 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + GAP)
     # letters on whole pixels take more than their outlines
-    line = 1.03 * cells.text_width(shown.key, SMALL)
+    line = 1.03 * text_width(shown.key, SMALL)
     left, _ = shown.place(shown.per_row - 1)
-    figure, ax = cells.canvas(max(left + shown.width, line), below + KEY, title)
+    figure, ax = canvas(max(left + shown.width, line), below + KEY, title)
     for picture, step in enumerate(shown.messages):
         draw_picture(ax, shown, picture)
         for sent in step:
@@ -188,8 +188,8 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
         y = shown.lane_top(picture, rank)
         color = rank_color(rank)
         if is_first:
-            cells.draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", TEXT)
-        cells.draw_lane(ax, left, y, shown.width, LANE, color)
+            draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", TEXT)
+        draw_lane(ax, left, y, shown.width, LANE, color)
         for chunk, members in enumerate(row):
             _draw_sum(ax, shown, shown.corner(picture, rank, chunk), members)
 
@@ -211,7 +211,7 @@ def _draw_sum(
 ) -> None:
     """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
     x, y = corner
-    cells.draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
+    draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
     width = (shown.cell - 2 * INSET) / len(shown.states[0])
     height = CELL - 2 * INSET
     for rank in sorted(members):
@@ -253,7 +253,7 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, sent: Sent) -> None:
     )
     ax.add_artist(arrow)
     if adds:
-        cells.draw_plus(ax, tip, end, 0.052, TEXT)
+        draw_plus(ax, tip, end, 0.052, TEXT)
 
 
 # --- how it is played ---

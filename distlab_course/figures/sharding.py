@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting import cells
 from distlab.plotting.axes import SMALL, new_axes
-from distlab.plotting.cells import draw_text, text_width
+from distlab.plotting.canvas import canvas, draw_text, text_width
+from distlab.plotting.cells import Cell, draw_cell, format_value, trace
 from distlab.plotting.lanes import (
     LOOKS,
     Look,
@@ -175,7 +175,7 @@ def shards(
     gaps = sum(_gap_before(move) for move in into[1:])
     n = len(matrices[0][1])
     lefts = [names + rank * column for rank in range(n)]
-    figure, ax = cells.canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
+    figure, ax = canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
     for rank, left in enumerate(lefts):
         _draw_head(ax, left, column - SIDE, rank)
 
@@ -223,7 +223,7 @@ def _values_in(matrix: Matrix) -> list[float]:
 def _width_of_cells(states: Iterable[Sequence[Matrix]]) -> float:
     """The width that the longest number needs."""
     rows = chain.from_iterable(chain.from_iterable(states))
-    texts = (cells.format_value(value) for value in chain.from_iterable(rows))
+    texts = (format_value(value) for value in chain.from_iterable(rows))
     return max(WIDE, *(text_width(text, SIZE) + 0.07 for text in texts))
 
 
@@ -292,8 +292,8 @@ def _draw_matrix(
                 )
                 ax.add_patch(hole)
                 continue
-            cell = cells.trace(value, start) if origin is None else cells.Cell(value, origin)
-            cells.draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SIZE)
+            cell = trace(value, start) if origin is None else Cell(value, origin)
+            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SIZE)
 
 
 def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
@@ -315,7 +315,7 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         columns[name] = max(widths[name], text_width(sizes[name], SIZE), text_width(name, NAME))
         words = marks.get(name, "").splitlines()
         gaps[name] = 0.28 + max((text_width(line, SIZE) for line in words), default=0)
-    figure, ax = cells.canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
+    figure, ax = canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
     left = 0.0
     middle = 0.26 + TALL / 2
     for name, shape, dim in layers:
@@ -388,7 +388,7 @@ def mesh(
     across = widest + 0.9
     deep = 0.2 * max(map(len, lines)) + 0.9
     rows, columns = shape
-    figure, ax = cells.canvas(across * columns, deep * (rows - 1) + 0.9, title)
+    figure, ax = canvas(across * columns, deep * (rows - 1) + 0.9, title)
     places = []
     for rank in range(rows * columns):
         row, column = divmod(rank, columns)

@@ -23,7 +23,7 @@ from distlab.plotting.axes import (
     new_panels,
     short,
 )
-from distlab.plotting.cells import TEXT, canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.canvas import TEXT, canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.curves import Curve, draw_curves
 from distlab.plotting.style import FAINT, HAZE, INK, curve_color, rank_color, style
 from distlab.tables import count, format_bytes

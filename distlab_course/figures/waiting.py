@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.arguments import refuse
-from distlab.plotting.cells import canvas, draw_box, draw_text
+from distlab.plotting.canvas import canvas, draw_box, draw_text
 from distlab.plotting.style import line_color, rank_color, style
 
 # of a rank's box; from one box to the next

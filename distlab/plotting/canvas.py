@@ -1,0 +1,121 @@
+"""Parts of drawings: an empty figure with a title, and texts, lanes and boxes on it.
+
+Called by every figure that is made of boxes and arrows: of `distlab.plotting`, of the course and of
+tools/diagrams.py. Runs on the notebook's kernel. Lengths are in inches; y points down.
+"""
+
+import functools
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.textpath import TextPath
+
+from distlab.plotting.drawing import Drawing
+from distlab.plotting.style import HAZE, INK, MIXED, WHITE, new_figure, style, text_color
+
+FONT = "DejaVu Sans"
+TITLE = 13  # font size of a title, in points
+TEXT = 12  # font size of other texts, in points
+LINE = 0.38  # height of a line of the title
+MARGIN = 0.12
+
+
+@functools.cache  # an outline takes milliseconds, and a table has the same words many times
+def text_width(text: str, size: float, family: str = FONT) -> float:
+    """Width of a text.
+
+    Runs on: anywhere.
+
+    Args:
+        text: one line.
+        size: its font size in points.
+        family: its font.
+    """
+    if not text.strip():
+        return 0.0
+    outline = TextPath((0, 0), text, size=size, prop=FontProperties(family=family))
+    return outline.vertices[:, 0].max() / 72
+
+
+def canvas(
+    width: float, height: float, title: str = "", family: str = FONT
+) -> tuple[Drawing, Axes]:
+    """An empty figure with that much space below its title, and axes whose y is 0 there.
+
+    Runs on: the notebook's kernel.
+    """
+    lines = title.splitlines()
+    width = max([width, *(text_width(line, TITLE, family) + 0.04 for line in lines)])
+    top = LINE * len(lines)
+    figure = new_figure(width + 2 * MARGIN, height + top + 2 * MARGIN)
+    with style():
+        ax = figure.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(-MARGIN, width + MARGIN), ylim=(height + MARGIN, -top - MARGIN))
+    ax.set_axis_off()
+    for i, line in enumerate(lines):
+        draw_text(ax, 0, i * LINE - top + 0.14, line, ha="left", fontsize=TITLE, family=family)
+    return figure, ax
+
+
+def draw_text(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
+    """Write a text centred on (x, y); matplotlib's text options change that.
+
+    Runs on: the notebook's kernel.
+    """
+    # All that the user's settings could change is given: style() here would take longer than all
+    # the rest.
+    defaults = {
+        "ha": "center",
+        "va": "center",
+        "family": FONT,
+        "fontsize": TEXT,
+        "color": INK,
+        "usetex": False,
+        "parse_math": False,
+    }
+    look: dict[str, Any] = {**defaults, **options}
+    ax.text(x, y, text, **look)
+
+
+def draw_lane(
+    ax: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    color: str,
+    name: str = "",
+    size: float = TEXT,
+) -> None:
+    """Draw a lane, a band in a tint of its colour; with a name, it has an edge at the left.
+
+    Runs on: the notebook's kernel.
+    """
+    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
+    if name:
+        ax.add_artist(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
+        middle = y + height / 2
+        draw_text(ax, x + 0.144, middle, name, ha="left", va="center_baseline", fontsize=size)
+
+
+def draw_box(
+    ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float
+) -> None:
+    """Draw a rectangle with its upper left corner at (x, y) and a text in the middle.
+
+    Runs on: the notebook's kernel.
+    """
+    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
+    look = {"va": "center_baseline", "fontsize": size, "color": text_color(color)}
+    draw_text(ax, x + width / 2, y + height / 2, text, **look)
+
+
+def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:
+    """Draw the plus at the end of an arrow whose numbers are added to what is there.
+
+    Runs on: the notebook's kernel.
+    """
+    ax.add_artist(Circle((x, y), radius, facecolor=MIXED, edgecolor="none", zorder=3))
+    draw_text(ax, x, y, "+", color=WHITE, va="center_baseline", fontsize=size, zorder=4)
