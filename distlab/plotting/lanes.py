@@ -1,81 +1,28 @@
-"""Bars on lanes, from the top down: what was done when, and where the time went.
+"""What was done when, and where the time went, as bars on lanes from the top down.
 
-Every figure with lanes is drawn with this, the space-time diagram included. Runs on the notebook's
-kernel.
+Called by the notebooks, by programs' predictions and by `make bench`, on the notebook's kernel.
+Times are in seconds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
 
-from distlab.plotting.axes import SMALL, even_ticks, figure_of, new_axes, short
-from distlab.plotting.canvas import text_width
-from distlab.plotting.style import (
-    CURVES,
-    FAINT,
-    HAZE,
-    INK,
-    MIXED,
-    WHITE,
-    curve_color,
-    rank_color,
-    text_color,
+from distlab.plotting.axes import new_axes, short
+from distlab.plotting.bars import (
+    GAP,
+    LOOKS,
+    Bar,
+    Look,
+    draw_lanes,
+    height_of,
+    legend_below,
+    stacked,
+    used,
 )
+from distlab.plotting.style import MIXED, curve_color, rank_color
 from distlab.traces.events import pack_into_rows
-from distlab.words import grouped
 
-ROW = 0.3  # height of a row, in inches
-GAP = 0.4  # from one lane to the next, in rows
-MARGIN = 0.05  # above and below a bar, in rows
-WIDE_ENOUGH = 8  # pixels: the least width of a bar with an edge
-HIGH_ENOUGH = 12  # pixels: the least height of a bar with a text
-HIGH = 20  # pixels: the least height of a bar whose text is as large as asked for
-LOW_SIZE = 8.5  # points at most of a text in a lower bar
-LEGEND = 10  # font size, in points
-
-
-class Look(NamedTuple):
-    """How a bar is filled, and what the legend calls it."""
-
-    fill: str
-    words: str = ""
-    hatched: bool = False
-
-
-class Bar(NamedTuple):
-    """A bar of a lane.
-
-    Attributes:
-        start, end: along the axis.
-        look: how it is filled.
-        texts: the first one that fits is written in it.
-        row: where it begins, in rows below the lane's top.
-        height: in rows.
-    """
-
-    start: float
-    end: float
-    look: Look
-    texts: Sequence[str] = ()
-    row: float = 0.0
-    height: float = 1.0
-
-
-# By what a rank does, from the lowest to the highest where one covers another: greys and navy while
-# it computes, sand while data travel, so that no kind looks like a rank.
-LOOKS = {
-    "compute": Look("#58646E", "computing"),
-    "forward": Look("#A3B1BC", "forward"),
-    "backward": Look(CURVES[-1], "backward"),
-    "optimizer": Look("#2F383F", "optimizer"),
-    "serve": Look("#7E93A3", "serving a remote call"),
-    "move": Look("#C8B8A0", "communicating"),
-    "exposed": Look("#94713A", "exposed communication"),
-    "wait": Look(FAINT, "waiting for a partner", hatched=True),
-    "lost": Look("#E58A83", "without a partner", hatched=True),
-}
 # in the order of `Trace.shares()`
 SHARES = (
     LOOKS["compute"]._replace(words="computing"),
@@ -84,9 +31,6 @@ SHARES = (
     LOOKS["wait"]._replace(words="waiting for others"),
     Look(MIXED, "other"),
 )
-
-
-# --- figures ---
 
 
 def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
@@ -207,201 +151,3 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
                 va="center",
             )
     return ax
-
-
-# --- what they are made of ---
-
-
-def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list[Bar]:
-    """Bars one after the other from 0 on, each with its text; lengths of 0 are left out."""
-    bars = []
-    start = 0.0
-    for (look, length), text in zip(lengths, texts, strict=True):
-        if length:
-            bars.append(Bar(start, start + length, look, (text,)))
-        start += length
-    return bars
-
-
-def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look]:
-    """The looks that some bar has."""
-    seen = {bar.look for bars in lanes.values() for bar in bars}
-    return [look for look in looks if look in seen]
-
-
-def rows_of(bars: Sequence[Bar]) -> float:
-    """How many rows a lane has."""
-    return max((bar.row + bar.height for bar in bars), default=1.0)
-
-
-def height_of(lanes: Mapping[str, Sequence[Bar]], gap: float = GAP) -> float:
-    """The height of lanes in inches."""
-    return ROW * sum(rows_of(bars) + gap for bars in lanes.values())
-
-
-def draw_lanes(
-    ax: Axes,
-    lanes: Mapping[str, Sequence[Bar]],
-    end: float,
-    unit: str = "s",
-    bands: Sequence[str] = (),
-    size: float = SMALL,
-    start: float = 0.0,
-    gap: float = GAP,
-) -> dict[str, float]:
-    """Draw lanes with their names at the left and their bars, along an axis from `start` to `end`.
-
-    Args:
-        ax: axes that have their legend.
-        lanes: by name, from the top down.
-        end: where the axis ends.
-        unit: of the axis, as for `even_ticks`.
-        bands: the colours of the lanes themselves; a lane without one is not coloured.
-        size: of the texts in bars, in points.
-        start: where the axis begins.
-        gap: from one lane to the next, in rows.
-
-    Returns:
-        Where each lane begins, in rows from the top.
-    """
-    tops: dict[str, float] = {}
-    bottom = 0.0
-    for name, bars in lanes.items():
-        tops[name] = bottom
-        bottom += rows_of(bars) + gap
-    middles = [tops[name] + rows_of(bars) / 2 for name, bars in lanes.items()]
-    ax.set(xlim=(start, end), ylim=(bottom - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
-    ax.grid(visible=False, axis="y")
-    ax.spines["left"].set_visible(not bands)
-    ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
-    even_ticks(ax.xaxis, unit)
-    for (name, bars), color in zip(lanes.items(), bands, strict=False):
-        _draw_band(ax, tops[name], rows_of(bars), color)
-    # The layout is known from here on, and with it the width of the bars.
-    figure_of(ax).draw_without_rendering()
-    placed = [bar._replace(row=tops[name] + bar.row) for name in lanes for bar in lanes[name]]
-    draw_bars(ax, placed, size)
-    return tops
-
-
-def _draw_band(ax: Axes, top: float, height: float, color: str) -> None:
-    """Draw a lane itself: a tint of its colour, and an edge at the left of the axes."""
-    ax.axhspan(top, top + height, color=color, alpha=HAZE, linewidth=0, zorder=0.5)
-    edge = Rectangle(
-        (-0.008, top),
-        0.008,
-        height,
-        color=color,
-        linewidth=0,
-        transform=ax.get_yaxis_transform(),
-        clip_on=False,
-    )
-    ax.add_patch(edge)
-
-
-def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
-    """Draw bars, and in each its text where that fits; the figure's layout must be known.
-
-    Args:
-        ax: axes with their limits.
-        bars: their rows count from the top of the axes.
-        size: of the texts, in points.
-    """
-    # pixels of a unit of the x axis, and of a row
-    across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
-    # bars that look alike in a row are one artist of matplotlib
-    alike = grouped(
-        ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= WIDE_ENOUGH), bar)
-        for bar in bars
-    )
-    for (look, row, height, edged), some in alike.items():
-        edge = outline(look) if edged else {"linewidth": 0.7, "edgecolor": look.fill}
-        ax.broken_barh(
-            [(bar.start, bar.end - bar.start) for bar in some],
-            (row + MARGIN, height - 2 * MARGIN),
-            facecolor=look.fill,
-            zorder=2,
-            **edge,
-        )
-    _write_texts(ax, bars, size, across, down)
-
-
-def _write_texts(ax: Axes, bars: Sequence[Bar], size: float, across: float, down: float) -> None:
-    """Write into each bar the first of its texts that fits, where no other text of its row is.
-
-    Args:
-        ax, bars, size: as for `draw_bars`.
-        across: pixels of a unit of the x axis.
-        down: pixels of a row.
-    """
-    dpi = figure_of(ax).dpi
-    written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where
-    for bar in bars:
-        height = (bar.height - 2 * MARGIN) * down
-        points = size if height >= HIGH else min(size, LOW_SIZE)
-        width = (bar.end - bar.start) * across
-        needed = {text: text_width(text, points) * dpi + 4 for text in bar.texts}
-        text = next((text for text in bar.texts if needed[text] <= width), "")
-        if not text or height < HIGH_ENOUGH:
-            continue
-        middle = (bar.start + bar.end) / 2
-        half = needed[text] / across / 2
-        others = written.setdefault(bar.row, [])
-        if all(middle + half < left or right < middle - half for left, right in others):
-            others.append((middle - half, middle + half))
-            _write_text(ax, bar, text, points)
-
-
-def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
-    """Write a text in the middle of a bar, on a box that keeps hatches and arrows from it."""
-    written = ax.text(
-        (bar.start + bar.end) / 2,
-        bar.row + bar.height / 2,
-        text,
-        color=text_color(bar.look.fill),
-        ha="center",
-        va="center_baseline",
-        fontsize=points,
-        bbox={
-            "facecolor": bar.look.fill,
-            "edgecolor": "none",
-            "pad": 1.2 if bar.look.hatched else 0.3,
-        },
-        parse_math=False,
-        zorder=9,
-        clip_on=True,
-    )
-    corner = (bar.start, bar.row + MARGIN)
-    length = bar.end - bar.start
-    inside = Rectangle(corner, length, bar.height - 2 * MARGIN, transform=ax.transData)
-    written.set_clip_path(inside)
-
-
-def outline(look: Look) -> dict[str, Any]:
-    """The edge of a shape with this look, and its hatch, as matplotlib's options."""
-    if look.hatched:
-        return {"linewidth": 0.7, "edgecolor": INK, "hatch": "////"}
-    return {"linewidth": 0.7, "edgecolor": WHITE}
-
-
-def legend_below(
-    ax: Axes, looks: Sequence[Look], lines: Sequence[Any] = (), columns: int = 3
-) -> None:
-    """Draw a legend of looks and of lines with their labels below the axes; none if both are empty.
-
-    Args:
-        ax: axes of a figure whose layout is "constrained".
-        looks: the fills to explain.
-        lines: artists that have labels.
-        columns: how many entries stand side by side.
-    """
-    patches = [Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks]
-    handles = [*patches, *lines]
-    if handles:
-        figure_of(ax).legend(
-            handles=handles,
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            fontsize=LEGEND,
-        )

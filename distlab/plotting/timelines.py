@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
-from distlab.plotting.lanes import LOOKS, Bar, draw_lanes, height_of, legend_below, used
+from distlab.plotting.bars import LOOKS, Bar, draw_lanes, height_of, legend_below, used
 from distlab.plotting.style import INK, line_color, rank_color
 from distlab.tables import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack_into_rows

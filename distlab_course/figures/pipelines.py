@@ -20,8 +20,8 @@ from distlab.plotting.axes import (
     new_axes,
     new_panels,
 )
+from distlab.plotting.bars import LOOKS, Bar, Look, draw_lanes, height_of, legend_below
 from distlab.plotting.curves import badge
-from distlab.plotting.lanes import LOOKS, Bar, Look, draw_lanes, height_of, legend_below
 from distlab.plotting.style import INK, curve_color, rank_color, text_color
 
 KINDS = {

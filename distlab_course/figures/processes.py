@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from distlab.plotting.axes import SMALL, even_ticks, new_axes, new_panels
+from distlab.plotting.bars import LOOKS
 from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
-from distlab.plotting.lanes import LOOKS
 from distlab.plotting.style import HAZE, INK, line_color, rank_color, style
 from distlab.tables import format_seconds
 

@@ -14,9 +14,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.axes import SMALL, new_axes
-from distlab.plotting.canvas import canvas, draw_text, text_width
-from distlab.plotting.cells import Cell, draw_cell, format_value, trace
-from distlab.plotting.lanes import (
+from distlab.plotting.bars import (
     LOOKS,
     Look,
     draw_lanes,
@@ -25,6 +23,8 @@ from distlab.plotting.lanes import (
     outline,
     stacked,
 )
+from distlab.plotting.canvas import canvas, draw_text, text_width
+from distlab.plotting.cells import Cell, draw_cell, format_value, trace
 from distlab.plotting.style import FAINT, INK, MIXED, rank_color, text_color
 
 # --- memory ---

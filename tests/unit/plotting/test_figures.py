@@ -7,8 +7,9 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyArrowPatch
 
 from distlab import plotting
+from distlab.plotting.bars import LOOKS
 from distlab.plotting.drawing import with_alt
-from distlab.plotting.lanes import LOOKS, SHARES
+from distlab.plotting.lanes import SHARES
 from distlab.plotting.style import (
     CURVES,
     FAINT,

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting import space_time
-from distlab.plotting.lanes import LOOKS
+from distlab.plotting.bars import LOOKS
 from distlab.plotting.style import line_color
 from distlab.plotting.timelines import FLYING, MOST_ARROWS, bars_of, lay_out
 from distlab.traces.events import Collective, Event, Message
