@@ -6,14 +6,13 @@ Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
 
 # ruff: noqa: F401 - what is imported here are the names of the package
+from distlab_course.figures.costs import latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.graphs import graph
+from distlab_course.figures.hosts import machines
+from distlab_course.figures.in_memory import memory, memory_at
+from distlab_course.figures.meeting import first_errors, handshake
+from distlab_course.figures.offsets import clocks
 from distlab_course.figures.pipelines import bubbles, pipeline, quickest
-from distlab_course.figures.processes import clocks, first_errors, graph, handshake, machines
-from distlab_course.figures.sharding import cuts, memory, memory_at, mesh, shards
-from distlab_course.figures.training import (
-    buckets,
-    images,
-    latency_bandwidth,
-    speedup,
-    time_against_ranks,
-)
+from distlab_course.figures.sharding import cuts, mesh, shards
+from distlab_course.figures.training import buckets, images
 from distlab_course.figures.waiting import who_waits

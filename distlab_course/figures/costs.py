@@ -1,0 +1,214 @@
+"""Labs 04, 11 and 20: what messages cost, and times and rates by number of ranks.
+
+The notebooks call it through `distlab_course.figures`, in their kernel. Sizes are in bytes,
+times in seconds, rates in samples a second.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from distlab.plotting.axes import (
+    SMALL,
+    End,
+    Line,
+    even_ticks,
+    label_ends,
+    log_ticks,
+    new_axes,
+    new_panels,
+    short,
+)
+from distlab.plotting.curves import Curve, draw_curves
+from distlab.plotting.style import HAZE, INK, curve_color
+from distlab.tables import count
+
+Floats = Sequence[float]
+# times as many ranks at the right as at the left; beyond that the axis is logarithmic
+MOST_EVEN = 16
+FIT_COLOR = curve_color(5)
+
+
+class Fit(Protocol):
+    """The cost of a message of m bytes, alpha + beta m: in seconds, and in seconds a byte."""
+
+    @property
+    def alpha(self) -> float: ...
+
+    @property
+    def beta(self) -> float: ...
+
+
+def latency_bandwidth(
+    num_bytes: Floats, seconds: Floats, low: Floats, high: Floats, fit: Fit, title: str = ""
+) -> Figure:
+    """Draw time and bandwidth against message size, one above the other.
+
+    Args:
+        num_bytes: sizes of the messages.
+        seconds: median time of each.
+        low: its lowest (or a low percentile).
+        high: its highest (or a high percentile).
+        fit: the line alpha + beta m: an object with `alpha` in s and `beta` in s/byte, above 0.
+        title: what was measured.
+    """
+    with new_panels(5, 5.6, 2, 1, sharex=True) as (figure, (upper, lower)):
+        upper.set(title=title, ylabel="time t", xscale="log", yscale="log")
+        upper.set_xlim(min(num_bytes) / 1.6, max(num_bytes) * 1.6)
+        lower.set(xlabel="message size m", ylabel="bandwidth m/t", yscale="log")
+        lower.margins(y=0.12)
+
+        sizes = np.geomspace(min(num_bytes), max(num_bytes), 60)
+        times = fit.alpha + fit.beta * sizes
+        _draw_measured_and_fit(upper, (num_bytes, seconds, low, high), (sizes, times))
+        # the highest time is the lowest bandwidth
+        rates = [np.divide(num_bytes, times_of) for times_of in (seconds, high, low)]
+        _draw_measured_and_fit(lower, (num_bytes, *rates), (sizes, sizes / times))
+
+        _write_alpha(upper, fit.alpha)
+        lower.axhline(1 / fit.beta, color=FIT_COLOR, linewidth=1, linestyle=":")
+        _draw_knee(upper, lower, fit.alpha / fit.beta, num_bytes)
+        _write_beta(lower, fit.beta)
+        log_ticks(upper.yaxis, "s")
+        log_ticks(lower.yaxis, "B/s")
+        log_ticks(lower.xaxis, "B")
+    return figure
+
+
+def _draw_measured_and_fit(ax: Axes, curve: Any, line: Any) -> None:
+    """Draw a measured curve and the line that was fitted to it."""
+    draw_curves(ax, {"fit": curve}, {"fit": line})
+    ax.lines[-1].set_color(FIT_COLOR)
+
+
+def _write_alpha(ax: Axes, alpha: float) -> None:
+    """Write the latency of the fit into the left upper corner, which is free: times rise."""
+    ax.text(
+        0.03,
+        0.97,
+        f"fit: α + βm\nα = {short(alpha, 's')}",
+        transform=ax.transAxes,
+        color=FIT_COLOR,
+        va="top",
+        fontsize=SMALL,
+        bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+    )
+
+
+def _write_beta(ax: Axes, beta: float) -> None:
+    """Write the bandwidth of the fit above its line."""
+    ax.text(
+        0.02,
+        1.1 / beta,
+        f"1/β = {short(1 / beta, 'B/s')}",
+        color=FIT_COLOR,
+        transform=ax.get_yaxis_transform(),
+        va="bottom",
+        fontsize=SMALL,
+    )
+
+
+def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None:
+    """Draw the size at which latency and bandwidth cost the same, where it is one of the sizes."""
+    smallest, largest = min(num_bytes), max(num_bytes)
+    if not smallest < knee < largest:
+        return
+    for ax in (upper, lower):
+        ax.axvline(knee, color=FIT_COLOR, linewidth=1, linestyle=":")
+    # rates rise with the size, so the right lower corner is free
+    in_right_half = knee**2 > smallest * largest
+    lower.text(
+        knee,
+        0.04,
+        f" α/β = {short(knee, 'B')} ",
+        color=FIT_COLOR,
+        ha="right" if in_right_half else "left",
+        transform=lower.get_xaxis_transform(),
+        fontsize=SMALL,
+    )
+
+
+def time_against_ranks(curves: Mapping[str, Curve], title: str, theory: Mapping[str, Line]) -> Axes:
+    """Draw times against the number of ranks, with a label at the end of each curve.
+
+    Args:
+        curves: by name, numbers of ranks and the median, low and high time of each.
+        title: what was measured.
+        theory: by name, numbers of ranks and times, drawn as a thin dashed line. One with the name
+            of a curve has its colour, and may go on beyond it.
+    """
+    with new_axes(5.6, 4, title=title, ylabel="time of one call") as ax:
+        ends = _draw_against_ranks(ax, curves, theory)
+        even_ticks(ax.yaxis, "s")
+        label_ends(ax, ends)
+    return ax
+
+
+def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+    """Draw the speed-up of several ranks over one rank, in samples a second, beside the ideal.
+
+    The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the
+    number of ranks.
+
+    Args:
+        curves: by name, numbers of ranks from 1 up and the median, low and high of the rate.
+        title: what was measured.
+        cores: of the machine; where there are more ranks than cores is shaded.
+    """
+    relative = {}
+    counts: set[float] = set()
+    for name, (ranks, *rates) in curves.items():
+        alone = rates[0][0]
+        medians, lows, highs = (np.divide(rate, alone).tolist() for rate in rates)
+        efficiency = medians[-1] / ranks[-1]
+        relative[f"{name}, {100 * efficiency:.0f}%"] = (ranks, medians, lows, highs)
+        counts.update(ranks)
+    ideal = sorted(counts)
+    with new_axes(5.6, 4, title=title, ylabel="speed-up") as ax:
+        ends = _draw_against_ranks(ax, relative, {"ideal": (ideal, ideal)})
+        if cores is not None and ideal[-1] > cores:
+            _shade_beyond(ax, cores)
+        label_ends(ax, ends)
+    return ax
+
+
+def _shade_beyond(ax: Axes, cores: int) -> None:
+    """Shade where there are more ranks than cores, and say so."""
+    left, right = ax.get_xlim()
+    ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
+    note = f"more ranks than the {count(cores, 'core')}"
+    place = ax.transAxes
+    ax.text(0.98, 0.97, note, transform=place, ha="right", va="top", color=INK, fontsize=SMALL)
+
+
+def _draw_against_ranks(
+    ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]
+) -> list[End]:
+    """Draw curves and theory against the number of ranks, and return their ends.
+
+    The axis of the values begins at 0 and leaves space at the top.
+    """
+    lines = [*curves.values(), *theory.values()]
+    numbers: set[int] = set()
+    for line in lines:
+        numbers.update(int(number) for number in line[0])
+    ranks = sorted(numbers)
+    ends = draw_curves(ax, curves, theory)
+    if ranks[-1] > MOST_EVEN * ranks[0]:
+        limits = ranks[0] / 1.1, ranks[-1] * 1.1
+        ax.set_xscale("log", base=2)
+        # the labels of others would touch each other
+        ranks = [number for number in ranks if _is_power_of_two(number)]
+    else:
+        limits = ranks[0] - 0.3, ranks[-1] + 0.3
+    highest = max(max(line[-1]) for line in lines)
+    ax.set(xlabel="ranks", xlim=limits, ylim=(0, 1.2 * highest))
+    ax.set(xticks=ranks, xticklabels=map(str, ranks))
+    return ends
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0

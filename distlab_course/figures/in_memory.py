@@ -1,0 +1,114 @@
+"""Labs 50 and 51: what lies in the memory of ranks.
+
+The notebooks call it through `distlab_course.figures`, in their kernel.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from distlab.plotting.axes import SMALL, new_axes
+from distlab.plotting.bars import LOOKS, Look, draw_lanes, height_of, legend_below, outline, stacked
+from distlab.plotting.style import INK, MIXED
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
+# Greys from light to dark, and sand, so that no part looks like a rank; what was gathered for a
+# while is hatched.
+PART_LOOKS = {
+    "parameters": LOOKS["compute"],
+    "gathered parameters": LOOKS["wait"],
+    "gradients": LOOKS["forward"],
+    "optimizer states": LOOKS["optimizer"],
+    "activations": LOOKS["move"],
+}
+Parts = Mapping[str, float]  # bytes by name of a part
+
+
+def memory(
+    bars: Mapping[str, Parts], title: str = "", unit: str = "MiB", limit: float | None = None
+) -> Axes:
+    """Draw what lies in memory: a bar for each name from the top down, made of its parts.
+
+    Args:
+        bars: by name, for example "rank 0", bytes in parts:
+            {"parameters": 8 * 2**20, "gradients": 8 * 2**20}.
+        title: whose memory.
+        unit: "KiB", "MiB", "GiB" or "GB".
+        limit: the bytes that a device has, drawn as a line.
+    """
+    in_unit = UNITS[unit]
+    sums = {name: sum(parts.values()) / in_unit for name, parts in bars.items()}
+    lanes = {name: stacked(*_looks_and_sizes(parts, in_unit)) for name, parts in bars.items()}
+    end = max(1.13 * max(sums.values()), 1.1 * (limit or 0) / in_unit)
+    with new_axes(6.8, height_of(lanes) + 1.4, title=title, xlabel=f"memory, {unit}") as ax:
+        lines = []
+        if limit is not None:
+            size = limit / in_unit
+            label = f"device: {size:g} {unit}"
+            lines.append(ax.axvline(size, color=INK, linestyle="--", label=label))
+        looks = looks_in(bars.values())
+        if len(looks) > 1 or lines:
+            legend_below(ax, looks, lines, columns=4)
+        tops = draw_lanes(ax, lanes, end, "")
+        for name, total in sums.items():
+            ax.annotate(
+                f"{total:.3g}",
+                (total, tops[name] + 0.5),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center_baseline",
+                fontsize=SMALL,
+            )
+    return ax
+
+
+def _looks_and_sizes(parts: Parts, in_unit: float) -> tuple[list[tuple[Look, float]], list[str]]:
+    """The parts of a bar with their sizes, and what is written on each."""
+    sizes = [size / in_unit for size in parts.values()]
+    looks = [look_of(part) for part in parts]
+    texts = [f"{size:.3g}" for size in sizes]
+    if len(sizes) == 1:
+        texts = [""]  # the sum beside the bar says the same
+    return list(zip(looks, sizes, strict=True)), texts
+
+
+def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
+    """Draw what lies in the memory of one rank at each moment, as columns from left to right.
+
+    Args:
+        moments: by name, the bytes in parts.
+        title: whose memory.
+    """
+    top = max(sum(parts.values()) for parts in moments.values()) / UNITS["MiB"]
+    with new_axes(7.5, 3.9, title=title, ylabel="memory, MiB") as ax:
+        ax.set(xlim=(-0.6, len(moments) - 0.4), ylim=(0, 1.06 * top))
+        ax.grid(visible=False, axis="x")
+        ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 4, 5, 10)))
+        for place, parts in enumerate(moments.values()):
+            bottom = 0.0
+            for part, num_bytes in parts.items():
+                look = look_of(part)
+                size = num_bytes / UNITS["MiB"]
+                ax.bar(place, size, 0.8, bottom, facecolor=look.fill, **outline(look))
+                bottom += size
+        names = list(moments)
+        ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+        ax.tick_params(axis="x", length=0)
+        legend_below(ax, looks_in(moments.values()), columns=4)
+    return ax
+
+
+def look_of(part: str) -> Look:
+    """How a part of the memory is drawn; one that is not known has the colour of mixed values."""
+    return PART_LOOKS.get(part, Look(MIXED))._replace(words=part)
+
+
+def looks_in(bars: Iterable[Parts]) -> list[Look]:
+    """The looks of all parts that are not empty, in the order in which they come first."""
+    looks: dict[str, Look] = {}
+    for parts in bars:
+        for part, size in parts.items():
+            if size:
+                looks[part] = look_of(part)
+    return list(looks.values())

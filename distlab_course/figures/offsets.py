@@ -1,0 +1,96 @@
+"""Lab 60: what exchanges of two messages say about the offset of another clock.
+
+The notebooks call it through `distlab_course.figures`, in their kernel. Times are in seconds.
+"""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from distlab.plotting.axes import SMALL, even_ticks, new_panels
+from distlab.plotting.style import HAZE, INK, line_color, rank_color
+
+Exchange = tuple[float, float, float]  # asked, seen, answered
+ASKING = 0  # the rank that asks for the time
+ASKED = 2  # the rank whose clock it asks for
+
+
+def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
+    """Draw what exchanges of two messages say about another clock.
+
+    At the left is the shortest exchange over time, at the right the bounds that each one gives.
+
+    Args:
+        exchanges: (asked, seen, answered): when rank 0 asked and had its answer, by its clock, and
+            what the clock of rank 2 showed in between.
+        truth: how much the latter is ahead.
+    """
+    shortest = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
+    asked, seen, answered = shortest
+    best = seen - (asked + answered) / 2
+    with new_panels(8.6, 3.8, 1, 2, width_ratios=(1, 1.3)) as (figure, (left, right)):
+        _draw_exchange(left, answered - asked)
+        right.set(
+            title="what each exchange allows", xlabel="exchange", ylabel="offset − best estimate"
+        )
+        for number, exchange in enumerate(exchanges):
+            _draw_bounds(right, number, exchange, best, exchange == shortest)
+        right.axhline(truth - best, linewidth=1.2, linestyle="--", color=INK)
+        right.annotate(
+            "the\ntruth",
+            (1, truth - best),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=SMALL,
+        )
+        for axis in (left.xaxis, right.yaxis):
+            even_ticks(axis, "s")
+        left.locator_params("x", nbins=3)
+        for ax in (left, right):
+            ax.grid(visible=False)
+    return figure
+
+
+def _draw_exchange(ax: Axes, whole: float) -> None:
+    """Draw a question and its answer, together `whole` seconds, as arrows between two ranks."""
+    ax.set(
+        title="the shortest exchange",
+        xlabel=f"time by the clock of rank {ASKING}",
+        ylim=(1.75, -0.55),
+    )
+    ax.set_xlim(-0.12 * whole, 1.12 * whole)
+    ax.set(yticks=(0, 1), yticklabels=(f"rank {ASKING}", f"rank {ASKED}"))
+    ax.barh(1, whole, height=0.34, facecolor=rank_color(ASKED), alpha=2 * HAZE)
+    question = (0, 0), (whole / 2, 1), ASKING
+    answer = (whole / 2, 1), (whole, 0), ASKED
+    for tail, head, sender in (question, answer):
+        arrow = FancyArrowPatch(
+            tail,
+            head,
+            arrowstyle="-|>",
+            mutation_scale=14,
+            shrinkA=0,
+            shrinkB=0,
+            linewidth=1.8,
+            color=line_color(sender),
+        )
+        ax.add_patch(arrow)
+    words = "it looked at its clock\nsome time in here"
+    ax.text(whole / 2, 1.25, words, ha="center", va="top", fontsize=SMALL, color=INK)
+    ax.text(0, -0.12, "asked", ha="left", va="bottom", fontsize=SMALL, color=INK)
+    ax.text(whole, -0.12, "answered", ha="right", va="bottom", fontsize=SMALL, color=INK)
+
+
+def _draw_bounds(ax: Axes, number: int, exchange: Exchange, best: float, shortest: bool) -> None:
+    """Draw between which offsets the other clock is, by one exchange, and their middle."""
+    asked, seen, answered = exchange
+    color = line_color(ASKED) if shortest else INK
+    width = 4.0 if shortest else 1.8
+    bounds = [seen - answered - best, seen - asked - best]
+    ax.plot([number, number], bounds, color=color, linewidth=width)
+    middle = seen - (asked + answered) / 2 - best
+    ax.plot(number, middle, "o", markersize=5, color=color)
