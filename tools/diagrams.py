@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.plotting.canvas import (
-    TEXT,
     canvas,
     draw_box,
     draw_lane,
@@ -25,7 +24,16 @@ from distlab.plotting.canvas import (
     text_width,
 )
 from distlab.plotting.cells import INSET, LANE, PITCH, Rows, Values, draw_panels, traced
-from distlab.plotting.style import FAINT, INK, MIXED, line_color, rank_color, style, text_color
+from distlab.plotting.style import (
+    FAINT,
+    INK,
+    MIXED,
+    TEXT_SIZE,
+    line_color,
+    rank_color,
+    style,
+    text_color,
+)
 from distlab.simulated import events
 from distlab.simulated.network import Network
 from distlab.simulated.simulation import simulate
@@ -185,7 +193,7 @@ def _begin_of_flow(
 
 def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     """Draw how long each rank works and then waits, and what happens at the end."""
-    left = text_width("rank 0", TEXT) + 0.32
+    left = text_width("rank 0", TEXT_SIZE) + 0.32
     head = 0.36
     figure, ax = canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
     middles = [head + rank * PITCH + LANE / 2 for rank in range(len(comes))]
@@ -220,7 +228,7 @@ def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> No
     """Draw the box of a rank's work, and after it, until the end, the hatched one of its wait."""
     top = middle - LANE / 2 + INSET
     height = LANE - 2 * INSET
-    draw_box(ax, left, top, came - INSET, height, "works", MIXED, TEXT)
+    draw_box(ax, left, top, came - INSET, height, "works", MIXED, TEXT_SIZE)
     if came < END:
         wait = Rectangle(
             (left + came, top),

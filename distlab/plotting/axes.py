@@ -13,12 +13,11 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-from distlab.plotting.style import new_figure, style
+from distlab.plotting.style import LABEL_SIZE, new_figure, style
 from distlab.tables import format_bytes
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
-SMALL = 11  # font size of labels in the axes, in points
 
 
 @contextmanager
@@ -127,7 +126,7 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     points = 72 / figure.dpi
     ends = sorted(ends, key=lambda end: end[1])
     heights = [ax.transData.transform((x, y))[1] * points for x, y, _, _ in ends]
-    places = spread(heights, SMALL * 1.35)
+    places = spread(heights, LABEL_SIZE * 1.35)
     for (_, y, text, color), height, place in zip(ends, heights, places, strict=True):
         ax.annotate(
             text,
@@ -136,7 +135,7 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
             xytext=(9, place - height),
             textcoords="offset points",
             color=color,
-            fontsize=SMALL,
+            fontsize=LABEL_SIZE,
             va="center",
             annotation_clip=False,
         )

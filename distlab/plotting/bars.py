@@ -10,9 +10,19 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from distlab.plotting.axes import SMALL, even_ticks, figure_of
+from distlab.plotting.axes import even_ticks, figure_of
 from distlab.plotting.canvas import text_width
-from distlab.plotting.style import CURVES, FAINT, HAZE, INK, WHITE, text_color
+from distlab.plotting.style import (
+    CURVES,
+    FAINT,
+    HAZE,
+    INK,
+    LABEL_SIZE,
+    NAME_SIZE,
+    TINY_SIZE,
+    WHITE,
+    text_color,
+)
 from distlab.words import grouped
 
 ROW = 0.3  # height of a row, in inches
@@ -21,8 +31,6 @@ MARGIN = 0.05  # above and below a bar, in rows
 WIDE_ENOUGH = 8  # pixels: the least width of a bar with an edge
 HIGH_ENOUGH = 12  # pixels: the least height of a bar with a text
 HIGH = 20  # pixels: the least height of a bar whose text is as large as asked for
-LOW_SIZE = 8.5  # points at most of a text in a lower bar
-LEGEND = 10  # font size, in points
 
 
 class Look(NamedTuple):
@@ -100,7 +108,7 @@ def draw_lanes(
     end: float,
     unit: str = "s",
     bands: Sequence[str] = (),
-    size: float = SMALL,
+    size: float = LABEL_SIZE,
     start: float = 0.0,
     gap: float = GAP,
 ) -> dict[str, float]:
@@ -193,7 +201,7 @@ def _write_texts(ax: Axes, bars: Sequence[Bar], size: float, across: float, down
     written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where
     for bar in bars:
         height = (bar.height - 2 * MARGIN) * down
-        points = size if height >= HIGH else min(size, LOW_SIZE)
+        points = size if height >= HIGH else min(size, TINY_SIZE)
         width = (bar.end - bar.start) * across
         needed = {text: text_width(text, points) * dpi + 4 for text in bar.texts}
         text = next((text for text in bar.texts if needed[text] <= width), "")
@@ -258,5 +266,5 @@ def legend_below(
             loc="outside lower center",
             ncols=columns,
             frameon=False,
-            fontsize=LEGEND,
+            fontsize=NAME_SIZE,
         )

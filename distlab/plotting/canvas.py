@@ -13,11 +13,19 @@ from matplotlib.patches import Circle, Rectangle
 from matplotlib.textpath import TextPath
 
 from distlab.plotting.drawing import Drawing
-from distlab.plotting.style import HAZE, INK, MIXED, WHITE, new_figure, style, text_color
+from distlab.plotting.style import (
+    FONT,
+    HAZE,
+    INK,
+    MIXED,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    WHITE,
+    new_figure,
+    style,
+    text_color,
+)
 
-FONT = "DejaVu Sans"
-TITLE = 13  # font size of a title, in points
-TEXT = 12  # font size of other texts, in points
 LINE = 0.38  # height of a line of the title
 MARGIN = 0.12
 
@@ -47,7 +55,7 @@ def canvas(
     Runs on: the notebook's kernel.
     """
     lines = title.splitlines()
-    width = max([width, *(text_width(line, TITLE, family) + 0.04 for line in lines)])
+    width = max([width, *(text_width(line, TITLE_SIZE, family) + 0.04 for line in lines)])
     top = LINE * len(lines)
     figure = new_figure(width + 2 * MARGIN, height + top + 2 * MARGIN)
     with style():
@@ -55,7 +63,7 @@ def canvas(
     ax.set(xlim=(-MARGIN, width + MARGIN), ylim=(height + MARGIN, -top - MARGIN))
     ax.set_axis_off()
     for i, line in enumerate(lines):
-        draw_text(ax, 0, i * LINE - top + 0.14, line, ha="left", fontsize=TITLE, family=family)
+        draw_text(ax, 0, i * LINE - top + 0.14, line, ha="left", fontsize=TITLE_SIZE, family=family)
     return figure, ax
 
 
@@ -70,7 +78,7 @@ def draw_text(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
         "ha": "center",
         "va": "center",
         "family": FONT,
-        "fontsize": TEXT,
+        "fontsize": TEXT_SIZE,
         "color": INK,
         "usetex": False,
         "parse_math": False,
@@ -87,7 +95,7 @@ def draw_lane(
     height: float,
     color: str,
     name: str = "",
-    size: float = TEXT,
+    size: float = TEXT_SIZE,
 ) -> None:
     """Draw a lane, a band in a tint of its colour; with a name, it has an edge at the left.
 

@@ -13,8 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from distlab.plotting.canvas import FONT, TEXT, canvas, draw_lane, draw_text, text_width
-from distlab.plotting.style import FAINT, INK, MIXED, line_color, rank_color, text_color
+from distlab.plotting.canvas import canvas, draw_lane, draw_text, text_width
+from distlab.plotting.style import (
+    FAINT,
+    FONT,
+    INK,
+    MIXED,
+    TEXT_SIZE,
+    line_color,
+    rank_color,
+    text_color,
+)
 
 LONGEST = 12  # characters of text in a cell
 MOST_SLOTS = 8  # a longer row ends in "…"
@@ -159,7 +168,7 @@ def draw_panels(
     """
     ranks = range(len(before))
     head = NAMED if slots else HEADING
-    left = text_width(f"rank {len(before) - 1}", TEXT) + 0.32
+    left = text_width(f"rank {len(before) - 1}", TEXT_SIZE) + 0.32
     height = head + len(before) * PITCH
     slot = _slot_width(before, after, slots)
     first = _Panel("before", before, _most_slots(before), left, 0.0)
@@ -188,7 +197,7 @@ def _most_slots(rows: Rows) -> int:
 def _slot_width(before: Rows, after: Rows, names: Sequence[str]) -> float:
     """The width of a slot that all values and names of slots fit into."""
     texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
-    widths = [text_width(text, TEXT) + 0.16 for text in (*texts, *names)]
+    widths = [text_width(text, TEXT_SIZE) + 0.16 for text in (*texts, *names)]
     return max([LANE, *widths])
 
 
@@ -256,14 +265,14 @@ def format_value(value: float | str | None) -> str:
 
 
 def draw_cell(
-    ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT
+    ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT_SIZE
 ) -> None:
     """Draw a cell with its upper left corner at (x, y), in the colour of its value's origin.
 
     Runs on: the notebook's kernel.
     """
     fill, edge = _colors_of(cell)
-    scale = size / TEXT
+    scale = size / TEXT_SIZE
     box = FancyBboxPatch(
         (x, y),
         width,

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from distlab.plotting.axes import SMALL, End, Line, label_ends, log_ticks, new_axes, new_panels
-from distlab.plotting.style import INK, curve_color
+from distlab.plotting.axes import End, Line, label_ends, log_ticks, new_axes, new_panels
+from distlab.plotting.style import INK, LABEL_SIZE, curve_color
 
 # x, medians, lows, highs
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
@@ -81,7 +81,7 @@ def badge(ax: Axes, text: str) -> None:
         transform=ax.transAxes,
         ha="left",
         va="bottom",
-        fontsize=SMALL - 1,
+        fontsize=LABEL_SIZE - 1,
         style="italic",
         color=INK,
         gid="badge",
@@ -144,7 +144,7 @@ def size_panels(
         for ax, title in zip(axes, panels, strict=True):
             ax.set(title=title, ylabel="time of one call")
             badge(ax, simulated)
-            ax.tick_params(labelbottom=True, labelsize=SMALL)
+            ax.tick_params(labelbottom=True, labelsize=LABEL_SIZE)
         draw_sizes(dict(zip(axes, panels.values(), strict=True)), theory)
     return figure
 
@@ -178,7 +178,7 @@ def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Ax
         if not all(fits for _, _, fits in points):
             words = "does not fit into memory"
             hollow = ax.plot([], [], "o", color=INK, markerfacecolor="white", label=words)
-            ax.legend(handles=hollow, loc="best", fontsize=SMALL)
+            ax.legend(handles=hollow, loc="best", fontsize=LABEL_SIZE)
         ax.set(xscale="log", ylim=(0, None))
         ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
         ax.xaxis.set_minor_locator(NullLocator())

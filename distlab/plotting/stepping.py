@@ -26,13 +26,11 @@ from matplotlib.path import Path as Curve
 from distlab.plotting.canvas import canvas, draw_lane, draw_plus, draw_text, text_width
 from distlab.plotting.cells import Cell, draw_cell
 from distlab.plotting.drawing import Drawing
-from distlab.plotting.style import line_color, rank_color, style
+from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, line_color, rank_color, style
 from distlab.simulated.schedules import ChunkMessage
 from distlab.tables import count
 
 WIDEST = 8.8  # of a row of pictures: a notebook's width
-TEXT = 9.5  # font size of headings and names, in points
-SMALL = 8.5  # font size of numbers and of the line below, in points
 HEAD = 0.22  # height of a heading
 NUMBERS = 0.18  # height of the chunks' numbers
 KEY = 0.2  # height of the line below
@@ -159,14 +157,14 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + GAP)
     # letters on whole pixels take more than their outlines
-    line = 1.03 * text_width(shown.key, SMALL)
+    line = 1.03 * text_width(shown.key, TINY_SIZE)
     left, _ = shown.place(shown.per_row - 1)
     figure, ax = canvas(max(left + shown.width, line), below + KEY, title)
     for picture, step in enumerate(shown.messages):
         draw_picture(ax, shown, picture)
         for sent in step:
             draw_message(ax, shown, picture, sent)
-    draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=SMALL)
+    draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=TINY_SIZE)
     figure.alt = f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}"
     return figure
 
@@ -181,14 +179,14 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
     is_first = picture % shown.per_row == 0
     middle = left + shown.width / 2
     heading = shown.headings[picture]
-    draw_text(ax, middle, top + HEAD / 2, heading, fontsize=TEXT, fontweight="bold")
+    draw_text(ax, middle, top + HEAD / 2, heading, fontsize=SMALL_SIZE, fontweight="bold")
     if len(state[0]) > 1:
         _draw_chunk_numbers(ax, shown, picture, is_first)
     for rank, row in enumerate(state):
         y = shown.lane_top(picture, rank)
         color = rank_color(rank)
         if is_first:
-            draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", TEXT)
+            draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", SMALL_SIZE)
         draw_lane(ax, left, y, shown.width, LANE, color)
         for chunk, members in enumerate(row):
             _draw_sum(ax, shown, shown.corner(picture, rank, chunk), members)
@@ -198,7 +196,7 @@ def _draw_chunk_numbers(ax: Axes, shown: Pictures, picture: int, named: bool) ->
     """Write the numbers of the chunks above their cells; where it is `named`, also "chunk"."""
     _, top = shown.place(picture)
     y = top + HEAD + NUMBERS / 2
-    look = {"va": "center_baseline", "fontsize": SMALL}
+    look = {"va": "center_baseline", "fontsize": TINY_SIZE}
     if named:
         draw_text(ax, NAMES - 0.08, y, "chunk", ha="right", **look)
     for chunk in range(len(shown.states[picture][0])):
@@ -211,7 +209,7 @@ def _draw_sum(
 ) -> None:
     """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
     x, y = corner
-    draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), TEXT)  # an outline
+    draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), SMALL_SIZE)  # an outline
     width = (shown.cell - 2 * INSET) / len(shown.states[0])
     height = CELL - 2 * INSET
     for rank in sorted(members):
@@ -253,7 +251,7 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, sent: Sent) -> None:
     )
     ax.add_artist(arrow)
     if adds:
-        draw_plus(ax, tip, end, 0.052, TEXT)
+        draw_plus(ax, tip, end, 0.052, SMALL_SIZE)
 
 
 # --- how it is played ---

@@ -30,6 +30,15 @@ CURVES = ("#1A1A1A", "#8F1D5A", "#00626B", "#6B4400", "#5B2DA8", "#4F5A00", "#8A
 FAINT = "#B4B4B4"
 MIXED = "#62626A"
 HAZE = 0.13  # opacity of a tint of the page
+FONT = "DejaVu Sans"
+# sizes of fonts, in points
+TITLE_SIZE = 13
+TEXT_SIZE = 12
+LABEL_SIZE = 11  # names of lanes, and labels in axes
+NAME_SIZE = 10  # names in boxes and in legends
+SMALL_SIZE = 9.5  # bars of timelines, pictures of steps, numbers in matrices
+NOTE_SIZE = 9  # lines below a title, keys in a store
+TINY_SIZE = 8.5  # what would not fit otherwise
 
 
 def channels(color: str) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
 from distlab.plotting.bars import LOOKS, Bar, draw_lanes, height_of, legend_below, used
-from distlab.plotting.style import INK, line_color, rank_color
+from distlab.plotting.style import INK, NOTE_SIZE, SMALL_SIZE, line_color, rank_color
 from distlab.tables import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack_into_rows
 
@@ -25,8 +25,6 @@ MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the 
 MOST_HIGH = 8  # ranks; the lanes of more are half as high
 MOST_ARROWS = 200  # messages; of more, none is drawn
 MOST_MARKS = 48  # collectives; of more, none is marked
-TEXT = 9.5  # font size in bars, in points
-NOTE = 9  # font size below the title, in points
 LINE = 0.15  # height of a note, in inches
 ROW = 0.22  # height of a row of the legend, in inches
 DOTS = (0, (1, 1.6))
@@ -269,10 +267,10 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
     first, last = scene.window
     bands = [rank_color(rank) for rank in ranks]
     with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
-        ax.set_title("\n".join(lines), fontsize=NOTE, pad=5)
+        ax.set_title("\n".join(lines), fontsize=NOTE_SIZE, pad=5)
         ax.set_xlabel("time")
         legend_below(ax, looks, legend)
-        tops = draw_lanes(ax, scene.lanes, last, bands=bands, size=TEXT, start=first, gap=GAP)
+        tops = draw_lanes(ax, scene.lanes, last, bands=bands, size=SMALL_SIZE, start=first, gap=GAP)
         ax.locator_params("x", nbins=7)
         places = _places(scene.spans, tops)
         draw_arrows(ax, scene.arrows, places)

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import (
-    SMALL,
     End,
     Line,
     even_ticks,
@@ -23,7 +22,7 @@ from distlab.plotting.axes import (
     short,
 )
 from distlab.plotting.curves import Curve, draw_curves
-from distlab.plotting.style import HAZE, INK, curve_color
+from distlab.plotting.style import HAZE, INK, LABEL_SIZE, curve_color
 from distlab.tables import count
 
 Floats = Sequence[float]
@@ -93,7 +92,7 @@ def _write_alpha(ax: Axes, alpha: float) -> None:
         transform=ax.transAxes,
         color=FIT_COLOR,
         va="top",
-        fontsize=SMALL,
+        fontsize=LABEL_SIZE,
         bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "alpha": 0.85, "pad": 1},
     )
 
@@ -107,7 +106,7 @@ def _write_beta(ax: Axes, beta: float) -> None:
         color=FIT_COLOR,
         transform=ax.get_yaxis_transform(),
         va="bottom",
-        fontsize=SMALL,
+        fontsize=LABEL_SIZE,
     )
 
 
@@ -127,7 +126,7 @@ def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None
         color=FIT_COLOR,
         ha="right" if in_right_half else "left",
         transform=lower.get_xaxis_transform(),
-        fontsize=SMALL,
+        fontsize=LABEL_SIZE,
     )
 
 
@@ -181,7 +180,7 @@ def _shade_beyond(ax: Axes, cores: int) -> None:
     ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
     note = f"more ranks than the {count(cores, 'core')}"
     place = ax.transAxes
-    ax.text(0.98, 0.97, note, transform=place, ha="right", va="top", color=INK, fontsize=SMALL)
+    ax.text(0.98, 0.97, note, transform=place, ha="right", va="top", color=INK, fontsize=LABEL_SIZE)
 
 
 def _draw_against_ranks(

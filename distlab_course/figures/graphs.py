@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from matplotlib.figure import Figure
 
 from distlab.plotting.canvas import canvas, draw_box, draw_lane, text_width
-from distlab.plotting.style import INK, line_color, rank_color, style
+from distlab.plotting.style import INK, LABEL_SIZE, NAME_SIZE, line_color, rank_color, style
 
-LABEL = 11  # font size of the names of lanes, in points
-NAME = 10  # font size of the names of nodes and processes
 Pairs = Sequence[tuple[str, str]]  # of names, from and to
 
 NODE = 0.3  # height of a node
@@ -36,7 +34,7 @@ def graph(
     """
     columns = columns_of(nodes, edges)
     texts = {name: name.partition("\n")[0] for name in nodes}
-    widths = {name: text_width(text, NAME) + 2 * PAD for name, text in texts.items()}
+    widths = {name: text_width(text, NAME_SIZE) + 2 * PAD for name, text in texts.items()}
     lefts = _lefts_of_columns(columns, widths, start=_width_of_names(nodes.values()))
     rows = _rows_of(nodes, columns)
     lanes = _lanes_of(nodes, rows)
@@ -44,7 +42,7 @@ def graph(
     figure, ax = canvas(width, max(top + height for top, height in lanes.values()), title)
     with style():
         for rank, (top, height) in lanes.items():
-            draw_lane(ax, 0, top, width, height, rank_color(rank), f"rank {rank}", LABEL)
+            draw_lane(ax, 0, top, width, height, rank_color(rank), f"rank {rank}", LABEL_SIZE)
         corners = {}
         for name, rank in nodes.items():
             left = lefts[columns[name]]
@@ -52,7 +50,7 @@ def graph(
             top = lane + rows[name] * ROW + (ROW - NODE) / 2
             corners[name] = left, top
             fill = "none" if name in hollow else rank_color(rank)
-            draw_box(ax, left, top, widths[name], NODE, texts[name], fill, NAME)
+            draw_box(ax, left, top, widths[name], NODE, texts[name], fill, NAME_SIZE)
             if name in hollow:
                 ax.patches[-1].set(edgecolor=line_color(rank), linestyle=(0, (3, 2)), linewidth=1.4)
         for start, end in edges:
@@ -76,7 +74,7 @@ def columns_of(nodes: Collection[str], edges: Pairs) -> dict[str, int]:
 
 def _width_of_names(ranks: Iterable[int]) -> float:
     """The width that the lanes' names need."""
-    return 0.45 + max(text_width(f"rank {rank}", LABEL) for rank in ranks)
+    return 0.45 + max(text_width(f"rank {rank}", LABEL_SIZE) for rank in ranks)
 
 
 def _lefts_of_columns(

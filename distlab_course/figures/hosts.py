@@ -13,9 +13,7 @@ from matplotlib.patches import FancyArrowPatch, Patch
 
 from distlab.plotting.bars import LOOKS
 from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
-from distlab.plotting.style import INK, rank_color, style
-
-NAME = 10  # font size of the names of nodes and processes
+from distlab.plotting.style import INK, NAME_SIZE, rank_color, style
 
 Point = tuple[float, float]
 Pairs = Sequence[tuple[str, str]]  # of names, from and to
@@ -67,16 +65,16 @@ def machines(
     if any(_is_rank(start) and _is_rank(end) for pairs in lines.values() for start, end in pairs):
         bottom += 0.13 * total  # for the arcs between ranks
     kinds = list(lines) if len(lines) > 1 else []
-    width = max([total, *(text_width(kind, NAME) + 1 for kind in kinds)])
+    width = max([total, *(text_width(kind, NAME_SIZE) + 1 for kind in kinds)])
     figure, ax = canvas(width, bottom + 0.15 + KIND * len(kinds), title)
     places = _places_of(above, below, total, top + 0.45, y_of_ranks)
     with style():
         draw_lane(ax, 0, 0, total, BOX + AROUND + 0.25, INK)
-        draw_text(ax, 0.1, 0.17, first, ha="left", fontsize=NAME)
+        draw_text(ax, 0.1, 0.17, first, ha="left", fontsize=NAME_SIZE)
         for machine in below:
             draw_lane(ax, machine.left, top + 0.15, machine.width, bottom - top - 0.15, INK)
             x = machine.left + 0.1
-            draw_text(ax, x, bottom - 0.15, machine.name, ha="left", fontsize=NAME)
+            draw_text(ax, x, bottom - 0.15, machine.name, ha="left", fontsize=NAME_SIZE)
         boxes = {name: _draw_process(ax, name, place) for name, place in places.items()}
         for pairs, stroke in zip(lines.values(), STROKES, strict=False):
             for start, end in pairs:
@@ -87,7 +85,7 @@ def machines(
         for row, (kind, (dashes, thick)) in enumerate(zip(kinds, STROKES, strict=False)):
             y = bottom + 0.25 + KIND * row
             ax.plot((0.05, 0.65), (y, y), linestyle=dashes, linewidth=thick, color=INK)
-            draw_text(ax, 0.8, y, kind, ha="left", fontsize=NAME)
+            draw_text(ax, 0.8, y, kind, ha="left", fontsize=NAME_SIZE)
     return figure
 
 
@@ -128,8 +126,8 @@ def _draw_process(ax: Axes, name: str, place: Point) -> Patch:
     color = LOOKS["compute"].fill
     if _is_rank(name):
         color = rank_color(int(name.split()[1]))
-    width = text_width(name, NAME) + 0.2
-    draw_box(ax, x - width / 2, y - BOX / 2, width, BOX, name, color, NAME)
+    width = text_width(name, NAME_SIZE) + 0.2
+    draw_box(ax, x - width / 2, y - BOX / 2, width, BOX, name, color, NAME_SIZE)
     box = ax.patches[-1]
     box.set_zorder(2)
     return box

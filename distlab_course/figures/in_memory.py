@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from distlab.plotting.axes import SMALL, new_axes
+from distlab.plotting.axes import new_axes
 from distlab.plotting.bars import LOOKS, Look, draw_lanes, height_of, legend_below, outline, stacked
-from distlab.plotting.style import INK, MIXED
+from distlab.plotting.style import INK, LABEL_SIZE, MIXED
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # Greys from light to dark, and sand, so that no part looks like a rank; what was gathered for a
@@ -58,7 +58,7 @@ def memory(
                 xytext=(6, 0),
                 textcoords="offset points",
                 va="center_baseline",
-                fontsize=SMALL,
+                fontsize=LABEL_SIZE,
             )
     return ax
 

@@ -13,11 +13,17 @@ from matplotlib.patches import Rectangle
 
 from distlab.plotting.axes import even_ticks, new_axes
 from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
-from distlab.plotting.style import INK, line_color, rank_color, style
+from distlab.plotting.style import (
+    INK,
+    LABEL_SIZE,
+    NAME_SIZE,
+    NOTE_SIZE,
+    line_color,
+    rank_color,
+    style,
+)
 from distlab.tables import format_seconds
 
-LABEL = 11  # font size of the names of lanes, in points
-NAME = 10  # font size of the words beside errors
 Point = tuple[float, float]
 
 # "set", "get", "wait" or "add"; key; when it began and ended, in seconds
@@ -27,7 +33,6 @@ LANE = 0.42  # height of a rank's lane
 GAP = 0.2  # between lanes
 KEY = 0.3  # height of a key
 FOOT = 0.5  # height of the times below
-SIZE = 9  # font size
 
 
 class Step(NamedTuple):
@@ -60,9 +65,9 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     writers = {step.key: step.rank for step in steps if step.writes}
     writes = [place for place, step in enumerate(steps) if step.writes]
     names = ["store", *(f"rank {rank}" for rank in range(len(calls)))]
-    left = 0.25 + max(text_width(name, LABEL) for name in names)
+    left = 0.25 + max(text_width(name, LABEL_SIZE) for name in names)
     key_ends = [
-        left + (place + 0.5) * STEP + text_width(steps[place].key, SIZE) for place in writes
+        left + (place + 0.5) * STEP + text_width(steps[place].key, NOTE_SIZE) for place in writes
     ]
     width = max([left + len(steps) * STEP, *key_ends])
     store = 0.1 + KEY * len(writes)
@@ -71,9 +76,9 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     first = min(step.began for step in steps)
     figure, ax = canvas(width, below + FOOT, title)
     with style():
-        draw_lane(ax, 0, 0, width, store, INK, "store", LABEL)
+        draw_lane(ax, 0, 0, width, store, INK, "store", LABEL_SIZE)
         for rank, top in enumerate(tops):
-            draw_lane(ax, 0, top, width, LANE, rank_color(rank), f"rank {rank}", LABEL)
+            draw_lane(ax, 0, top, width, LANE, rank_color(rank), f"rank {rank}", LABEL_SIZE)
         for place, step in enumerate(steps):
             x = left + place * STEP
             top = tops[step.rank]
@@ -84,12 +89,16 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             if step.writes:
                 _draw_arrow(ax, at_rank, in_store, color)
                 y = 0.08 + writes.index(place) * KEY
-                wide = text_width(step.key, SIZE) + 0.16
-                draw_box(ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), SIZE)
+                wide = text_width(step.key, NOTE_SIZE) + 0.16
+                draw_box(
+                    ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), NOTE_SIZE
+                )
             else:
                 _draw_arrow(ax, in_store, at_rank, color)
             when = format_seconds(step.when - first)
-            draw_text(ax, x + STEP / 2, below, when, fontsize=SIZE - 1.5, rotation=45, va="top")
+            draw_text(
+                ax, x + STEP / 2, below, when, fontsize=NOTE_SIZE - 1.5, rotation=45, va="top"
+            )
     return figure
 
 
@@ -165,11 +174,11 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
                     xytext=(5, 0),
                     textcoords="offset points",
                     va="center",
-                    fontsize=NAME,
+                    fontsize=NAME_SIZE,
                 )
                 latest = max(latest, seconds)
         ax.axvline(timeout, color=INK, linestyle="--", linewidth=1)
-        ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME, color=INK)
+        ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME_SIZE, color=INK)
         ax.set(yticks=range(len(outcomes)), yticklabels=outcomes, ylim=(len(outcomes) - 0.5, -0.5))
         ax.set_xlim(0, 1.75 * latest)
         even_ticks(ax.xaxis, "s")

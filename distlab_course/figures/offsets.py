@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from distlab.plotting.axes import SMALL, even_ticks, new_panels
-from distlab.plotting.style import HAZE, INK, line_color, rank_color
+from distlab.plotting.axes import even_ticks, new_panels
+from distlab.plotting.style import HAZE, INK, LABEL_SIZE, line_color, rank_color
 
 Exchange = tuple[float, float, float]  # asked, seen, answered
 ASKING = 0  # the rank that asks for the time
@@ -45,7 +45,7 @@ def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            fontsize=SMALL,
+            fontsize=LABEL_SIZE,
         )
         for axis in (left.xaxis, right.yaxis):
             even_ticks(axis, "s")
@@ -80,9 +80,9 @@ def _draw_exchange(ax: Axes, whole: float) -> None:
         )
         ax.add_patch(arrow)
     words = "it looked at its clock\nsome time in here"
-    ax.text(whole / 2, 1.25, words, ha="center", va="top", fontsize=SMALL, color=INK)
-    ax.text(0, -0.12, "asked", ha="left", va="bottom", fontsize=SMALL, color=INK)
-    ax.text(whole, -0.12, "answered", ha="right", va="bottom", fontsize=SMALL, color=INK)
+    ax.text(whole / 2, 1.25, words, ha="center", va="top", fontsize=LABEL_SIZE, color=INK)
+    ax.text(0, -0.12, "asked", ha="left", va="bottom", fontsize=LABEL_SIZE, color=INK)
+    ax.text(whole, -0.12, "answered", ha="right", va="bottom", fontsize=LABEL_SIZE, color=INK)
 
 
 def _draw_bounds(ax: Axes, number: int, exchange: Exchange, best: float, shortest: bool) -> None:

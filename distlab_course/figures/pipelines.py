@@ -12,7 +12,6 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import (
-    SMALL,
     End,
     even_ticks,
     label_ends,
@@ -22,7 +21,7 @@ from distlab.plotting.axes import (
 )
 from distlab.plotting.bars import LOOKS, Bar, Look, draw_lanes, height_of, legend_below
 from distlab.plotting.curves import badge
-from distlab.plotting.style import INK, curve_color, rank_color, text_color
+from distlab.plotting.style import INK, LABEL_SIZE, curve_color, rank_color, text_color
 
 KINDS = {
     "F": LOOKS["forward"],
@@ -194,7 +193,7 @@ def quickest(
         above = ax.get_xaxis_transform()
         for name, bandwidth in networks.items():
             ax.axvline(bandwidth, color="#FFFFFF", linewidth=1.2, linestyle=":")
-            ax.text(bandwidth, 1.02, name, ha="center", transform=above, fontsize=SMALL - 1)
+            ax.text(bandwidth, 1.02, name, ha="center", transform=above, fontsize=LABEL_SIZE - 1)
     return ax
 
 

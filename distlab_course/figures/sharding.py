@@ -14,11 +14,9 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from distlab.plotting.canvas import canvas, draw_text, text_width
 from distlab.plotting.cells import Cell, draw_cell, format_value, trace
-from distlab.plotting.style import FAINT, INK, rank_color, text_color
+from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, rank_color, text_color
 
 # font sizes in points: of a number, of a name
-SIZE = 9.5
-NAME = 11
 # of a cell, at least
 WIDE = 0.27
 HIGH = 0.25
@@ -52,7 +50,7 @@ def shards(
     # The first state has nothing before it; states beyond the moves have none that leads to them.
     into = [None, *moves, *[None] * len(matrices)][: len(matrices)]
     cell = _width_of_cells(state for _, state in matrices)
-    names = max(text_width(name, NAME) for name, _ in matrices) + 0.24
+    names = max(text_width(name, LABEL_SIZE) for name, _ in matrices) + 0.24
     column = cell * max(len(state[0][0]) for _, state in matrices) + SIDE
     rows = sum(HIGH * len(state[0]) for _, state in matrices)
     gaps = sum(_gap_before(move) for move in into[1:])
@@ -72,7 +70,7 @@ def shards(
             top += gap
         if not move:
             start = [_values_in(matrix) for matrix in state]
-        draw_text(ax, 0, top + HIGH * len(state[0]) / 2, name, ha="left", fontsize=NAME)
+        draw_text(ax, 0, top + HIGH * len(state[0]) / 2, name, ha="left", fontsize=LABEL_SIZE)
         alike = all(matrix == state[0] for matrix in state)
         for rank, matrix in enumerate(state):
             # Below an arrow a number has the colour of the rank that held it before.
@@ -107,7 +105,7 @@ def _width_of_cells(states: Iterable[Sequence[Matrix]]) -> float:
     """The width that the longest number needs."""
     rows = chain.from_iterable(chain.from_iterable(states))
     texts = (format_value(value) for value in chain.from_iterable(rows))
-    return max(WIDE, *(text_width(text, SIZE) + 0.07 for text in texts))
+    return max(WIDE, *(text_width(text, SMALL_SIZE) + 0.07 for text in texts))
 
 
 def _gap_before(move: str | None) -> float:
@@ -132,14 +130,14 @@ def _draw_head(ax: Axes, left: float, width: float, rank: int) -> None:
     """Draw a rank's name above its column, with a bar in its colour."""
     bar = Rectangle((left, 0.26), width, 0.05, facecolor=rank_color(rank), edgecolor="none")
     ax.add_patch(bar)
-    draw_text(ax, left + width / 2, 0.1, f"rank {rank}", fontsize=NAME, color=INK)
+    draw_text(ax, left + width / 2, 0.1, f"rank {rank}", fontsize=LABEL_SIZE, color=INK)
 
 
 def _draw_move(ax: Axes, x: float, top: float, length: float, move: str) -> None:
     """Draw the arrow from one state down to the next, with its words."""
     ax.add_patch(_arrow((x, top + 0.06), (x, top + length - 0.06)))
     y = top + length / 2
-    draw_text(ax, x + 0.14, y, move, ha="left", va="center_baseline", fontsize=NAME)
+    draw_text(ax, x + 0.14, y, move, ha="left", va="center_baseline", fontsize=LABEL_SIZE)
 
 
 def _draw_matrix(
@@ -176,7 +174,7 @@ def _draw_matrix(
                 ax.add_patch(hole)
                 continue
             cell = trace(value, start) if origin is None else Cell(value, origin)
-            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SIZE)
+            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SMALL_SIZE)
 
 
 def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
@@ -195,9 +193,11 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
     columns = {}
     gaps = {}
     for name in sizes:
-        columns[name] = max(widths[name], text_width(sizes[name], SIZE), text_width(name, NAME))
+        columns[name] = max(
+            widths[name], text_width(sizes[name], SMALL_SIZE), text_width(name, LABEL_SIZE)
+        )
         words = marks.get(name, "").splitlines()
-        gaps[name] = 0.28 + max((text_width(line, SIZE) for line in words), default=0)
+        gaps[name] = 0.28 + max((text_width(line, SMALL_SIZE) for line in words), default=0)
     figure, ax = canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
     left = 0.0
     middle = 0.26 + TALL / 2
@@ -205,13 +205,15 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         high = shape[0] * scale
         x = left + (columns[name] - widths[name]) / 2
         y = middle - high / 2
-        draw_text(ax, left + columns[name] / 2, y - 0.16, name, fontsize=NAME)
-        draw_text(ax, left + columns[name] / 2, y + high + 0.16, sizes[name], fontsize=SIZE)
+        draw_text(ax, left + columns[name] / 2, y - 0.16, name, fontsize=LABEL_SIZE)
+        draw_text(ax, left + columns[name] / 2, y + high + 0.16, sizes[name], fontsize=SMALL_SIZE)
         _draw_weight(ax, (x, y), (widths[name], high), dim, n)
         start = left + columns[name]
         left += columns[name] + gaps[name]
         above = middle - 0.08
-        draw_text(ax, (start + left) / 2, above, marks.get(name, ""), va="bottom", fontsize=SIZE)
+        draw_text(
+            ax, (start + left) / 2, above, marks.get(name, ""), va="bottom", fontsize=SMALL_SIZE
+        )
         ax.add_patch(_arrow((start + 0.05, middle), (left - 0.05, middle)))
     _draw_owners(ax, n)
     return figure
@@ -251,8 +253,8 @@ def _draw_owners(ax: Axes, n: int) -> None:
     for name, color in owners.items():
         ax.add_patch(Rectangle((x, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))
         y = TALL + 0.87
-        draw_text(ax, x + 0.2, y, name, ha="left", va="center_baseline", fontsize=SIZE)
-        x += text_width(name, SIZE) + 0.5
+        draw_text(ax, x + 0.2, y, name, ha="left", va="center_baseline", fontsize=SMALL_SIZE)
+        x += text_width(name, SMALL_SIZE) + 0.5
 
 
 def mesh(
@@ -267,7 +269,7 @@ def mesh(
         title: what is shown.
     """
     lines = [words.splitlines() for _, words in groups]
-    widest = max(text_width(line, SIZE) for line in chain.from_iterable(lines))
+    widest = max(text_width(line, SMALL_SIZE) for line in chain.from_iterable(lines))
     across = widest + 0.9
     deep = 0.2 * max(map(len, lines)) + 0.9
     rows, columns = shape
@@ -283,9 +285,9 @@ def mesh(
         dashes: Any = "-" if in_row else (0, (4, 2))
         ax.plot([x, right], [y, low], color=INK, linewidth=2, zorder=0, linestyle=dashes)
         if in_row:
-            draw_text(ax, (x + right) / 2, y - 0.07, words, va="bottom", fontsize=SIZE)
+            draw_text(ax, (x + right) / 2, y - 0.07, words, va="bottom", fontsize=SMALL_SIZE)
         else:
-            draw_text(ax, x + 0.1, (y + low) / 2, words, ha="left", fontsize=SIZE)
+            draw_text(ax, x + 0.1, (y + low) / 2, words, ha="left", fontsize=SMALL_SIZE)
     for rank, (x, y) in enumerate(places):
         color = rank_color(rank)
         ax.add_patch(Circle((x, y), 0.25, facecolor=color, edgecolor="none"))

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from distlab.plotting.axes import SMALL
-from distlab.plotting.canvas import TEXT, canvas, draw_box, draw_lane, draw_text, text_width
-from distlab.plotting.style import FAINT, INK, rank_color, style
+from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.style import FAINT, INK, LABEL_SIZE, TEXT_SIZE, rank_color, style
 from distlab.tables import format_bytes
 
 # inches: of an image, between two, above and below those of a lane
@@ -38,7 +37,7 @@ def images(
     lanes = [(name, INK) for name in names]
     if not lanes:
         lanes = [(f"rank {rank}", rank_color(rank)) for rank in range(len(rows))]
-    start = 0.3 + max(text_width(name, TEXT) for name, _ in lanes)
+    start = 0.3 + max(text_width(name, TEXT_SIZE) for name, _ in lanes)
     width = start + max(map(len, rows)) * (SIDE + GAP)
     height = SIDE + CAPTION + 2 * PAD
     figure, ax = canvas(width, len(rows) * (height + PAD) - PAD, title)
@@ -76,20 +75,20 @@ def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figu
         title: what is in the buckets.
     """
     texts = [[(name, format_bytes(num_bytes)) for name, num_bytes in part] for part in parts]
-    start = 0.4 + text_width(f"bucket {len(parts) - 1}", TEXT)
+    start = 0.4 + text_width(f"bucket {len(parts) - 1}", TEXT_SIZE)
     wide = 0.3 + _width_of_widest(texts)
     end = start + max(map(len, parts)) * wide
-    width = end + 0.3 + text_width("→ all-reduce", TEXT)
+    width = end + 0.3 + text_width("→ all-reduce", TEXT_SIZE)
     figure, ax = canvas(width, len(parts) * (SIDE + PAD) - PAD, title)
     for place, part in enumerate(texts):
         top = place * (SIDE + PAD)
         draw_lane(ax, 0, top, width, SIDE, INK, f"bucket {place}")
         for column, (name, size) in enumerate(part):
             left = start + column * wide
-            draw_box(ax, left, top + PAD, wide - GAP, SIDE - 2 * PAD, "", FAINT, SMALL)
+            draw_box(ax, left, top + PAD, wide - GAP, SIDE - 2 * PAD, "", FAINT, LABEL_SIZE)
             x = left + (wide - GAP) / 2
-            draw_text(ax, x, top + 0.35 * SIDE, name, color="#000000", fontsize=SMALL)
-            draw_text(ax, x, top + 0.65 * SIDE, size, color="#000000", fontsize=SMALL)
+            draw_text(ax, x, top + 0.35 * SIDE, name, color="#000000", fontsize=LABEL_SIZE)
+            draw_text(ax, x, top + 0.65 * SIDE, size, color="#000000", fontsize=LABEL_SIZE)
         draw_text(ax, start + len(part) * wide + 0.1, top + SIDE / 2, "→ all-reduce", ha="left")
     return figure
 
@@ -99,5 +98,5 @@ def _width_of_widest(parts: Sequence[Sequence[tuple[str, str]]]) -> float:
     widths = []
     for part in parts:
         for name, size in part:
-            widths += [text_width(name, SMALL), text_width(size, SMALL)]
+            widths += [text_width(name, LABEL_SIZE), text_width(size, LABEL_SIZE)]
     return max(widths)
