@@ -23,7 +23,15 @@ from distlab.plotting.canvas import (
     draw_text,
     text_width,
 )
-from distlab.plotting.cells import INSET, LANE, PITCH, Rows, Values, draw_panels, traced
+from distlab.plotting.cells import (
+    CELL_INSET,
+    PANEL_LANE,
+    PANEL_PITCH,
+    Rows,
+    Values,
+    draw_panels,
+    with_origins,
+)
 from distlab.plotting.style import (
     FAINT,
     INK,
@@ -120,7 +128,7 @@ def diagram(name: str) -> Figure:
     if name in BARRIERS:
         return draw_barrier(name, *BARRIERS[name])
     shown = EXAMPLES[name]
-    before, after = traced(shown.before, shown.after)
+    before, after = with_origins(shown.before, shown.after)
     for rank, (old, new) in enumerate(zip(shown.before, shown.after, strict=True)):
         if old == new:  # what a rank keeps has the colour that it had
             after[rank] = before[rank]
@@ -183,11 +191,11 @@ def _begin_of_flow(
     """Where a line begins: beside the cells, or at the edge of its slot towards the other lane."""
     if slots == 1:
         return left + EDGE, lanes[src]
-    x = left - (slots - dst - 0.5) * LANE
+    x = left - (slots - dst - 0.5) * PANEL_LANE
     if dst > src:
-        return x, lanes[src] + (LANE / 2 - INSET)
+        return x, lanes[src] + (PANEL_LANE / 2 - CELL_INSET)
     if dst < src:
-        return x, lanes[src] - (LANE / 2 - INSET)
+        return x, lanes[src] - (PANEL_LANE / 2 - CELL_INSET)
     return x, lanes[src]
 
 
@@ -195,19 +203,19 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
     """Draw how long each rank works and then waits, and what happens at the end."""
     left = text_width("rank 0", TEXT_SIZE) + 0.32
     head = 0.36
-    figure, ax = canvas(left + MOST, head + len(comes) * PITCH, call, "DejaVu Sans Mono")
-    middles = [head + rank * PITCH + LANE / 2 for rank in range(len(comes))]
+    figure, ax = canvas(left + MOST, head + len(comes) * PANEL_PITCH, call, "DejaVu Sans Mono")
+    middles = [head + rank * PANEL_PITCH + PANEL_LANE / 2 for rank in range(len(comes))]
     for rank, (middle, came) in enumerate(zip(middles, comes, strict=True)):
-        top = middle - LANE / 2
-        draw_lane(ax, 0, top, left + MOST, LANE, rank_color(rank), f"rank {rank}")
+        top = middle - PANEL_LANE / 2
+        draw_lane(ax, 0, top, left + MOST, PANEL_LANE, rank_color(rank), f"rank {rank}")
         if came is None:
             draw_text(ax, left, middle, "does not come", ha="left", va="center_baseline")
             continue
         _draw_work_and_wait(ax, left, middle, came)
         if name == "monitored_barrier" and rank > 0:
             report = FancyArrowPatch(
-                (left + came, top + INSET),
-                (left + came, middles[0] + LANE / 2 - INSET),
+                (left + came, top + CELL_INSET),
+                (left + came, middles[0] + PANEL_LANE / 2 - CELL_INSET),
                 arrowstyle=ARROW,
                 color=line_color(rank),
                 linewidth=1.6,
@@ -215,7 +223,7 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
             )
             ax.add_patch(report)
     xs = [left + END, left + END]
-    ys = [head, middles[-1] + LANE / 2]
+    ys = [head, middles[-1] + PANEL_LANE / 2]
     ax.plot(xs, ys, color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
     last = "after the timeout" if name == "monitored_barrier" else "the last one has come"
     draw_text(ax, left + END, head / 2, last)
@@ -226,9 +234,9 @@ def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
 
 def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> None:
     """Draw the box of a rank's work, and after it, until the end, the hatched one of its wait."""
-    top = middle - LANE / 2 + INSET
-    height = LANE - 2 * INSET
-    draw_box(ax, left, top, came - INSET, height, "works", MIXED, TEXT_SIZE)
+    top = middle - PANEL_LANE / 2 + CELL_INSET
+    height = PANEL_LANE - 2 * CELL_INSET
+    draw_box(ax, left, top, came - CELL_INSET, height, "works", MIXED, TEXT_SIZE)
     if came < END:
         wait = Rectangle(
             (left + came, top),

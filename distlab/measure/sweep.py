@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from distlab.notebook.cluster import Cluster
-    from distlab.plotting.axes import Line
-    from distlab.plotting.curves import Curve
+    from distlab.plotting.axes import Curve
+    from distlab.plotting.curves import MeasuredCurve
 
 SWEEP_EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 ELEMENT = 4  # bytes of a float32
@@ -128,7 +128,7 @@ class Sweep(ShownAsTable):
         """Whether so many ranks wait for cores, which adds to their times."""
         return n > self.cores and not self.simulated
 
-    def plot(self, theory: Mapping[str, Line] | None = None, title: str = "") -> Figure:
+    def plot(self, theory: Mapping[str, Curve] | None = None, title: str = "") -> Figure:
         """Time against size on logarithmic axes, a panel for each number of ranks.
 
         Args:
@@ -148,7 +148,7 @@ class Sweep(ShownAsTable):
             panels[f"{title or self.collective}, {count(n, 'rank')}{cores}"] = self._curves(n)
         return size_panels(panels, theory or {}, self.simulated)
 
-    def _curves(self, n: int) -> dict[str, Curve]:
+    def _curves(self, n: int) -> dict[str, MeasuredCurve]:
         """Times against size on `n` ranks, by function."""
         by_size = sorted(self.timings.items(), key=lambda timed: timed[0][1])
         own = [(name, timing) for (ranks, _, name), timing in by_size if ranks == n]
@@ -156,7 +156,7 @@ class Sweep(ShownAsTable):
         return {name: _curve(timings) for name, timings in timings_of.items()}
 
 
-def _curve(timings: Sequence[Timing]) -> Curve:
+def _curve(timings: Sequence[Timing]) -> MeasuredCurve:
     """Sizes, medians and quartiles, as a figure takes them."""
     return (
         tuple(timing.num_bytes for timing in timings),

@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from distlab.plotting.style import LABEL_SIZE, new_figure, style
 from distlab.tables import format_bytes
 
-Line = tuple[Sequence[float], Sequence[float]]  # x, y
+Curve = tuple[Sequence[float], Sequence[float]]  # x, y
 End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
 
 

@@ -25,12 +25,12 @@ from distlab.plotting.style import (
 )
 from distlab.words import grouped
 
-ROW = 0.3  # height of a row, in inches
-GAP = 0.4  # from one lane to the next, in rows
-MARGIN = 0.05  # above and below a bar, in rows
-WIDE_ENOUGH = 8  # pixels: the least width of a bar with an edge
-HIGH_ENOUGH = 12  # pixels: the least height of a bar with a text
-HIGH = 20  # pixels: the least height of a bar whose text is as large as asked for
+ROW_HEIGHT = 0.3  # height of a row, in inches
+LANE_GAP = 0.4  # from one lane to the next, in rows
+BAR_MARGIN = 0.05  # above and below a bar, in rows
+EDGED_WIDTH = 8  # pixels: the least width of a bar with an edge
+TEXT_HEIGHT = 12  # pixels: the least height of a bar with a text
+FULL_HEIGHT = 20  # pixels: the least height of a bar whose text is as large as asked for
 
 
 class Look(NamedTuple):
@@ -62,7 +62,7 @@ class Bar(NamedTuple):
 
 # By what a rank does, from the lowest to the highest where one covers another: greys and navy while
 # it computes, sand while data travel, so that no kind looks like a rank.
-LOOKS = {
+ACTIVITY_LOOKS = {
     "compute": Look("#58646E", "computing"),
     "forward": Look("#A3B1BC", "forward"),
     "backward": Look(CURVES[-1], "backward"),
@@ -92,14 +92,14 @@ def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look
     return [look for look in looks if look in seen]
 
 
-def rows_of(bars: Sequence[Bar]) -> float:
+def height_in_rows(bars: Sequence[Bar]) -> float:
     """How many rows a lane has."""
     return max((bar.row + bar.height for bar in bars), default=1.0)
 
 
-def height_of(lanes: Mapping[str, Sequence[Bar]], gap: float = GAP) -> float:
+def height_of(lanes: Mapping[str, Sequence[Bar]], gap: float = LANE_GAP) -> float:
     """The height of lanes in inches."""
-    return ROW * sum(rows_of(bars) + gap for bars in lanes.values())
+    return ROW_HEIGHT * sum(height_in_rows(bars) + gap for bars in lanes.values())
 
 
 def draw_lanes(
@@ -110,7 +110,7 @@ def draw_lanes(
     bands: Sequence[str] = (),
     size: float = LABEL_SIZE,
     start: float = 0.0,
-    gap: float = GAP,
+    gap: float = LANE_GAP,
 ) -> dict[str, float]:
     """Draw lanes with their names at the left and their bars, along an axis from `start` to `end`.
 
@@ -131,15 +131,15 @@ def draw_lanes(
     bottom = 0.0
     for name, bars in lanes.items():
         tops[name] = bottom
-        bottom += rows_of(bars) + gap
-    middles = [tops[name] + rows_of(bars) / 2 for name, bars in lanes.items()]
+        bottom += height_in_rows(bars) + gap
+    middles = [tops[name] + height_in_rows(bars) / 2 for name, bars in lanes.items()]
     ax.set(xlim=(start, end), ylim=(bottom - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(not bands)
     ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
     even_ticks(ax.xaxis, unit)
     for (name, bars), color in zip(lanes.items(), bands, strict=False):
-        _draw_band(ax, tops[name], rows_of(bars), color)
+        _draw_band(ax, tops[name], height_in_rows(bars), color)
     # The layout is known from here on, and with it the width of the bars.
     figure_of(ax).draw_without_rendering()
     placed = [bar._replace(row=tops[name] + bar.row) for name in lanes for bar in lanes[name]]
@@ -174,14 +174,14 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
     across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
     # bars that look alike in a row are one artist of matplotlib
     alike = grouped(
-        ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= WIDE_ENOUGH), bar)
+        ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= EDGED_WIDTH), bar)
         for bar in bars
     )
     for (look, row, height, edged), some in alike.items():
         edge = outline(look) if edged else {"linewidth": 0.7, "edgecolor": look.fill}
         ax.broken_barh(
             [(bar.start, bar.end - bar.start) for bar in some],
-            (row + MARGIN, height - 2 * MARGIN),
+            (row + BAR_MARGIN, height - 2 * BAR_MARGIN),
             facecolor=look.fill,
             zorder=2,
             **edge,
@@ -200,12 +200,12 @@ def _write_texts(ax: Axes, bars: Sequence[Bar], size: float, across: float, down
     dpi = figure_of(ax).dpi
     written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where
     for bar in bars:
-        height = (bar.height - 2 * MARGIN) * down
-        points = size if height >= HIGH else min(size, TINY_SIZE)
+        height = (bar.height - 2 * BAR_MARGIN) * down
+        points = size if height >= FULL_HEIGHT else min(size, TINY_SIZE)
         width = (bar.end - bar.start) * across
         needed = {text: text_width(text, points) * dpi + 4 for text in bar.texts}
         text = next((text for text in bar.texts if needed[text] <= width), "")
-        if not text or height < HIGH_ENOUGH:
+        if not text or height < TEXT_HEIGHT:
             continue
         middle = (bar.start + bar.end) / 2
         half = needed[text] / across / 2
@@ -234,9 +234,9 @@ def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
         zorder=9,
         clip_on=True,
     )
-    corner = (bar.start, bar.row + MARGIN)
+    corner = (bar.start, bar.row + BAR_MARGIN)
     length = bar.end - bar.start
-    inside = Rectangle(corner, length, bar.height - 2 * MARGIN, transform=ax.transData)
+    inside = Rectangle(corner, length, bar.height - 2 * BAR_MARGIN, transform=ax.transData)
     written.set_clip_path(inside)
 
 

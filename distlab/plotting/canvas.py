@@ -26,8 +26,8 @@ from distlab.plotting.style import (
     text_color,
 )
 
-LINE = 0.38  # height of a line of the title
-MARGIN = 0.12
+TITLE_LINE = 0.38  # height of a line of the title
+PAGE_MARGIN = 0.12
 
 
 @functools.cache  # an outline takes milliseconds, and a table has the same words many times
@@ -56,14 +56,18 @@ def canvas(
     """
     lines = title.splitlines()
     width = max([width, *(text_width(line, TITLE_SIZE, family) + 0.04 for line in lines)])
-    top = LINE * len(lines)
-    figure = new_figure(width + 2 * MARGIN, height + top + 2 * MARGIN)
+    top = TITLE_LINE * len(lines)
+    figure = new_figure(width + 2 * PAGE_MARGIN, height + top + 2 * PAGE_MARGIN)
     with style():
         ax = figure.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(-MARGIN, width + MARGIN), ylim=(height + MARGIN, -top - MARGIN))
+    ax.set(
+        xlim=(-PAGE_MARGIN, width + PAGE_MARGIN), ylim=(height + PAGE_MARGIN, -top - PAGE_MARGIN)
+    )
     ax.set_axis_off()
     for i, line in enumerate(lines):
-        draw_text(ax, 0, i * LINE - top + 0.14, line, ha="left", fontsize=TITLE_SIZE, family=family)
+        draw_text(
+            ax, 0, i * TITLE_LINE - top + 0.14, line, ha="left", fontsize=TITLE_SIZE, family=family
+        )
     return figure, ax
 
 

@@ -25,21 +25,21 @@ from distlab.plotting.style import (
     text_color,
 )
 
-LONGEST = 12  # characters of text in a cell
+LONGEST_TEXT = 12  # characters of text in a cell
 MOST_SLOTS = 8  # a longer row ends in "…"
-WIDEST = 3.4  # of the cells that fit side by side at half a notebook's width
-GAP = 0.44  # between two panels side by side
-LANE = 0.4  # height of a lane
-PITCH = 0.464  # from one lane to the next
-INSET = 0.032  # between a lane's edge, or a slot's, and its cell
-ROUND = 0.064  # radius of a cell's corners
-DASHES = (0, (3, 2.5))  # the edge of an empty cell
-HEADING = 0.36  # height above the lanes of a panel
-NAMED = 0.64  # height above the lanes of a panel whose slots have names
+WIDEST_SIDE_BY_SIDE = 3.4  # of the cells that fit side by side at half a notebook's width
+PANEL_GAP = 0.44  # between two panels side by side
+PANEL_LANE = 0.4  # height of a lane
+PANEL_PITCH = 0.464  # from one lane to the next
+CELL_INSET = 0.032  # between a lane's edge, or a slot's, and its cell
+CORNER_RADIUS = 0.064  # radius of a cell's corners
+EMPTY_DASHES = (0, (3, 2.5))  # the edge of an empty cell
+PANEL_HEAD = 0.36  # height above the lanes of a panel
+NAMED_HEAD = 0.64  # height above the lanes of a panel whose slots have names
 
 
 @dataclass(frozen=True)
-class Cell:
+class Slot:
     """One value in one slot of one rank.
 
     Attributes:
@@ -53,7 +53,7 @@ class Cell:
     origin: int | str = "empty"
 
 
-Rows = Sequence[Sequence[Cell]]  # by rank
+Rows = Sequence[Sequence[Slot]]  # by rank
 Values = Sequence[Sequence[float | str | None]]  # by rank
 
 
@@ -82,7 +82,7 @@ def before_after(
     Returns:
         The figure; a notebook shows it if it is the last value of a cell.
     """
-    rows_before, rows_after = traced(
+    rows_before, rows_after = with_origins(
         [flatten(held) for held in before], [flatten(held) for held in after]
     )
     figure, ax, gap, middles = draw_panels(rows_before, rows_after, title, slots)
@@ -101,7 +101,7 @@ def flatten(values: Any) -> list[float | str | None]:
     return [value for part in values for value in flatten(part)]
 
 
-def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
+def with_origins(before: Values, after: Values) -> tuple[Rows, Rows]:
     """Both as rows of cells that show where each value came from.
 
     A value before the call has the colour of its rank, one after it the colour of the one rank that
@@ -112,18 +112,18 @@ def traced(before: Values, after: Values) -> tuple[Rows, Rows]:
     return shortened(own), shortened(found)
 
 
-def _own_cell(value: float | str | None, rank: int) -> Cell:
+def _own_cell(value: float | str | None, rank: int) -> Slot:
     if value is None:
-        return Cell()
-    return Cell(value, rank)
+        return Slot()
+    return Slot(value, rank)
 
 
-def shortened(rows: Sequence[list[Cell]]) -> Rows:
+def shortened(rows: Sequence[list[Slot]]) -> Rows:
     """Rows as they are drawn: "…" is the last cell of a row that holds more."""
     shown = []
     for row in rows:
         if len(row) > MOST_SLOTS:
-            row = [*row[: MOST_SLOTS - 1], Cell("…", "unknown")]
+            row = [*row[: MOST_SLOTS - 1], Slot("…", "unknown")]
         shown.append(row)
     return shown
 
@@ -152,7 +152,7 @@ def draw_panels(
     after: Rows,
     title: str,
     slots: Sequence[str] = (),
-    gap: float = GAP,
+    gap: float = PANEL_GAP,
     family: str = FONT,
 ) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
     """Draw the panels before and after a call on the lanes of the ranks.
@@ -167,26 +167,26 @@ def draw_panels(
         panel begins further left), and the height of each lane's middle in the first panel.
     """
     ranks = range(len(before))
-    head = NAMED if slots else HEADING
+    head = NAMED_HEAD if slots else PANEL_HEAD
     left = text_width(f"rank {len(before) - 1}", TEXT_SIZE) + 0.32
-    height = head + len(before) * PITCH
+    height = head + len(before) * PANEL_PITCH
     slot = _slot_width(before, after, slots)
     first = _Panel("before", before, _most_slots(before), left, 0.0)
     end = left + first.slots * slot
-    if (first.slots + _most_slots(after)) * slot <= WIDEST:
+    if (first.slots + _most_slots(after)) * slot <= WIDEST_SIDE_BY_SIDE:
         second = _Panel("after", after, _most_slots(after), end + gap, 0.0)
     else:
         second = _Panel("after", after, _most_slots(after), left, height + 0.08)
     width = max(end, second.left + second.slots * slot) + 0.08
-    figure, ax = canvas(width, second.top + height - (PITCH - LANE), title, family)
-    tops = [head + rank * PITCH for rank in ranks]
+    figure, ax = canvas(width, second.top + height - (PANEL_PITCH - PANEL_LANE), title, family)
+    tops = [head + rank * PANEL_PITCH for rank in ranks]
     for panel_top in sorted({first.top, second.top}):
         for rank in ranks:
             name = f"rank {rank}"
-            draw_lane(ax, 0, panel_top + tops[rank], width, LANE, rank_color(rank), name)
+            draw_lane(ax, 0, panel_top + tops[rank], width, PANEL_LANE, rank_color(rank), name)
     for panel in (first, second):
         _draw_panel(ax, panel, slot, slots, tops)
-    return figure, ax, (end, second.left), [top + LANE / 2 for top in tops]
+    return figure, ax, (end, second.left), [top + PANEL_LANE / 2 for top in tops]
 
 
 def _most_slots(rows: Rows) -> int:
@@ -198,7 +198,7 @@ def _slot_width(before: Rows, after: Rows, names: Sequence[str]) -> float:
     """The width of a slot that all values and names of slots fit into."""
     texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
     widths = [text_width(text, TEXT_SIZE) + 0.16 for text in (*texts, *names)]
-    return max([LANE, *widths])
+    return max([PANEL_LANE, *widths])
 
 
 def _draw_panel(
@@ -217,16 +217,16 @@ def _draw_panel(
     for slot, name in enumerate(names[: panel.slots]):
         draw_text(ax, panel.left + (slot + 0.5) * width, panel.top + 0.46, name)
     for row, top in zip(panel.rows, tops, strict=True):
-        y = panel.top + top + INSET
+        y = panel.top + top + CELL_INSET
         for slot, cell in enumerate(row):
-            x = panel.left + slot * width + INSET
-            draw_cell(ax, x, y, width - 2 * INSET, LANE - 2 * INSET, cell)
+            x = panel.left + slot * width + CELL_INSET
+            draw_cell(ax, x, y, width - 2 * CELL_INSET, PANEL_LANE - 2 * CELL_INSET, cell)
 
 
 # --- parts of drawings ---
 
 
-def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell:
+def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Slot:
     """The cell of a value after a call, in the colour of the one rank that had it before.
 
     It is neutral if several ranks had it, or none; "?" is unspecified.
@@ -238,15 +238,15 @@ def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Cell
         before: by rank, the values that it had.
     """
     if value is None:
-        return Cell()
+        return Slot()
     if value == "?":
-        return Cell(value, "unknown")
+        return Slot(value, "unknown")
     ranks = [rank for rank, row in enumerate(before) if value in row]
     if not ranks:
-        return Cell(value, "mixed")
+        return Slot(value, "mixed")
     if len(ranks) > 1:
-        return Cell(value, "shared")
-    return Cell(value, ranks[0])
+        return Slot(value, "shared")
+    return Slot(value, ranks[0])
 
 
 def format_value(value: float | str | None) -> str:
@@ -258,14 +258,14 @@ def format_value(value: float | str | None) -> str:
         return ""
     if isinstance(value, str):
         line = " ".join(value.split())
-        return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+        return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.3g}"
 
 
 def draw_cell(
-    ax: Axes, x: float, y: float, width: float, height: float, cell: Cell, size: float = TEXT_SIZE
+    ax: Axes, x: float, y: float, width: float, height: float, cell: Slot, size: float = TEXT_SIZE
 ) -> None:
     """Draw a cell with its upper left corner at (x, y), in the colour of its value's origin.
 
@@ -277,11 +277,11 @@ def draw_cell(
         (x, y),
         width,
         height,
-        boxstyle=f"round,pad=0,rounding_size={ROUND * scale}",
+        boxstyle=f"round,pad=0,rounding_size={CORNER_RADIUS * scale}",
         facecolor=fill,
         edgecolor=edge,
         linewidth=1.2 * scale,
-        linestyle=DASHES if cell.origin == "empty" else "solid",
+        linestyle=EMPTY_DASHES if cell.origin == "empty" else "solid",
     )
     ax.add_artist(box)
     if cell.value is not None:
@@ -289,7 +289,7 @@ def draw_cell(
         draw_text(ax, x + width / 2, y + height / 2, format_value(cell.value), **look)
 
 
-def _colors_of(cell: Cell) -> tuple[str, str]:
+def _colors_of(cell: Slot) -> tuple[str, str]:
     """The colours of a cell and of its edge."""
     if isinstance(cell.origin, int):
         return rank_color(cell.origin), line_color(cell.origin)

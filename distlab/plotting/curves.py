@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from distlab.plotting.axes import End, Line, label_ends, log_ticks, new_axes, new_panels
+from distlab.plotting.axes import Curve, End, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, LABEL_SIZE, curve_color
 
 # x, medians, lows, highs
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
+MeasuredCurve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
 Rate = tuple[int, float, bool]  # ranks, rate of each, whether it fits into memory
 MOST_MARKERS = 40  # a line through more points has no markers
 
@@ -24,7 +24,9 @@ MOST_MARKERS = 40  # a line through more points has no markers
 # --- what the figures share ---
 
 
-def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]) -> list[End]:
+def draw_curves(
+    ax: Axes, curves: Mapping[str, MeasuredCurve], theory: Mapping[str, Curve]
+) -> list[End]:
     """Draw medians with their spread, and theory as dashed lines.
 
     A theory has the colour of the curve of the same name, whose points are then not joined.
@@ -46,7 +48,7 @@ def draw_curves(ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line
     return list(ends.values())
 
 
-def _draw_medians(ax: Axes, curve: Curve, color: str, joined: bool) -> None:
+def _draw_medians(ax: Axes, curve: MeasuredCurve, color: str, joined: bool) -> None:
     """Draw the points of a curve, with bars from the lows to the highs."""
     x, medians, lows, highs = map(np.asarray, curve)
     ax.errorbar(
@@ -92,7 +94,7 @@ def badge(ax: Axes, text: str) -> None:
 
 
 def time_against_size(
-    curves: Mapping[str, Curve], title: str = "", ylabel: str = "time of one call"
+    curves: Mapping[str, MeasuredCurve], title: str = "", ylabel: str = "time of one call"
 ) -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
@@ -111,7 +113,9 @@ def time_against_size(
     return ax
 
 
-def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, Line]) -> None:
+def draw_sizes(
+    panels: Mapping[Axes, Mapping[str, MeasuredCurve]], theory: Mapping[str, Curve]
+) -> None:
     """Draw curves and theory on logarithmic axes, which may share their scales."""
     ends = {}
     for ax, curves in panels.items():
@@ -124,7 +128,7 @@ def draw_sizes(panels: Mapping[Axes, Mapping[str, Curve]], theory: Mapping[str, 
 
 
 def size_panels(
-    panels: Mapping[str, Mapping[str, Curve]], theory: Mapping[str, Line], simulated: str
+    panels: Mapping[str, Mapping[str, MeasuredCurve]], theory: Mapping[str, Curve], simulated: str
 ) -> Figure:
     """Draw times against message size in panels, one below the other on the same scales.
 
@@ -199,7 +203,7 @@ def _draw_rates(ax: Axes, curve: Sequence[Rate], color: str) -> None:
 
 
 def training_curves(
-    panels: Mapping[str, Mapping[str, Line]], title: str = "", xlabel: str = "epoch"
+    panels: Mapping[str, Mapping[str, Curve]], title: str = "", xlabel: str = "epoch"
 ) -> Figure:
     """Draw what changed during training, a panel for each quantity, with a label on each line.
 
@@ -228,7 +232,7 @@ def training_curves(
     return figure
 
 
-def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Line], xlabel: str) -> list[End]:
+def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Curve], xlabel: str) -> list[End]:
     """Draw the lines of a panel that have points, and set the limits of its axes.
 
     Returns:

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from distlab.plotting.axes import new_axes, short
 from distlab.plotting.bars import (
-    GAP,
-    LOOKS,
+    ACTIVITY_LOOKS,
+    LANE_GAP,
     Bar,
     Look,
     draw_lanes,
@@ -25,10 +25,10 @@ from distlab.traces.events import pack_into_rows
 
 # in the order of `Trace.shares()`
 SHARES = (
-    LOOKS["compute"]._replace(words="computing"),
-    LOOKS["forward"]._replace(words="computing while data travel"),
-    LOOKS["exposed"],
-    LOOKS["wait"]._replace(words="waiting for others"),
+    ACTIVITY_LOOKS["compute"]._replace(words="computing"),
+    ACTIVITY_LOOKS["forward"]._replace(words="computing while data travel"),
+    ACTIVITY_LOOKS["exposed"],
+    ACTIVITY_LOOKS["wait"]._replace(words="waiting for others"),
     Look(MIXED, "other"),
 )
 
@@ -56,7 +56,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
         name: _in_rows([_span(bar, zero, rank_color(place)) for bar in bars])
         for place, (name, bars) in enumerate(lanes.items())
     }
-    kinds = used(LOOKS.values(), drawn)
+    kinds = used(ACTIVITY_LOOKS.values(), drawn)
     height = height_of(drawn) + 0.9
     if kinds:  # bars have colours of their own, which a legend explains, and lanes have none
         height += 0.6
@@ -72,7 +72,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
 def _span(given: tuple, zero: float, color: str) -> Bar:
     """The bar of (start, end, text), in the lane's colour, or of (start, end, text, what)."""
     start, end, text, *what = given
-    look = LOOKS[what[0]] if what else Look(color)
+    look = ACTIVITY_LOOKS[what[0]] if what else Look(color)
     return Bar(start - zero, end - zero, look, (text,))
 
 
@@ -139,7 +139,7 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
     with new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step") as ax:
         draw_lanes(ax, dict.fromkeys(steps, ()), 1.18 * longest)
         for place, (median, low, high) in enumerate(steps.values()):
-            y = place * (1 + GAP) + 0.5
+            y = place * (1 + LANE_GAP) + 0.5
             color = curve_color(place)
             ax.barh(y, median, height=0.9, color=color, alpha=0.5)
             ax.plot([low, high], [y, y], color=color, linewidth=1.5)

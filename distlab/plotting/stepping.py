@@ -21,27 +21,27 @@ from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from matplotlib.path import Path as Curve
+from matplotlib.path import Path as ArrowPath
 
 from distlab.plotting.canvas import canvas, draw_lane, draw_plus, draw_text, text_width
-from distlab.plotting.cells import Cell, draw_cell
+from distlab.plotting.cells import Slot, draw_cell
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, line_color, rank_color, style
 from distlab.simulated.schedules import ChunkMessage
 from distlab.tables import count
 
-WIDEST = 8.8  # of a row of pictures: a notebook's width
-HEAD = 0.22  # height of a heading
-NUMBERS = 0.18  # height of the chunks' numbers
-KEY = 0.2  # height of the line below
-NAMES = 0.66  # width of the ranks' names
-LANE = 0.32  # height of a lane
-PITCH = 0.36  # from one lane to the next
-CELL = 0.24  # height of a cell
+PICTURES_WIDTH = 8.8  # of a row of pictures: a notebook's width
+HEADING_HEIGHT = 0.22  # height of a heading
+NUMBERS_HEIGHT = 0.18  # height of the chunks' numbers
+KEY_HEIGHT = 0.2  # height of the line below
+NAMES_WIDTH = 0.66  # width of the ranks' names
+PICTURE_LANE = 0.32  # height of a lane
+PICTURE_PITCH = 0.36  # from one lane to the next
+CELL_HEIGHT = 0.24  # height of a cell
 GUTTER = 0.18  # between two cells, for arrows
 SIDE = 0.03  # at a lane's ends
-GAP = 0.14  # between two pictures
-INSET = 0.025  # between a cell's edge and the parts in it
+PICTURE_GAP = 0.14  # between two pictures
+PART_INSET = 0.025  # between a cell's edge and the parts in it
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
 DPI = 200  # of the figure in the player, which shows its pictures larger
 
@@ -49,7 +49,7 @@ DPI = 200  # of the figure in the player, which shows its pictures larger
 State = Sequence[Sequence[Iterable[int]]]
 
 
-class Sent(NamedTuple):
+class SentChunk(NamedTuple):
     """One chunk of a message."""
 
     message: ChunkMessage
@@ -84,29 +84,31 @@ class Pictures:
         least = 0.26 if chunks > 1 else 0.44
         self.cell = max(least, part * ranks + 0.04)
         self.width = chunks * (self.cell + GUTTER) + 2 * SIDE
-        self.head = HEAD
+        self.head = HEADING_HEIGHT
         if chunks > 1:
-            self.head += NUMBERS
-        self.height = self.head + ranks * PITCH
-        most = max(1, int((WIDEST - NAMES + GAP) // (self.width + GAP)))
+            self.head += NUMBERS_HEIGHT
+        self.height = self.head + ranks * PICTURE_PITCH
+        most = max(
+            1, int((PICTURES_WIDTH - NAMES_WIDTH + PICTURE_GAP) // (self.width + PICTURE_GAP))
+        )
         self.rows = -(-len(states) // most)
         self.per_row = -(-len(states) // self.rows)
 
     def place(self, picture: int) -> tuple[float, float]:
         """The upper left corner of a picture, to the right of the names and the pictures before."""
         row, column = divmod(picture, self.per_row)
-        return NAMES + column * (self.width + GAP), row * (self.height + GAP)
+        return NAMES_WIDTH + column * (self.width + PICTURE_GAP), row * (self.height + PICTURE_GAP)
 
     def lane_top(self, picture: int, rank: int) -> float:
         """Where the lane of a rank begins in a picture."""
         _, top = self.place(picture)
-        return top + self.head + rank * PITCH
+        return top + self.head + rank * PICTURE_PITCH
 
     def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
         """The upper left corner of a cell."""
         left, _ = self.place(picture)
         x = left + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
-        return x, self.lane_top(picture, rank) + (LANE - CELL) / 2
+        return x, self.lane_top(picture, rank) + (PICTURE_LANE - CELL_HEIGHT) / 2
 
     @property
     def key(self) -> str:
@@ -120,9 +122,9 @@ class Pictures:
         return ";  ".join(words)
 
 
-def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[Sent]:
+def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[SentChunk]:
     """The messages of a step, once for each of their chunks."""
-    return [Sent(message, chunk) for message in step for chunk in message.chunks]
+    return [SentChunk(message, chunk) for message in step for chunk in message.chunks]
 
 
 def steps(
@@ -155,16 +157,16 @@ def steps(
 
 def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
-    below = shown.rows * (shown.height + GAP)
+    below = shown.rows * (shown.height + PICTURE_GAP)
     # letters on whole pixels take more than their outlines
     line = 1.03 * text_width(shown.key, TINY_SIZE)
     left, _ = shown.place(shown.per_row - 1)
-    figure, ax = canvas(max(left + shown.width, line), below + KEY, title)
+    figure, ax = canvas(max(left + shown.width, line), below + KEY_HEIGHT, title)
     for picture, step in enumerate(shown.messages):
         draw_picture(ax, shown, picture)
         for sent in step:
             draw_message(ax, shown, picture, sent)
-    draw_text(ax, 0, below + KEY / 2, shown.key, ha="left", fontsize=TINY_SIZE)
+    draw_text(ax, 0, below + KEY_HEIGHT / 2, shown.key, ha="left", fontsize=TINY_SIZE)
     figure.alt = f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}"
     return figure
 
@@ -179,15 +181,15 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
     is_first = picture % shown.per_row == 0
     middle = left + shown.width / 2
     heading = shown.headings[picture]
-    draw_text(ax, middle, top + HEAD / 2, heading, fontsize=SMALL_SIZE, fontweight="bold")
+    draw_text(ax, middle, top + HEADING_HEIGHT / 2, heading, fontsize=SMALL_SIZE, fontweight="bold")
     if len(state[0]) > 1:
         _draw_chunk_numbers(ax, shown, picture, is_first)
     for rank, row in enumerate(state):
         y = shown.lane_top(picture, rank)
         color = rank_color(rank)
         if is_first:
-            draw_lane(ax, 0, y, NAMES, LANE, color, f"rank {rank}", SMALL_SIZE)
-        draw_lane(ax, left, y, shown.width, LANE, color)
+            draw_lane(ax, 0, y, NAMES_WIDTH, PICTURE_LANE, color, f"rank {rank}", SMALL_SIZE)
+        draw_lane(ax, left, y, shown.width, PICTURE_LANE, color)
         for chunk, members in enumerate(row):
             _draw_sum(ax, shown, shown.corner(picture, rank, chunk), members)
 
@@ -195,10 +197,10 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
 def _draw_chunk_numbers(ax: Axes, shown: Pictures, picture: int, named: bool) -> None:
     """Write the numbers of the chunks above their cells; where it is `named`, also "chunk"."""
     _, top = shown.place(picture)
-    y = top + HEAD + NUMBERS / 2
+    y = top + HEADING_HEIGHT + NUMBERS_HEIGHT / 2
     look = {"va": "center_baseline", "fontsize": TINY_SIZE}
     if named:
-        draw_text(ax, NAMES - 0.08, y, "chunk", ha="right", **look)
+        draw_text(ax, NAMES_WIDTH - 0.08, y, "chunk", ha="right", **look)
     for chunk in range(len(shown.states[picture][0])):
         left, _ = shown.corner(picture, 0, chunk)
         draw_text(ax, left + shown.cell / 2, y, str(chunk), **look)
@@ -209,15 +211,15 @@ def _draw_sum(
 ) -> None:
     """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
     x, y = corner
-    draw_cell(ax, x, y, shown.cell, CELL, Cell(origin="unknown"), SMALL_SIZE)  # an outline
-    width = (shown.cell - 2 * INSET) / len(shown.states[0])
-    height = CELL - 2 * INSET
+    draw_cell(ax, x, y, shown.cell, CELL_HEIGHT, Slot(origin="unknown"), SMALL_SIZE)  # an outline
+    width = (shown.cell - 2 * PART_INSET) / len(shown.states[0])
+    height = CELL_HEIGHT - 2 * PART_INSET
     for rank in sorted(members):
-        place = (x + INSET + rank * width, y + INSET)
+        place = (x + PART_INSET + rank * width, y + PART_INSET)
         ax.add_artist(Rectangle(place, width, height, facecolor=rank_color(rank), edgecolor="none"))
 
 
-def draw_message(ax: Axes, shown: Pictures, picture: int, sent: Sent) -> None:
+def draw_message(ax: Axes, shown: Pictures, picture: int, sent: SentChunk) -> None:
     """Draw an arrow from cell to cell.
 
     It goes downwards to the right of the chunk's cells, upwards to their left.
@@ -233,13 +235,13 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, sent: Sent) -> None:
         side = -1
         edge = left
     # a cell that both gets and sends has its arrows apart
-    start = src_top + CELL / 2 + 0.05 * side
-    end = dst_top + CELL / 2 - 0.05 * side
+    start = src_top + CELL_HEIGHT / 2 + 0.05 * side
+    end = dst_top + CELL_HEIGHT / 2 - 0.05 * side
     bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(message.dst - message.src))
     tip = edge + side * (0.05 if adds else 0.015)
-    curve = Curve(
+    curve = ArrowPath(
         [(edge, start), (bulge, start), (bulge, end), (tip, end)],
-        [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4],
+        [ArrowPath.MOVETO, ArrowPath.CURVE4, ArrowPath.CURVE4, ArrowPath.CURVE4],
     )
     arrow = FancyArrowPatch(
         path=curve,
@@ -311,10 +313,10 @@ def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
         "title": title,
         "key": shown.key,
         "dpi": DPI,
-        "names": NAMES,
-        "cell": [shown.cell, CELL],
+        "names": NAMES_WIDTH,
+        "cell": [shown.cell, CELL_HEIGHT],
         "origin": [left, top],
-        "size": [NAMES + shown.width, shown.height],
+        "size": [NAMES_WIDTH + shown.width, shown.height],
         "pictures": [
             {
                 "heading": heading,
@@ -326,7 +328,7 @@ def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
     }
 
 
-def _move(shown: Pictures, picture: int, sent: Sent) -> dict[str, tuple[float, float]]:
+def _move(shown: Pictures, picture: int, sent: SentChunk) -> dict[str, tuple[float, float]]:
     """The corners of the cell that a message looks like, of its sender's and of its receiver's."""
     message, chunk = sent
     start = shown.corner(picture, message.src, chunk)

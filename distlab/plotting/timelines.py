@@ -14,19 +14,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
-from distlab.plotting.bars import LOOKS, Bar, draw_lanes, height_of, legend_below, used
+from distlab.plotting.bars import ACTIVITY_LOOKS, Bar, draw_lanes, height_of, legend_below, used
 from distlab.plotting.style import INK, NOTE_SIZE, SMALL_SIZE, line_color, rank_color
 from distlab.tables import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack_into_rows
 
-GAP = 1.1  # from one lane to the next, for arrows
-FLYING = 0.55  # height of the bar of a call in flight
+ARROW_GAP = 1.1  # from one lane to the next, for arrows
+IN_FLIGHT_HEIGHT = 0.55  # height of the bar of a call in flight
 MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
 MOST_HIGH = 8  # ranks; the lanes of more are half as high
 MOST_ARROWS = 200  # messages; of more, none is drawn
 MOST_MARKS = 48  # collectives; of more, none is marked
-LINE = 0.15  # height of a note, in inches
-ROW = 0.22  # height of a row of the legend, in inches
+NOTE_LINE = 0.15  # height of a note, in inches
+LEGEND_ROW = 0.22  # height of a row of the legend, in inches
 DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
@@ -44,7 +44,7 @@ class Arrow(NamedTuple):
     recv: Event
 
 
-class Meeting(NamedTuple):
+class LastArrival(NamedTuple):
     """A collective whose events are all drawn, and when its last rank arrived."""
 
     events: Sequence[Event]
@@ -59,7 +59,7 @@ class Scene(NamedTuple):
         lanes: the bars of each rank, by its name.
         spans: where events are in their lanes.
         arrows: the messages that are drawn.
-        meetings: the collectives that are marked.
+        arrivals: the collectives that are marked.
         notes: what a reader must know, below the title.
     """
 
@@ -67,7 +67,7 @@ class Scene(NamedTuple):
     lanes: Mapping[str, Sequence[Bar]]
     spans: Spans
     arrows: Sequence[Arrow]
-    meetings: Sequence[Meeting]
+    arrivals: Sequence[LastArrival]
     notes: Sequence[str]
 
 
@@ -101,9 +101,9 @@ def space_time(
     by_rank = {rank: lay_out(_visible(events, rank, window)) for rank in ranks}
     spans = {event: span for own in by_rank.values() for event, span in own.items()}
     arrows = arrows_of(messages, spans)
-    meetings = meetings_of(collectives, spans)
-    if len(meetings) > MOST_MARKS:
-        meetings = []
+    arrivals = last_arrivals_of(collectives, spans)
+    if len(arrivals) > MOST_MARKS:
+        arrivals = []
     sizes = {arrow.message.num_bytes for arrow in arrows if arrow.message.num_bytes is not None}
     lost = _without_partner(messages)
     lanes = {
@@ -113,7 +113,7 @@ def space_time(
     all_notes = [*notes, *_notes_on(arrows, sizes)]
     if len(arrows) > MOST_ARROWS:
         arrows = []
-    return _draw(Scene(window, lanes, spans, arrows, meetings, all_notes), ranks, title)
+    return _draw(Scene(window, lanes, spans, arrows, arrivals, all_notes), ranks, title)
 
 
 # --- what is drawn ---
@@ -140,10 +140,10 @@ def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
     return arrows
 
 
-def meetings_of(collectives: Iterable[Collective], spans: Spans) -> list[Meeting]:
+def last_arrivals_of(collectives: Iterable[Collective], spans: Spans) -> list[LastArrival]:
     """The collectives of several ranks whose calls all have a bar, if the last arrival is known."""
     return [
-        Meeting(collective.events, collective.came)
+        LastArrival(collective.events, collective.came)
         for collective in collectives
         if len(collective.group) > 1
         and collective.came is not None
@@ -178,7 +178,9 @@ def lay_out(events: Sequence[Event]) -> Spans:
     spans = {event: (0.0, 1.0) for event in events if event.blocking}
     in_flight = [event for event in events if not event.blocking]
     for place, row in enumerate(pack_into_rows(in_flight, MOST_ROWS)):
-        spans |= dict.fromkeys(row, (1 + place * FLYING, 1 + (place + 1) * FLYING))
+        spans |= dict.fromkeys(
+            row, (1 + place * IN_FLIGHT_HEIGHT, 1 + (place + 1) * IN_FLIGHT_HEIGHT)
+        )
     return spans
 
 
@@ -192,7 +194,7 @@ def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) 
         sized: whether messages have several sizes, so that texts name them.
 
     Returns:
-        The bars in the order of `LOOKS`, in which one may cover another.
+        The bars in the order of `ACTIVITY_LOOKS`, in which one may cover another.
     """
     bars = []
     for event, span in spans.items():
@@ -202,7 +204,7 @@ def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) 
             if bar is widest:
                 bar = bar._replace(texts=texts_of(event, sized))
             bars.append(bar)
-    order = list(LOOKS.values())
+    order = list(ACTIVITY_LOOKS.values())
     return sorted(bars, key=lambda bar: order.index(bar.look))
 
 
@@ -213,7 +215,7 @@ def _parts_of(event: Event, span: tuple[float, float], window: Window, is_lost: 
     bars = []
     for what, start, end in event.parts:
         if end >= first and start <= last:
-            look = LOOKS["lost"] if is_lost else LOOKS[what]
+            look = ACTIVITY_LOOKS["lost"] if is_lost else ACTIVITY_LOOKS[what]
             visible = (max(start, first), min(end, last))
             bars.append(Bar(*visible, look, row=upper, height=lower - upper))
     return bars
@@ -239,11 +241,11 @@ def texts_of(event: Event, sized: bool) -> list[str]:
 
 def _height(lanes: Mapping[str, Sequence[Bar]], notes: int, entries: int) -> float:
     """The height of the figure in inches, with so many notes and entries of the legend."""
-    height = height_of(lanes, GAP)
+    height = height_of(lanes, ARROW_GAP)
     if len(lanes) > MOST_HIGH:
         height *= 0.5
     legend_rows = -(-entries // 3)
-    return height + (1.2 + LINE * notes + ROW * legend_rows)
+    return height + (1.2 + NOTE_LINE * notes + LEGEND_ROW * legend_rows)
 
 
 def _places(spans: Spans, tops: Mapping[str, float]) -> Spans:
@@ -261,7 +263,7 @@ def _places(spans: Spans, tops: Mapping[str, float]) -> Spans:
 def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
     """Draw the scene with lanes in the colours of these ranks."""
     lines = [line for note in scene.notes for line in textwrap.wrap(note, 96)]
-    looks = used(LOOKS.values(), scene.lanes)
+    looks = used(ACTIVITY_LOOKS.values(), scene.lanes)
     legend = legend_lines(scene)
     height = _height(scene.lanes, len(lines), len(looks) + len(legend))
     first, last = scene.window
@@ -270,11 +272,13 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
         ax.set_title("\n".join(lines), fontsize=NOTE_SIZE, pad=5)
         ax.set_xlabel("time")
         legend_below(ax, looks, legend)
-        tops = draw_lanes(ax, scene.lanes, last, bands=bands, size=SMALL_SIZE, start=first, gap=GAP)
+        tops = draw_lanes(
+            ax, scene.lanes, last, bands=bands, size=SMALL_SIZE, start=first, gap=ARROW_GAP
+        )
         ax.locator_params("x", nbins=7)
         places = _places(scene.spans, tops)
         draw_arrows(ax, scene.arrows, places)
-        draw_meetings(ax, scene.meetings, places)
+        draw_last_arrivals(ax, scene.arrivals, places)
     return figure
 
 
@@ -282,13 +286,13 @@ def legend_lines(scene: Scene) -> list[Line2D]:
     """Legend entries for what is drawn besides bars, as far as it is there."""
     lines = []
     if any(not event.blocking and event.kind != "serve" for event in scene.spans):
-        fill = LOOKS["move"].fill
+        fill = ACTIVITY_LOOKS["move"].fill
         lines.append(Line2D([], [], color=fill, label="in flight, not blocking", lw=4))
     if scene.arrows:
         words = "message, coloured by sender"
         color = line_color(0)
         lines.append(Line2D([], [], color=color, label=words, lw=1.4, marker=">", ms=5))
-    if scene.meetings:
+    if scene.arrivals:
         words = "the last rank has arrived"
         lines.append(Line2D([], [], color=INK, label=words, lw=1, ls=DOTS))
     return lines
@@ -315,9 +319,9 @@ def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
         ax.add_artist(arrow)
 
 
-def draw_meetings(ax: Axes, meetings: Iterable[Meeting], places: Spans) -> None:
+def draw_last_arrivals(ax: Axes, arrivals: Iterable[LastArrival], places: Spans) -> None:
     """Draw a dotted line across the bars of each collective, where its last rank arrived."""
-    for events, came in meetings:
+    for events, came in arrivals:
         edges = [edge for event in events for edge in places[event]]
         top = min(edges) - 0.15
         bottom = max(edges) + 0.15

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import (
+    Curve,
     End,
-    Line,
     even_ticks,
     label_ends,
     log_ticks,
@@ -21,7 +21,7 @@ from distlab.plotting.axes import (
     new_panels,
     short,
 )
-from distlab.plotting.curves import Curve, draw_curves
+from distlab.plotting.curves import MeasuredCurve, draw_curves
 from distlab.plotting.style import HAZE, INK, LABEL_SIZE, curve_color
 from distlab.tables import count
 
@@ -130,7 +130,9 @@ def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None
     )
 
 
-def time_against_ranks(curves: Mapping[str, Curve], title: str, theory: Mapping[str, Line]) -> Axes:
+def time_against_ranks(
+    curves: Mapping[str, MeasuredCurve], title: str, theory: Mapping[str, Curve]
+) -> Axes:
     """Draw times against the number of ranks, with a label at the end of each curve.
 
     Args:
@@ -146,7 +148,7 @@ def time_against_ranks(curves: Mapping[str, Curve], title: str, theory: Mapping[
     return ax
 
 
-def speedup(curves: Mapping[str, Curve], title: str = "", cores: int | None = None) -> Axes:
+def speedup(curves: Mapping[str, MeasuredCurve], title: str = "", cores: int | None = None) -> Axes:
     """Draw the speed-up of several ranks over one rank, in samples a second, beside the ideal.
 
     The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the
@@ -184,7 +186,7 @@ def _shade_beyond(ax: Axes, cores: int) -> None:
 
 
 def _draw_against_ranks(
-    ax: Axes, curves: Mapping[str, Curve], theory: Mapping[str, Line]
+    ax: Axes, curves: Mapping[str, MeasuredCurve], theory: Mapping[str, Curve]
 ) -> list[End]:
     """Draw curves and theory against the number of ranks, and return their ends.
 

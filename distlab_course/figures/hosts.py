@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
-from distlab.plotting.bars import LOOKS
+from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
 from distlab.plotting.style import INK, NAME_SIZE, rank_color, style
 
@@ -123,7 +123,7 @@ def _places_of(
 def _draw_process(ax: Axes, name: str, place: Point) -> Patch:
     """Draw the box of a process above all lines, and return it."""
     x, y = place
-    color = LOOKS["compute"].fill
+    color = ACTIVITY_LOOKS["compute"].fill
     if _is_rank(name):
         color = rank_color(int(name.split()[1]))
     width = text_width(name, NAME_SIZE) + 0.2

@@ -9,18 +9,26 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from distlab.plotting.axes import new_axes
-from distlab.plotting.bars import LOOKS, Look, draw_lanes, height_of, legend_below, outline, stacked
+from distlab.plotting.bars import (
+    ACTIVITY_LOOKS,
+    Look,
+    draw_lanes,
+    height_of,
+    legend_below,
+    outline,
+    stacked,
+)
 from distlab.plotting.style import INK, LABEL_SIZE, MIXED
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
 # Greys from light to dark, and sand, so that no part looks like a rank; what was gathered for a
 # while is hatched.
 PART_LOOKS = {
-    "parameters": LOOKS["compute"],
-    "gathered parameters": LOOKS["wait"],
-    "gradients": LOOKS["forward"],
-    "optimizer states": LOOKS["optimizer"],
-    "activations": LOOKS["move"],
+    "parameters": ACTIVITY_LOOKS["compute"],
+    "gathered parameters": ACTIVITY_LOOKS["wait"],
+    "gradients": ACTIVITY_LOOKS["forward"],
+    "optimizer states": ACTIVITY_LOOKS["optimizer"],
+    "activations": ACTIVITY_LOOKS["move"],
 }
 Parts = Mapping[str, float]  # bytes by name of a part
 

@@ -19,19 +19,19 @@ from distlab.plotting.axes import (
     new_axes,
     new_panels,
 )
-from distlab.plotting.bars import LOOKS, Bar, Look, draw_lanes, height_of, legend_below
+from distlab.plotting.bars import ACTIVITY_LOOKS, Bar, Look, draw_lanes, height_of, legend_below
 from distlab.plotting.curves import badge
 from distlab.plotting.style import INK, LABEL_SIZE, curve_color, rank_color, text_color
 
 KINDS = {
-    "F": LOOKS["forward"],
-    "B": LOOKS["backward"],
-    "I": LOOKS["backward"]._replace(words="backward, input only"),
-    "W": LOOKS["optimizer"]._replace(words="backward, weights only"),
+    "F": ACTIVITY_LOOKS["forward"],
+    "B": ACTIVITY_LOOKS["backward"],
+    "I": ACTIVITY_LOOKS["backward"]._replace(words="backward, input only"),
+    "W": ACTIVITY_LOOKS["optimizer"]._replace(words="backward, weights only"),
 }
 MARKERS = "o+s^vD"
 # of the regions of a map
-SHADES = [LOOKS[name].fill for name in ("forward", "backward", "move", "exposed")]
+SHADES = [ACTIVITY_LOOKS[name].fill for name in ("forward", "backward", "move", "exposed")]
 FINE_POINTS = 41  # of a theory's line
 
 Floats = Sequence[float]

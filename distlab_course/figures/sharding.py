@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from distlab.plotting.canvas import canvas, draw_text, text_width
-from distlab.plotting.cells import Cell, draw_cell, format_value, trace
+from distlab.plotting.cells import Slot, draw_cell, format_value, trace
 from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, rank_color, text_color
 
 # font sizes in points: of a number, of a name
@@ -173,7 +173,7 @@ def _draw_matrix(
                 )
                 ax.add_patch(hole)
                 continue
-            cell = trace(value, start) if origin is None else Cell(value, origin)
+            cell = trace(value, start) if origin is None else Slot(value, origin)
             draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SMALL_SIZE)
 
 

@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyArrowPatch
 
 from distlab import plotting
-from distlab.plotting.bars import LOOKS
+from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
 from distlab.plotting.style import (
@@ -140,7 +140,7 @@ def test_the_colours_can_be_read():
         min(map(on_page, (INK, *CURVES, *(line_color(rank, WORD) for rank in range(24))))) >= WORD
     )
     assert min(on_page(line_color(rank)) for rank in range(24)) >= 4
-    fills = [*ranks, FAINT, MIXED, *(look.fill for look in (*LOOKS.values(), *SHARES))]
+    fills = [*ranks, FAINT, MIXED, *(look.fill for look in (*ACTIVITY_LOOKS.values(), *SHARES))]
     assert min(contrast(fill, text_color(fill)) for fill in fills) >= 4.5
 
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from distlab import plotting
-from distlab.plotting.stepping import CELL
+from distlab.plotting.stepping import CELL_HEIGHT
 from distlab.plotting.style import line_color, rank_color
 from tests.unit.plotting.conftest import visible_texts
 from tests.unit.plotting.gallery import played
@@ -81,8 +81,8 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
             arrow = next(arrows)
             # of its curve; a head is behind it
             (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]
-            assert start[1] < tail < start[1] + CELL
-            assert end[1] < tip < end[1] + CELL
+            assert start[1] < tail < start[1] + CELL_HEIGHT
+            assert end[1] < tip < end[1] + CELL_HEIGHT
             assert to_hex(arrow.get_edgecolor()).upper() == line_color(
                 message.src if origin is None else origin
             )
@@ -93,7 +93,7 @@ def test_the_pictures_and_the_player_show_the_messages(states, messages):
         f"step {len(messages) - 1}",
         "end",
     ]
-    assert data["cell"] == [cells[0, 0, 0].get_width(), CELL]
+    assert data["cell"] == [cells[0, 0, 0].get_width(), CELL_HEIGHT]
 
 
 def test_pictures_that_do_not_fit_side_by_side_go_on_below():

@@ -8,9 +8,9 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting import space_time
-from distlab.plotting.bars import LOOKS
+from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.style import line_color
-from distlab.plotting.timelines import FLYING, MOST_ARROWS, bars_of, lay_out
+from distlab.plotting.timelines import IN_FLIGHT_HEIGHT, MOST_ARROWS, bars_of, lay_out
 from distlab.traces.events import Collective, Event, Message
 from tests.unit.plotting.conftest import assert_tidy, texts
 from tests.unit.plotting.scenes import GROUP, collective, halves, many, message
@@ -22,7 +22,7 @@ def artists(figure, kind):
 
 def bars(*events, window=(0.0, 0.1)):
     """The bars of a rank as (look, start, end), in ms."""
-    names = {look: name for name, look in LOOKS.items()}
+    names = {look: name for name, look in ACTIVITY_LOOKS.items()}
     found = sorted(bars_of(lay_out(events), window, (), False), key=lambda bar: bar.start)
     return [(names[bar.look], round(1e3 * bar.start, 2), round(1e3 * bar.end, 2)) for bar in found]
 
@@ -41,7 +41,8 @@ def test_a_call_is_cut_where_it_stops_to_wait():
 def test_calls_in_flight_are_below():
     """Each in a row where none is; more than there are rows for are in the last one."""
     events = [Event(0, "send", "isend", 0.0, 0.01, blocking=False) for _ in range(5)]
-    assert [round((upper - 1) / FLYING) for upper, _ in lay_out(events).values()] == [0, 1, 2, 2, 2]
+    rows = [round((upper - 1) / IN_FLIGHT_HEIGHT) for upper, _ in lay_out(events).values()]
+    assert rows == [0, 1, 2, 2, 2]
 
 
 def test_an_arrow_leaves_when_data_can_move():
