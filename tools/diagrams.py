@@ -7,7 +7,6 @@ docs/course.md. And the maps of maps.py.
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,19 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from distlab.plotting.canvas import (
-    canvas,
-    draw_box,
-    draw_lane,
-    draw_plus,
-    draw_text,
-    text_width,
-)
+from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_plus, draw_text, text_width
 from distlab.plotting.cells import (
     CELL_INSET,
     PANEL_LANE,
     PANEL_PITCH,
+    Panels,
     Rows,
+    Slot,
     Values,
     draw_panels,
     with_origins,
@@ -52,12 +46,17 @@ from tools import maps
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows
+CODE_FONT = "DejaVu Sans Mono"
 
 
 class Example(NamedTuple):
-    """A collective on small integers: what each rank holds before and after.
+    """A collective on small integers.
 
-    `moved` are the ranks that get something.
+    Attributes:
+        call: as the ranks write it.
+        before: by rank, what it holds before the call.
+        after: by rank, what it holds after the call.
+        moved: the ranks that get something.
     """
 
     call: str
@@ -93,20 +92,45 @@ EXAMPLES = {
     ),
     "all_to_all": Example("dist.all_to_all_single(out, t)", LISTS, COLUMNS, RANKS),
 }
-# the call, and how far from the left each rank comes to it, in inches; None for one that does not
-# come
+
+
+class Barrier(NamedTuple):
+    """A call in which ranks wait for each other.
+
+    Attributes:
+        call: as the ranks write it.
+        comes: by rank, how far from the left it comes to the call, in inches; None if it does not.
+        end: what ends the wait.
+        afterwards: by rank, what happens then.
+        reports: whether the other ranks tell rank 0 that they have come.
+    """
+
+    call: str
+    comes: Sequence[float | None]
+    end: str
+    afterwards: Sequence[str]
+    reports: bool
+
+
 BARRIERS = {
-    "barrier": ("dist.barrier()", [0.72, 1.28, 1.84, 2.4]),
-    "monitored_barrier": ("dist.monitored_barrier(timeout)", [0.72, 1.28, None, 1.84]),
+    "barrier": Barrier(
+        "dist.barrier()",
+        comes=[0.72, 1.28, 1.84, 2.4],
+        end="the last one has come",
+        afterwards=["goes on"] * 4,
+        reports=False,
+    ),
+    "monitored_barrier": Barrier(
+        "dist.monitored_barrier(timeout)",
+        comes=[0.72, 1.28, None, 1.84],
+        end="after the timeout",
+        afterwards=["rank 2 missing", "fails", "", "fails"],
+        reports=True,
+    ),
 }
-# by rank, what happens after it
-AFTER_BARRIER = {
-    "barrier": ["goes on"] * 4,
-    "monitored_barrier": ["rank 2 missing", "fails", "", "fails"],
-}
-# from the left of the lanes: where waiting ends, and where they do
-END = 2.4
-MOST = 4.0
+# of a barrier's lanes, from their left: where waiting ends, and how wide they are
+WAIT_END = 2.4
+LANES_WIDTH = 4.0
 ARROW = "-|>,head_length=3.2,head_width=1.8"
 RADIUS = 0.12  # of a plus sign
 EDGE = 0.048  # between a line's end and the cells
@@ -126,25 +150,18 @@ def diagram(name: str) -> Figure:
         name: one of `EXAMPLES` or `BARRIERS`.
     """
     if name in BARRIERS:
-        return draw_barrier(name, *BARRIERS[name])
+        return draw_barrier(BARRIERS[name])
     shown = EXAMPLES[name]
     before, after = with_origins(shown.before, shown.after)
     for rank, (old, new) in enumerate(zip(shown.before, shown.after, strict=True)):
         if old == new:  # what a rank keeps has the colour that it had
             after[rank] = before[rank]
-    figure, ax, gap, lanes = draw_panels(before, after, shown.call, (), FLOWS, "DejaVu Sans Mono")
-    draw_flows(ax, before, after, shown.moved, gap, lanes)
-    return figure
+    panels = draw_panels(before, after, shown.call, gap=FLOWS, family=CODE_FONT)
+    draw_flows(panels, before, after, shown.moved)
+    return panels.figure
 
 
-def draw_flows(
-    ax: Axes,
-    before: Rows,
-    after: Rows,
-    moved: Sequence[int],
-    gap: Sequence[float],
-    lanes: Sequence[float],
-) -> None:
+def draw_flows(panels: Panels, before: Rows, after: Rows, moved: Sequence[int]) -> None:
     """Draw a line from each slot to each rank whose result is made of it.
 
     It has the slot's colour; a plus sign stands for a sum.
@@ -152,83 +169,95 @@ def draw_flows(
     A list has a slot for each rank. Its lines begin there, behind the cells, and only those to one
     rank are strong.
     """
-    ranks = range(len(lanes))
-    sums = [dst for dst in moved if after[dst][0].origin == "mixed"]
-    lists = len(before[1]) > 1
-    for src, dst in product(ranks, moved):
-        sources = list(ranks)
-        if dst not in sums:
-            sources = sorted({cell.origin for cell in after[dst]})
-        if src not in sources:
-            continue
-        if dst in sums:  # the line ends at the circle of the plus sign
-            head = "-"
-            end = (gap[1] - EDGE - 2 * RADIUS, lanes[dst])
-        else:
-            # arrows to one rank end above each other, so that every head is seen
-            head = ARROW
-            place = sources.index(src) - (len(sources) - 1) / 2
-            end = (gap[1] - EDGE, lanes[dst] + place * 0.24 / len(sources))
-        arrow = FancyArrowPatch(
-            _begin_of_flow(src, dst, len(before[0]), gap[0], lanes),
-            end,
-            shrinkA=0,
-            shrinkB=0,
-            arrowstyle=head,
-            alpha=FAINT_LINE if lists and dst != STRONG else 1.0,
-            color=line_color(src),
-            linewidth=1.6,
-            zorder=0.9,
-        )
-        ax.add_patch(arrow)
-    for dst in sums:
-        draw_plus(ax, gap[1] - EDGE - RADIUS, lanes[dst], RADIUS, 14)
+    every_rank_has_a_list = len(before[1]) > 1
+    for src in range(len(before)):
+        for dst in moved:
+            if _is_sum(after[dst]):
+                # it ends at the circle of the plus sign
+                end = (panels.gap_right - EDGE - 2 * RADIUS, panels.middles[dst])
+                head = "-"
+            elif src in _sources_of(after[dst]):
+                end = _end_of_flow(panels, src, dst, _sources_of(after[dst]))
+                head = ARROW
+            else:
+                continue
+            line = FancyArrowPatch(
+                _begin_of_flow(panels, src, dst, slots=len(before[0])),
+                end,
+                shrinkA=0,
+                shrinkB=0,
+                arrowstyle=head,
+                alpha=FAINT_LINE if every_rank_has_a_list and dst != STRONG else 1.0,
+                color=line_color(src),
+                linewidth=1.6,
+                zorder=0.9,
+            )
+            panels.ax.add_patch(line)
+    for dst in moved:
+        if _is_sum(after[dst]):
+            x = panels.gap_right - EDGE - RADIUS
+            draw_plus(panels.ax, x, panels.middles[dst], RADIUS, 14)
 
 
-def _begin_of_flow(
-    src: int, dst: int, slots: int, left: float, lanes: Sequence[float]
-) -> tuple[float, float]:
+def _is_sum(row: Sequence[Slot]) -> bool:
+    """Whether what a rank holds after the call is a sum of several ranks' values."""
+    return row[0].origin == "mixed"
+
+
+def _sources_of(row: Sequence[Slot]) -> list[int]:
+    """The ranks that had what another one holds after the call, ascending."""
+    return sorted({slot.origin for slot in row})
+
+
+def _begin_of_flow(panels: Panels, src: int, dst: int, slots: int) -> tuple[float, float]:
     """Where a line begins: beside the cells, or at the edge of its slot towards the other lane."""
+    y = panels.middles[src]
     if slots == 1:
-        return left + EDGE, lanes[src]
-    x = left - (slots - dst - 0.5) * PANEL_LANE
+        return panels.gap_left + EDGE, y
+    x = panels.gap_left - (slots - dst - 0.5) * PANEL_LANE
     if dst > src:
-        return x, lanes[src] + (PANEL_LANE / 2 - CELL_INSET)
+        return x, y + (PANEL_LANE / 2 - CELL_INSET)
     if dst < src:
-        return x, lanes[src] - (PANEL_LANE / 2 - CELL_INSET)
-    return x, lanes[src]
+        return x, y - (PANEL_LANE / 2 - CELL_INSET)
+    return x, y
 
 
-def draw_barrier(name: str, call: str, comes: Sequence[float | None]) -> Figure:
+def _end_of_flow(panels: Panels, src: int, dst: int, sources: Sequence[int]) -> tuple[float, float]:
+    """Where an arrow ends: those to one rank end above each other, so that every head is seen."""
+    place = sources.index(src) - (len(sources) - 1) / 2
+    return panels.gap_right - EDGE, panels.middles[dst] + place * 0.24 / len(sources)
+
+
+def draw_barrier(shown: Barrier) -> Figure:
     """Draw how long each rank works and then waits, and what happens at the end."""
     left = text_width("rank 0", TEXT_SIZE) + 0.32
     head = 0.36
-    figure, ax = canvas(left + MOST, head + len(comes) * PANEL_PITCH, call, "DejaVu Sans Mono")
-    middles = [head + rank * PANEL_PITCH + PANEL_LANE / 2 for rank in range(len(comes))]
-    for rank, (middle, came) in enumerate(zip(middles, comes, strict=True)):
-        top = middle - PANEL_LANE / 2
-        draw_lane(ax, 0, top, left + MOST, PANEL_LANE, rank_color(rank), f"rank {rank}")
+    width = left + LANES_WIDTH
+    figure, ax = canvas(width, head + len(shown.comes) * PANEL_PITCH, shown.call, CODE_FONT)
+    tops = [head + rank * PANEL_PITCH for rank in range(len(shown.comes))]
+    middles = [top + PANEL_LANE / 2 for top in tops]
+    for rank, came in enumerate(shown.comes):
+        draw_lane(ax, 0, tops[rank], width, PANEL_LANE, rank_color(rank), f"rank {rank}")
         if came is None:
-            draw_text(ax, left, middle, "does not come", ha="left", va="center_baseline")
+            draw_text(ax, left, middles[rank], "does not come", ha="left", va="center_baseline")
             continue
-        _draw_work_and_wait(ax, left, middle, came)
-        if name == "monitored_barrier" and rank > 0:
+        _draw_work_and_wait(ax, left, middles[rank], came)
+        if shown.reports and rank > 0:
             report = FancyArrowPatch(
-                (left + came, top + CELL_INSET),
-                (left + came, middles[0] + PANEL_LANE / 2 - CELL_INSET),
+                (left + came, tops[rank] + CELL_INSET),
+                (left + came, tops[0] + PANEL_LANE - CELL_INSET),
                 arrowstyle=ARROW,
                 color=line_color(rank),
                 linewidth=1.6,
                 shrinkA=0,
             )
             ax.add_patch(report)
-    xs = [left + END, left + END]
-    ys = [head, middles[-1] + PANEL_LANE / 2]
-    ax.plot(xs, ys, color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
-    last = "after the timeout" if name == "monitored_barrier" else "the last one has come"
-    draw_text(ax, left + END, head / 2, last)
-    for middle, words in zip(middles, AFTER_BARRIER[name], strict=True):
-        draw_text(ax, left + END + 0.12, middle, words, ha="left", va="center_baseline")
+    end = left + WAIT_END
+    bottom = tops[-1] + PANEL_LANE
+    ax.plot([end, end], [head, bottom], color=INK, linewidth=1.6, linestyle=(0, (3, 2)))
+    draw_text(ax, end, head / 2, shown.end)
+    for middle, words in zip(middles, shown.afterwards, strict=True):
+        draw_text(ax, end + 0.12, middle, words, ha="left", va="center_baseline")
     return figure
 
 
@@ -237,21 +266,22 @@ def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> No
     top = middle - PANEL_LANE / 2 + CELL_INSET
     height = PANEL_LANE - 2 * CELL_INSET
     draw_box(ax, left, top, came - CELL_INSET, height, "works", MIXED, TEXT_SIZE)
-    if came < END:
-        wait = Rectangle(
+    wait = WAIT_END - came
+    if wait > 0:
+        box = Rectangle(
             (left + came, top),
-            END - came,
+            wait,
             height,
             facecolor=FAINT,
             edgecolor=INK,
             hatch="///",
             linewidth=0.8,
         )
-        ax.add_patch(wait)
-    if came < END / 2:  # elsewhere there is no room
+        ax.add_patch(box)
+    if came < WAIT_END / 2:  # elsewhere there is no room
         draw_text(
             ax,
-            left + came + (END - came) / 3.4,
+            left + came + wait / 3.4,
             middle,
             "waits",
             va="center_baseline",
@@ -293,18 +323,21 @@ def write_figs(folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)} | {"ring": ring}
-    figures |= {name: partial(maps.draw, name) for name in maps.MAPS}
+    figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)}
+    figures["ring"] = ring
+    for name in maps.MAPS:
+        figures[name] = partial(maps.draw, name)
     # Neither the date nor matplotlib's name, which would differ from run to run and from version to
     # version.
     kinds = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    paths = []
     for name, draw in figures.items():
         figure = draw()
         for kind, metadata in kinds.items():
-            paths.append(folder / f"{name}.{kind}")
+            path = folder / f"{name}.{kind}"
             with style():
-                figure.savefig(paths[-1], dpi=150, metadata=metadata)
+                figure.savefig(path, dpi=150, metadata=metadata)
+            paths.append(path)
     return paths
 
 

@@ -1,13 +1,13 @@
 """Cells on the lanes of ranks: what each rank holds before and after a call.
 
-`before_after` is called by the notebooks, on values that were pulled from the ranks; the parts by
-`stepping`, the course's figures and tools/diagrams.py. Runs on the notebook's kernel. Lengths are
-in inches; y points down.
+The notebooks call `before_after`, with values that they pulled from the ranks. stepping.py, the
+course's sharding.py and tools/diagrams.py draw cells with the rest. Runs on the notebook's kernel.
+Lengths are in inches; y points down.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,23 +38,28 @@ PANEL_HEAD = 0.36  # height above the lanes of a panel
 NAMED_HEAD = 0.64  # height above the lanes of a panel whose slots have names
 
 
+Value = float | str | None  # None where there is nothing
+Values = Sequence[Sequence[Value]]  # by rank
+
+# Where a value came from: a rank, "mixed" (made from several ranks' values), "shared" (several
+# ranks had it), "unknown" (it is unspecified) or "empty" (nothing is there yet).
+Origin = int | Literal["mixed", "shared", "unknown", "empty"]
+
+
 @dataclass(frozen=True)
 class Slot:
-    """One value in one slot of one rank.
+    """One slot of one rank: the value in it, and where that came from.
 
     Attributes:
         value: None for an empty slot.
-        origin: the rank that the value came from, or "mixed" (made from several ranks' values),
-            "shared" (several ranks had this value), "unknown" (unspecified) or "empty" (nothing
-            there yet).
+        origin: decides the colour of the cell.
     """
 
-    value: float | str | None = None
-    origin: int | str = "empty"
+    value: Value = None
+    origin: Origin = "empty"
 
 
 Rows = Sequence[Sequence[Slot]]  # by rank
-Values = Sequence[Sequence[float | str | None]]  # by rank
 
 
 # --- before and after ---
@@ -82,50 +87,55 @@ def before_after(
     Returns:
         The figure; a notebook shows it if it is the last value of a cell.
     """
-    rows_before, rows_after = with_origins(
-        [flatten(held) for held in before], [flatten(held) for held in after]
-    )
-    figure, ax, gap, middles = draw_panels(rows_before, rows_after, title, slots)
-    left, right = gap
-    if left < right:
-        draw_text(ax, (left + right) / 2, (middles[0] + middles[-1]) / 2, "→", fontsize=20)
-    return figure
+    values_before = [flatten(held) for held in before]
+    values_after = [flatten(held) for held in after]
+    rows_before, rows_after = with_origins(values_before, values_after)
+    panels = draw_panels(rows_before, rows_after, title, slots)
+    if panels.are_side_by_side:
+        x = (panels.gap_left + panels.gap_right) / 2
+        y = (panels.middles[0] + panels.middles[-1]) / 2
+        draw_text(panels.ax, x, y, "→", fontsize=20)
+    return panels.figure
 
 
-def flatten(values: Any) -> list[float | str | None]:
+def flatten(values: Any) -> list[Value]:
     """The numbers and texts in a nested list or tensor, in order; None is an empty slot."""
     if hasattr(values, "tolist"):  # a tensor, or a NumPy array or number
         values = values.tolist()
     if not isinstance(values, (list, tuple)):
         return [values]
-    return [value for part in values for value in flatten(part)]
+    flat: list[Value] = []
+    for part in values:
+        flat.extend(flatten(part))
+    return flat
 
 
-def with_origins(before: Values, after: Values) -> tuple[Rows, Rows]:
-    """Both as rows of cells that show where each value came from.
+def with_origins(before: Values, after: Values) -> tuple[list[list[Slot]], list[list[Slot]]]:
+    """Both as rows of slots that know where each value came from.
 
-    A value before the call has the colour of its rank, one after it the colour of the one rank that
-    had it before.
+    A value before the call came from its own rank, one after it from the rank that had it before.
     """
-    own = [[_own_cell(value, rank) for value in row] for rank, row in enumerate(before)]
-    found = [[trace(value, before) for value in row] for row in after]
-    return shortened(own), shortened(found)
+    own = []
+    for rank, row in enumerate(before):
+        own.append(_shortened([_own_slot(value, rank) for value in row]))
+    found = []
+    for row in after:
+        found.append(_shortened([Slot(value, origin_of(value, before)) for value in row]))
+    return own, found
 
 
-def _own_cell(value: float | str | None, rank: int) -> Slot:
+def _own_slot(value: Value, rank: int) -> Slot:
+    """The slot of a value that the rank itself brought to the call."""
     if value is None:
         return Slot()
     return Slot(value, rank)
 
 
-def shortened(rows: Sequence[list[Slot]]) -> Rows:
-    """Rows as they are drawn: "…" is the last cell of a row that holds more."""
-    shown = []
-    for row in rows:
-        if len(row) > MOST_SLOTS:
-            row = [*row[: MOST_SLOTS - 1], Slot("…", "unknown")]
-        shown.append(row)
-    return shown
+def _shortened(row: list[Slot]) -> list[Slot]:
+    """A row as it is drawn: "…" is the last cell of one that holds more."""
+    if len(row) <= MOST_SLOTS:
+        return row
+    return [*row[: MOST_SLOTS - 1], Slot("…", "unknown")]
 
 
 @dataclass(frozen=True)
@@ -134,8 +144,8 @@ class _Panel:
 
     Attributes:
         heading: "before" or "after".
-        rows: by rank, its cells.
-        slots: the number of slots of the longest row, at least 1.
+        rows: by rank, its slots.
+        slots: how many slots the longest row has, at least 1.
         left: where the first slot begins.
         top: where the panel begins.
     """
@@ -147,14 +157,38 @@ class _Panel:
     top: float
 
 
+class Panels(NamedTuple):
+    """The panels before and after a call, as they are drawn.
+
+    Attributes:
+        figure: with both panels.
+        ax: the axes of the figure.
+        gap_left: where the first panel ends.
+        gap_right: where the second panel begins; if it is below the first one, this is further
+            left.
+        middles: by rank, the height of its lane's middle in the first panel.
+    """
+
+    figure: Figure
+    ax: Axes
+    gap_left: float
+    gap_right: float
+    middles: Sequence[float]
+
+    @property
+    def are_side_by_side(self) -> bool:
+        """Whether there is a gap between the panels, and not one panel below the other."""
+        return self.gap_left < self.gap_right
+
+
 def draw_panels(
     before: Rows,
     after: Rows,
     title: str,
-    slots: Sequence[str] = (),
+    names: Sequence[str] = (),
     gap: float = PANEL_GAP,
     family: str = FONT,
-) -> tuple[Figure, Axes, tuple[float, float], list[float]]:
+) -> Panels:
     """Draw the panels before and after a call on the lanes of the ranks.
 
     They stand side by side if they fit, else one below the other. A slot is as wide as the longest
@@ -162,42 +196,50 @@ def draw_panels(
 
     Runs on: the notebook's kernel.
 
-    Returns:
-        The figure, its axes, where the gap and the second panel begin (without a gap, the second
-        panel begins further left), and the height of each lane's middle in the first panel.
+    Args:
+        before: what each rank held.
+        after: the same after the call.
+        title: the call, in one or more lines.
+        names: of the slots.
+        gap: between two panels side by side.
+        family: the font of the title.
     """
-    ranks = range(len(before))
-    head = NAMED_HEAD if slots else PANEL_HEAD
-    left = text_width(f"rank {len(before) - 1}", TEXT_SIZE) + 0.32
+    slots_before = _most_slots(before)
+    slots_after = _most_slots(after)
+    slot_width = _slot_width(before, after, names)
+    head = NAMED_HEAD if names else PANEL_HEAD
     height = head + len(before) * PANEL_PITCH
-    slot = _slot_width(before, after, slots)
-    first = _Panel("before", before, _most_slots(before), left, 0.0)
-    end = left + first.slots * slot
-    if (first.slots + _most_slots(after)) * slot <= WIDEST_SIDE_BY_SIDE:
-        second = _Panel("after", after, _most_slots(after), end + gap, 0.0)
+    left = text_width(f"rank {len(before) - 1}", TEXT_SIZE) + 0.32
+    end = left + slots_before * slot_width
+    first = _Panel("before", before, slots_before, left, 0.0)
+    if (slots_before + slots_after) * slot_width <= WIDEST_SIDE_BY_SIDE:
+        second = _Panel("after", after, slots_after, end + gap, 0.0)
     else:
-        second = _Panel("after", after, _most_slots(after), left, height + 0.08)
-    width = max(end, second.left + second.slots * slot) + 0.08
-    figure, ax = canvas(width, second.top + height - (PANEL_PITCH - PANEL_LANE), title, family)
-    tops = [head + rank * PANEL_PITCH for rank in ranks]
+        second = _Panel("after", after, slots_after, left, height + 0.08)
+    width = max(end, second.left + slots_after * slot_width) + 0.08
+    below_last_lane = PANEL_PITCH - PANEL_LANE
+    figure, ax = canvas(width, second.top + height - below_last_lane, title, family)
+    tops = [head + rank * PANEL_PITCH for rank in range(len(before))]
     for panel_top in sorted({first.top, second.top}):
-        for rank in ranks:
-            name = f"rank {rank}"
-            draw_lane(ax, 0, panel_top + tops[rank], width, PANEL_LANE, rank_color(rank), name)
+        for rank, top in enumerate(tops):
+            y = panel_top + top
+            draw_lane(ax, 0, y, width, PANEL_LANE, rank_color(rank), f"rank {rank}")
     for panel in (first, second):
-        _draw_panel(ax, panel, slot, slots, tops)
-    return figure, ax, (end, second.left), [top + PANEL_LANE / 2 for top in tops]
+        _draw_panel(ax, panel, slot_width, names, tops)
+    return Panels(figure, ax, end, second.left, [top + PANEL_LANE / 2 for top in tops])
 
 
 def _most_slots(rows: Rows) -> int:
-    """The number of slots of the longest row, at least 1."""
-    return max(1, *(len(row) for row in rows))
+    """How many slots the longest row has, at least 1."""
+    return max(1, *map(len, rows))
 
 
 def _slot_width(before: Rows, after: Rows, names: Sequence[str]) -> float:
     """The width of a slot that all values and names of slots fit into."""
-    texts = [format_value(cell.value) for row in (*before, *after) for cell in row]
-    widths = [text_width(text, TEXT_SIZE) + 0.16 for text in (*texts, *names)]
+    texts = list(names)
+    for row in (*before, *after):
+        texts.extend(format_value(slot.value) for slot in row)
+    widths = [text_width(text, TEXT_SIZE) + 0.16 for text in texts]
     return max([PANEL_LANE, *widths])
 
 
@@ -208,28 +250,30 @@ def _draw_panel(
 
     Args:
         ax: axes that have the lanes.
-        panel: its cells, and where it stands.
+        panel: its slots, and where it stands.
         width: of a slot.
         names: of the slots.
         tops: by rank, where its lane begins in the panel.
     """
     draw_text(ax, panel.left + panel.slots * width / 2, panel.top + 0.16, panel.heading)
-    for slot, name in enumerate(names[: panel.slots]):
-        draw_text(ax, panel.left + (slot + 0.5) * width, panel.top + 0.46, name)
+    for place, name in enumerate(names[: panel.slots]):
+        draw_text(ax, panel.left + (place + 0.5) * width, panel.top + 0.46, name)
+    cell_width = width - 2 * CELL_INSET
+    cell_height = PANEL_LANE - 2 * CELL_INSET
     for row, top in zip(panel.rows, tops, strict=True):
         y = panel.top + top + CELL_INSET
-        for slot, cell in enumerate(row):
-            x = panel.left + slot * width + CELL_INSET
-            draw_cell(ax, x, y, width - 2 * CELL_INSET, PANEL_LANE - 2 * CELL_INSET, cell)
+        for place, slot in enumerate(row):
+            x = panel.left + place * width + CELL_INSET
+            draw_cell(ax, x, y, cell_width, cell_height, slot)
 
 
-# --- parts of drawings ---
+# --- one cell ---
 
 
-def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Slot:
-    """The cell of a value after a call, in the colour of the one rank that had it before.
+def origin_of(value: Value, before: Sequence[Sequence[object]]) -> Origin:
+    """Where a value came from that a rank has after a call.
 
-    It is neutral if several ranks had it, or none; "?" is unspecified.
+    It is the one rank that had the value before; "?" is a value that is unspecified.
 
     Runs on: anywhere.
 
@@ -238,18 +282,18 @@ def trace(value: float | str | None, before: Sequence[Sequence[object]]) -> Slot
         before: by rank, the values that it had.
     """
     if value is None:
-        return Slot()
+        return "empty"
     if value == "?":
-        return Slot(value, "unknown")
+        return "unknown"
     ranks = [rank for rank, row in enumerate(before) if value in row]
     if not ranks:
-        return Slot(value, "mixed")
+        return "mixed"
     if len(ranks) > 1:
-        return Slot(value, "shared")
-    return Slot(value, ranks[0])
+        return "shared"
+    return ranks[0]
 
 
-def format_value(value: float | str | None) -> str:
+def format_value(value: Value) -> str:
     """A value as the text of its cell: whole numbers as integers, others with three digits.
 
     Runs on: anywhere.
@@ -258,22 +302,33 @@ def format_value(value: float | str | None) -> str:
         return ""
     if isinstance(value, str):
         line = " ".join(value.split())
-        return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
+        if len(line) <= LONGEST_TEXT:
+            return line
+        return line[: LONGEST_TEXT - 1] + "…"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.3g}"
 
 
 def draw_cell(
-    ax: Axes, x: float, y: float, width: float, height: float, cell: Slot, size: float = TEXT_SIZE
+    ax: Axes, x: float, y: float, width: float, height: float, slot: Slot, size: float = TEXT_SIZE
 ) -> None:
     """Draw a cell with its upper left corner at (x, y), in the colour of its value's origin.
 
     Runs on: the notebook's kernel.
+
+    Args:
+        ax: axes of a canvas.
+        x: its left edge.
+        y: its upper edge.
+        width: of the cell.
+        height: of the cell.
+        slot: what is in it.
+        size: of the text in points.
     """
-    fill, edge = _colors_of(cell)
+    fill, edge = _colors_of(slot.origin)
     scale = size / TEXT_SIZE
-    box = FancyBboxPatch(
+    cell = FancyBboxPatch(
         (x, y),
         width,
         height,
@@ -281,20 +336,20 @@ def draw_cell(
         facecolor=fill,
         edgecolor=edge,
         linewidth=1.2 * scale,
-        linestyle=EMPTY_DASHES if cell.origin == "empty" else "solid",
+        linestyle=EMPTY_DASHES if slot.origin == "empty" else "solid",
     )
-    ax.add_artist(box)
-    if cell.value is not None:
+    ax.add_artist(cell)
+    if slot.value is not None:
         look = {"va": "center_baseline", "color": text_color(fill), "fontsize": size}
-        draw_text(ax, x + width / 2, y + height / 2, format_value(cell.value), **look)
+        draw_text(ax, x + width / 2, y + height / 2, format_value(slot.value), **look)
 
 
-def _colors_of(cell: Slot) -> tuple[str, str]:
+def _colors_of(origin: Origin) -> tuple[str, str]:
     """The colours of a cell and of its edge."""
-    if isinstance(cell.origin, int):
-        return rank_color(cell.origin), line_color(cell.origin)
-    if cell.origin == "mixed":
+    if isinstance(origin, int):
+        return rank_color(origin), line_color(origin)
+    if origin == "mixed":
         return MIXED, INK
-    if cell.origin == "shared":
+    if origin == "shared":
         return FAINT, INK
     return "none", INK

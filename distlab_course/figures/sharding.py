@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from distlab.plotting.canvas import canvas, draw_text, text_width
-from distlab.plotting.cells import Slot, draw_cell, format_value, trace
+from distlab.plotting.cells import Origin, Slot, draw_cell, format_value, origin_of
 from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, rank_color, text_color
 
 # font sizes in points: of a number, of a name
@@ -74,7 +74,7 @@ def shards(
         alike = all(matrix == state[0] for matrix in state)
         for rank, matrix in enumerate(state):
             # Below an arrow a number has the colour of the rank that held it before.
-            origin: int | str | None = None
+            origin: Origin | None = None
             if not move:
                 origin = "shared" if alike else rank
             _draw_matrix(ax, (lefts[rank], top), cell, matrix, origin, start)
@@ -145,7 +145,7 @@ def _draw_matrix(
     corner: Point,
     width: float,
     matrix: Matrix,
-    origin: int | str | None,
+    origin: Origin | None,
     start: list[list[float]],
 ) -> None:
     """Draw what one rank holds; a cell is an outline where the rank holds nothing.
@@ -173,8 +173,8 @@ def _draw_matrix(
                 )
                 ax.add_patch(hole)
                 continue
-            cell = trace(value, start) if origin is None else Slot(value, origin)
-            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, cell, SMALL_SIZE)
+            slot = Slot(value, origin_of(value, start) if origin is None else origin)
+            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, slot, SMALL_SIZE)
 
 
 def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
