@@ -14,7 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_plus, draw_text, text_width
+from distlab.plotting.canvas import (
+    draw_box,
+    draw_lane,
+    draw_plus,
+    draw_text,
+    new_canvas,
+    text_width,
+)
 from distlab.plotting.cells import (
     CELL_INSET,
     PANEL_LANE,
@@ -233,7 +240,7 @@ def draw_barrier(shown: Barrier) -> Figure:
     left = text_width("rank 0", TEXT_SIZE) + 0.32
     head = 0.36
     width = left + LANES_WIDTH
-    figure, ax = canvas(width, head + len(shown.comes) * PANEL_PITCH, shown.call, CODE_FONT)
+    figure, ax = new_canvas(width, head + len(shown.comes) * PANEL_PITCH, shown.call, CODE_FONT)
     tops = [head + rank * PANEL_PITCH for rank in range(len(shown.comes))]
     middles = [top + PANEL_LANE / 2 for top in tops]
     for rank, came in enumerate(shown.comes):

@@ -47,7 +47,7 @@ def text_width(text: str, size: float, family: str = FONT) -> float:
     return outline.vertices[:, 0].max() / 72
 
 
-def canvas(
+def new_canvas(
     width: float, height: float, title: str = "", family: str = FONT
 ) -> tuple[Drawing, Axes]:
     """An empty figure with that much space below its title, and axes whose y is 0 there.

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from distlab.plotting.canvas import canvas, draw_lane, draw_text, text_width
+from distlab.plotting.canvas import draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.style import (
     FAINT,
     FONT,
@@ -218,7 +218,7 @@ def draw_panels(
         second = _Panel("after", after, slots_after, left, height + 0.08)
     width = max(end, second.left + slots_after * slot_width) + 0.08
     below_last_lane = PANEL_PITCH - PANEL_LANE
-    figure, ax = canvas(width, second.top + height - below_last_lane, title, family)
+    figure, ax = new_canvas(width, second.top + height - below_last_lane, title, family)
     tops = [head + rank * PANEL_PITCH for rank in range(len(before))]
     for panel_top in sorted({first.top, second.top}):
         for rank, top in enumerate(tops):

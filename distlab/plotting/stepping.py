@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as ArrowPath
 
-from distlab.plotting.canvas import canvas, draw_lane, draw_plus, draw_text, text_width
+from distlab.plotting.canvas import draw_lane, draw_plus, draw_text, new_canvas, text_width
 from distlab.plotting.cells import Slot, draw_cell
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, line_color, rank_color, style
@@ -161,7 +161,7 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
     # letters on whole pixels take more than their outlines
     line = 1.03 * text_width(shown.key, TINY_SIZE)
     left, _ = shown.place(shown.per_row - 1)
-    figure, ax = canvas(max(left + shown.width, line), below + KEY_HEIGHT, title)
+    figure, ax = new_canvas(max(left + shown.width, line), below + KEY_HEIGHT, title)
     for picture, step in enumerate(shown.messages):
         draw_picture(ax, shown, picture)
         for sent in step:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from distlab.plotting.canvas import canvas, draw_box, draw_lane, text_width
+from distlab.plotting.canvas import draw_box, draw_lane, new_canvas, text_width
 from distlab.plotting.style import INK, LABEL_SIZE, NAME_SIZE, line_color, rank_color, style
 
 Pairs = Sequence[tuple[str, str]]  # of names, from and to
@@ -39,7 +39,7 @@ def graph(
     rows = _rows_of(nodes, columns)
     lanes = _lanes_of(nodes, rows)
     width = lefts[-1] - ARROW + PAD
-    figure, ax = canvas(width, max(top + height for top, height in lanes.values()), title)
+    figure, ax = new_canvas(width, max(top + height for top, height in lanes.values()), title)
     with style():
         for rank, (top, height) in lanes.items():
             draw_lane(ax, 0, top, width, height, rank_color(rank), f"rank {rank}", LABEL_SIZE)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from distlab.plotting.bars import ACTIVITY_LOOKS
-from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.style import INK, NAME_SIZE, rank_color, style
 
 Point = tuple[float, float]
@@ -66,7 +66,7 @@ def machines(
         bottom += 0.13 * total  # for the arcs between ranks
     kinds = list(lines) if len(lines) > 1 else []
     width = max([total, *(text_width(kind, NAME_SIZE) + 1 for kind in kinds)])
-    figure, ax = canvas(width, bottom + 0.15 + KIND * len(kinds), title)
+    figure, ax = new_canvas(width, bottom + 0.15 + KIND * len(kinds), title)
     places = _places_of(above, below, total, top + 0.45, y_of_ranks)
     with style():
         draw_lane(ax, 0, 0, total, BOX + AROUND + 0.25, INK)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from distlab.plotting.axes import even_ticks, new_axes
-from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.style import (
     INK,
     LABEL_SIZE,
@@ -74,7 +74,7 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
     tops = [store + GAP + rank * (LANE + GAP) for rank in range(len(calls))]
     below = tops[-1] + LANE + 0.1
     first = min(step.began for step in steps)
-    figure, ax = canvas(width, below + FOOT, title)
+    figure, ax = new_canvas(width, below + FOOT, title)
     with style():
         draw_lane(ax, 0, 0, width, store, INK, "store", LABEL_SIZE)
         for rank, top in enumerate(tops):

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from distlab.plotting.canvas import canvas, draw_text, text_width
+from distlab.plotting.canvas import draw_text, new_canvas, text_width
 from distlab.plotting.cells import Origin, Slot, draw_cell, format_value, origin_of
 from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, rank_color, text_color
 
@@ -56,7 +56,7 @@ def shards(
     gaps = sum(_gap_before(move) for move in into[1:])
     n = len(matrices[0][1])
     lefts = [names + rank * column for rank in range(n)]
-    figure, ax = canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
+    figure, ax = new_canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
     for rank, left in enumerate(lefts):
         _draw_head(ax, left, column - SIDE, rank)
 
@@ -198,7 +198,7 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         )
         words = marks.get(name, "").splitlines()
         gaps[name] = 0.28 + max((text_width(line, SMALL_SIZE) for line in words), default=0)
-    figure, ax = canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
+    figure, ax = new_canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
     left = 0.0
     middle = 0.26 + TALL / 2
     for name, shape, dim in layers:
@@ -273,7 +273,7 @@ def mesh(
     across = widest + 0.9
     deep = 0.2 * max(map(len, lines)) + 0.9
     rows, columns = shape
-    figure, ax = canvas(across * columns, deep * (rows - 1) + 0.9, title)
+    figure, ax = new_canvas(across * columns, deep * (rows - 1) + 0.9, title)
     places = []
     for rank in range(rows * columns):
         row, column = divmod(rank, columns)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from distlab.plotting.canvas import canvas, draw_box, draw_lane, draw_text, text_width
+from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.style import FAINT, INK, LABEL_SIZE, TEXT_SIZE, rank_color, style
 from distlab.tables import format_bytes
 
@@ -40,7 +40,7 @@ def images(
     start = 0.3 + max(text_width(name, TEXT_SIZE) for name, _ in lanes)
     width = start + max(map(len, rows)) * (SIDE + GAP)
     height = SIDE + CAPTION + 2 * PAD
-    figure, ax = canvas(width, len(rows) * (height + PAD) - PAD, title)
+    figure, ax = new_canvas(width, len(rows) * (height + PAD) - PAD, title)
     for place, (row, (name, color)) in enumerate(zip(rows, lanes, strict=True)):
         top = place * (height + PAD)
         draw_lane(ax, 0, top, width, height, color, name)
@@ -79,7 +79,7 @@ def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figu
     wide = 0.3 + _width_of_widest(texts)
     end = start + max(map(len, parts)) * wide
     width = end + 0.3 + text_width("→ all-reduce", TEXT_SIZE)
-    figure, ax = canvas(width, len(parts) * (SIDE + PAD) - PAD, title)
+    figure, ax = new_canvas(width, len(parts) * (SIDE + PAD) - PAD, title)
     for place, part in enumerate(texts):
         top = place * (SIDE + PAD)
         draw_lane(ax, 0, top, width, SIDE, INK, f"bucket {place}")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.arguments import refuse
-from distlab.plotting.canvas import canvas, draw_box, draw_text
+from distlab.plotting.canvas import draw_box, draw_text, new_canvas
 from distlab.plotting.style import line_color, rank_color, style
 
 # of a rank's box; from one box to the next
@@ -54,7 +54,7 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
         top = max(top, WORD)
     else:
         below = max(below, WORD)
-    figure, ax = canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
+    figure, ax = new_canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
     figure.alt = f"{title}: {', '.join(_in_words(waits, finished))}"
     with style():
         for rank, left in lefts.items():
