@@ -6,7 +6,7 @@ Called by every figure of measurements, on the notebook's kernel.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import mean
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -17,7 +17,15 @@ from distlab.plotting.style import LABEL_SIZE, new_figure, style
 from distlab.tables import format_bytes
 
 Curve = tuple[Sequence[float], Sequence[float]]  # x, y
-End = tuple[float, float, str, str]  # of a curve: x, y, its label, its colour
+
+
+class End(NamedTuple):
+    """The end of a curve, at which its label stands."""
+
+    x: float
+    y: float
+    label: str
+    color: str
 
 
 @contextmanager
@@ -69,7 +77,8 @@ def log_ticks(axis: Axis, unit: str) -> None:
     if ratio < 5:
         _widen(axis, low, high)
     if unit == "B":
-        axis.set_major_locator(LogLocator(base=4 if ratio > 64 else 2, numticks=4))
+        base = 4 if ratio > 64 else 2
+        axis.set_major_locator(LogLocator(base=base, numticks=4))
         axis.set_major_formatter(lambda value, _: format_bytes(round(value)))
     else:
         axis.set_major_locator(LogLocator(subs=_log_steps(ratio), numticks=5))
@@ -123,18 +132,21 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     figure = figure_of(ax)
     # The layout is known from here on, and with it the height of the axes.
     figure.draw_without_rendering()
-    points = 72 / figure.dpi
-    ends = sorted(ends, key=lambda end: end[1])
-    heights = [ax.transData.transform((x, y))[1] * points for x, y, _, _ in ends]
+    points_per_pixel = 72 / figure.dpi
+    ends = sorted(ends, key=lambda end: end.y)
+    heights = []
+    for end in ends:
+        _, pixels = ax.transData.transform((end.x, end.y))
+        heights.append(pixels * points_per_pixel)
     places = spread(heights, LABEL_SIZE * 1.35)
-    for (_, y, text, color), height, place in zip(ends, heights, places, strict=True):
+    for end, height, place in zip(ends, heights, places, strict=True):
         ax.annotate(
-            text,
-            (1, y),
+            end.label,
+            (1, end.y),
             xycoords=ax.get_yaxis_transform(),
             xytext=(9, place - height),
             textcoords="offset points",
-            color=color,
+            color=end.color,
             fontsize=LABEL_SIZE,
             va="center",
             annotation_clip=False,
@@ -146,14 +158,17 @@ def spread(heights: Sequence[float], distance: float) -> list[float]:
 
     Heights that were too close form a crowd, which stays centred on its mean.
     """
-    # For each crowd, where each of its heights would have the lowest one of the crowd.
+    # Each height has an opinion on where the first of all must be for it to stay where it is; a
+    # crowd agrees on the mean.
     crowds: list[list[float]] = []
-    for i, height in enumerate(heights):
-        crowds.append([height - i * distance])
+    for place, height in enumerate(heights):
+        crowds.append([height - place * distance])
         while len(crowds) > 1 and mean(crowds[-1]) < mean(crowds[-2]):
             last = crowds.pop()
             crowds[-1].extend(last)
-    lowest: list[float] = []
+    moved: list[float] = []
     for crowd in crowds:
-        lowest += [mean(crowd)] * len(crowd)
-    return [low + i * distance for i, low in enumerate(lowest)]
+        lowest = mean(crowd)
+        for _ in crowd:
+            moved.append(lowest + len(moved) * distance)
+    return moved

@@ -5,6 +5,7 @@ course's pipelines and memory. Runs on the notebook's kernel.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -23,7 +24,6 @@ from distlab.plotting.style import (
     WHITE,
     text_color,
 )
-from distlab.words import grouped
 
 ROW_HEIGHT = 0.3  # height of a row, in inches
 LANE_GAP = 0.4  # from one lane to the next, in rows
@@ -34,7 +34,13 @@ FULL_HEIGHT = 20  # pixels: the least height of a bar whose text is as large as 
 
 
 class Look(NamedTuple):
-    """How a bar is filled, and what the legend calls it."""
+    """How a bar is filled.
+
+    Attributes:
+        fill: its colour.
+        words: what the legend calls it.
+        hatched: whether lines are drawn over the fill.
+    """
 
     fill: str
     words: str = ""
@@ -58,6 +64,19 @@ class Bar(NamedTuple):
     texts: Sequence[str] = ()
     row: float = 0.0
     height: float = 1.0
+
+    @property
+    def middle(self) -> float:
+        """The place along the axis that is as far from the start as from the end."""
+        return (self.start + self.end) / 2
+
+    @property
+    def filled_height(self) -> float:
+        """The height in rows without the margins above and below."""
+        return self.height - 2 * BAR_MARGIN
+
+
+Lanes = Mapping[str, Sequence[Bar]]  # by name, from the top down
 
 
 # By what a rank does, from the lowest to the highest where one covers another: greys and navy while
@@ -86,25 +105,25 @@ def stacked(lengths: Iterable[tuple[Look, float]], texts: Sequence[str]) -> list
     return bars
 
 
-def used(looks: Iterable[Look], lanes: Mapping[str, Sequence[Bar]]) -> list[Look]:
+def used(looks: Iterable[Look], lanes: Lanes) -> list[Look]:
     """The looks that some bar has."""
-    seen = {bar.look for bars in lanes.values() for bar in bars}
+    seen = {bar.look for bar in chain.from_iterable(lanes.values())}
     return [look for look in looks if look in seen]
 
 
 def height_in_rows(bars: Sequence[Bar]) -> float:
-    """How many rows a lane has."""
+    """The height of a lane with these bars, in rows."""
     return max((bar.row + bar.height for bar in bars), default=1.0)
 
 
-def height_of(lanes: Mapping[str, Sequence[Bar]], gap: float = LANE_GAP) -> float:
-    """The height of lanes in inches."""
+def height_of(lanes: Lanes, gap: float = LANE_GAP) -> float:
+    """The height of lanes in inches, with a gap of so many rows after each."""
     return ROW_HEIGHT * sum(height_in_rows(bars) + gap for bars in lanes.values())
 
 
 def draw_lanes(
     ax: Axes,
-    lanes: Mapping[str, Sequence[Bar]],
+    lanes: Lanes,
     end: float,
     unit: str = "s",
     bands: Sequence[str] = (),
@@ -127,13 +146,15 @@ def draw_lanes(
     Returns:
         Where each lane begins, in rows from the top.
     """
-    tops: dict[str, float] = {}
-    bottom = 0.0
+    tops = {}
+    middles = []
+    below = 0.0
     for name, bars in lanes.items():
-        tops[name] = bottom
-        bottom += height_in_rows(bars) + gap
-    middles = [tops[name] + height_in_rows(bars) / 2 for name, bars in lanes.items()]
-    ax.set(xlim=(start, end), ylim=(bottom - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
+        height = height_in_rows(bars)
+        tops[name] = below
+        middles.append(below + height / 2)
+        below += height + gap
+    ax.set(xlim=(start, end), ylim=(below - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(not bands)
     ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
@@ -142,7 +163,9 @@ def draw_lanes(
         _draw_band(ax, tops[name], height_in_rows(bars), color)
     # The layout is known from here on, and with it the width of the bars.
     figure_of(ax).draw_without_rendering()
-    placed = [bar._replace(row=tops[name] + bar.row) for name in lanes for bar in lanes[name]]
+    placed: list[Bar] = []
+    for name, bars in lanes.items():
+        placed.extend(bar._replace(row=tops[name] + bar.row) for bar in bars)
     draw_bars(ax, placed, size)
     return tops
 
@@ -173,15 +196,15 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
     # pixels of a unit of the x axis, and of a row
     across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
     # bars that look alike in a row are one artist of matplotlib
-    alike = grouped(
-        ((bar.look, bar.row, bar.height, (bar.end - bar.start) * across >= EDGED_WIDTH), bar)
-        for bar in bars
-    )
-    for (look, row, height, edged), some in alike.items():
-        edge = outline(look) if edged else {"linewidth": 0.7, "edgecolor": look.fill}
+    alike: dict[tuple[Look, float, float, bool], list[Bar]] = {}
+    for bar in bars:
+        has_edge = (bar.end - bar.start) * across >= EDGED_WIDTH
+        alike.setdefault((bar.look, bar.row, bar.height, has_edge), []).append(bar)
+    for (look, row, _, has_edge), some in alike.items():
+        edge = outline(look) if has_edge else {"linewidth": 0.7, "edgecolor": look.fill}
         ax.broken_barh(
             [(bar.start, bar.end - bar.start) for bar in some],
-            (row + BAR_MARGIN, height - 2 * BAR_MARGIN),
+            (row + BAR_MARGIN, some[0].filled_height),
             facecolor=look.fill,
             zorder=2,
             **edge,
@@ -200,25 +223,39 @@ def _write_texts(ax: Axes, bars: Sequence[Bar], size: float, across: float, down
     dpi = figure_of(ax).dpi
     written: dict[float, list[tuple[float, float]]] = {}  # by row, from where to where
     for bar in bars:
-        height = (bar.height - 2 * BAR_MARGIN) * down
-        points = size if height >= FULL_HEIGHT else min(size, TINY_SIZE)
-        width = (bar.end - bar.start) * across
-        needed = {text: text_width(text, points) * dpi + 4 for text in bar.texts}
-        text = next((text for text in bar.texts if needed[text] <= width), "")
-        if not text or height < TEXT_HEIGHT:
+        height = bar.filled_height * down
+        if height < TEXT_HEIGHT:
             continue
-        middle = (bar.start + bar.end) / 2
-        half = needed[text] / across / 2
+        points = size if height >= FULL_HEIGHT else min(size, TINY_SIZE)
+        text = _first_that_fits(bar.texts, points, dpi, (bar.end - bar.start) * across)
+        if not text:
+            continue
+        half = _pixels(text, points, dpi) / across / 2
+        left = bar.middle - half
+        right = bar.middle + half
         others = written.setdefault(bar.row, [])
-        if all(middle + half < left or right < middle - half for left, right in others):
-            others.append((middle - half, middle + half))
+        if all(right < other_left or other_right < left for other_left, other_right in others):
+            others.append((left, right))
             _write_text(ax, bar, text, points)
+
+
+def _first_that_fits(texts: Sequence[str], points: float, dpi: float, room: float) -> str:
+    """The first of the texts that needs at most `room` pixels; "" if none does."""
+    for text in texts:
+        if _pixels(text, points, dpi) <= room:
+            return text
+    return ""
+
+
+def _pixels(text: str, points: float, dpi: float) -> float:
+    """The width in pixels that a text needs, with a little space at its ends."""
+    return text_width(text, points) * dpi + 4
 
 
 def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
     """Write a text in the middle of a bar, on a box that keeps hatches and arrows from it."""
     written = ax.text(
-        (bar.start + bar.end) / 2,
+        bar.middle,
         bar.row + bar.height / 2,
         text,
         color=text_color(bar.look.fill),
@@ -236,7 +273,7 @@ def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
     )
     corner = (bar.start, bar.row + BAR_MARGIN)
     length = bar.end - bar.start
-    inside = Rectangle(corner, length, bar.height - 2 * BAR_MARGIN, transform=ax.transData)
+    inside = Rectangle(corner, length, bar.filled_height, transform=ax.transData)
     written.set_clip_path(inside)
 
 
@@ -258,13 +295,16 @@ def legend_below(
         lines: artists that have labels.
         columns: how many entries stand side by side.
     """
-    patches = [Patch(facecolor=look.fill, label=look.words, **outline(look)) for look in looks]
-    handles = [*patches, *lines]
-    if handles:
-        figure_of(ax).legend(
-            handles=handles,
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            fontsize=NAME_SIZE,
-        )
+    handles: list[Any] = []
+    for look in looks:
+        handles.append(Patch(facecolor=look.fill, label=look.words, **outline(look)))
+    handles.extend(lines)
+    if not handles:
+        return
+    figure_of(ax).legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=NAME_SIZE,
+    )

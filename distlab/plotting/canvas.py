@@ -27,7 +27,9 @@ from distlab.plotting.style import (
 )
 
 TITLE_LINE = 0.38  # height of a line of the title
-PAGE_MARGIN = 0.12
+PAGE_MARGIN = 0.12  # around all that is drawn
+LANE_EDGE = 0.064  # width of the edge of a lane that has a name
+OUTLINE = {"linestyle": (0, (3, 2)), "linewidth": 1.4}  # the edge of an empty box
 
 
 @functools.cache  # an outline takes milliseconds, and a table has the same words many times
@@ -52,22 +54,29 @@ def new_canvas(
 ) -> tuple[Drawing, Axes]:
     """An empty figure with that much space below its title, and axes whose y is 0 there.
 
+    A title that is wider than the space makes the figure wider.
+
     Runs on: the notebook's kernel.
+
+    Args:
+        width: of what is drawn.
+        height: of what is drawn.
+        title: in one or more lines.
+        family: the font of the title.
     """
     lines = title.splitlines()
-    width = max([width, *(text_width(line, TITLE_SIZE, family) + 0.04 for line in lines)])
+    for line in lines:
+        width = max(width, text_width(line, TITLE_SIZE, family) + 0.04)
     top = TITLE_LINE * len(lines)
     figure = new_figure(width + 2 * PAGE_MARGIN, height + top + 2 * PAGE_MARGIN)
     with style():
         ax = figure.add_axes((0, 0, 1, 1))
-    ax.set(
-        xlim=(-PAGE_MARGIN, width + PAGE_MARGIN), ylim=(height + PAGE_MARGIN, -top - PAGE_MARGIN)
-    )
+    ax.set_xlim(-PAGE_MARGIN, width + PAGE_MARGIN)
+    ax.set_ylim(height + PAGE_MARGIN, -top - PAGE_MARGIN)
     ax.set_axis_off()
-    for i, line in enumerate(lines):
-        draw_text(
-            ax, 0, i * TITLE_LINE - top + 0.14, line, ha="left", fontsize=TITLE_SIZE, family=family
-        )
+    look = {"ha": "left", "fontsize": TITLE_SIZE, "family": family}
+    for place, line in enumerate(lines):
+        draw_text(ax, 0, place * TITLE_LINE - top + 0.14, line, **look)
     return figure, ax
 
 
@@ -104,24 +113,52 @@ def draw_lane(
     """Draw a lane, a band in a tint of its colour; with a name, it has an edge at the left.
 
     Runs on: the notebook's kernel.
+
+    Args:
+        ax: axes of a canvas.
+        x: the left edge.
+        y: the upper edge.
+        width: of the lane.
+        height: of the lane.
+        color: as `#rrggbb`.
+        name: written at the left; "" for none.
+        size: of the name in points.
     """
-    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none"))
+    band = Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none")
+    ax.add_artist(band)
     if name:
-        ax.add_artist(Rectangle((x, y), 0.064, height, facecolor=color, edgecolor="none"))
+        edge = Rectangle((x, y), LANE_EDGE, height, facecolor=color, edgecolor="none")
+        ax.add_artist(edge)
         middle = y + height / 2
         draw_text(ax, x + 0.144, middle, name, ha="left", va="center_baseline", fontsize=size)
 
 
 def draw_box(
     ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float
-) -> None:
+) -> Rectangle:
     """Draw a rectangle with its upper left corner at (x, y) and a text in the middle.
 
     Runs on: the notebook's kernel.
+
+    Returns:
+        The rectangle, without its text.
     """
-    ax.add_artist(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
+    box = Rectangle((x, y), width, height, facecolor=color, edgecolor="none")
+    ax.add_artist(box)
     look = {"va": "center_baseline", "fontsize": size, "color": text_color(color)}
     draw_text(ax, x + width / 2, y + height / 2, text, **look)
+    return box
+
+
+def draw_outline(
+    ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, size: float
+) -> None:
+    """Like `draw_box`, but only the edge has the colour, and it is dashed.
+
+    Runs on: the notebook's kernel.
+    """
+    box = draw_box(ax, x, y, width, height, text, "none", size)
+    box.set(edgecolor=color, **OUTLINE)
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:

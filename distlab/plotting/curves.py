@@ -6,6 +6,7 @@ are in bytes, times in seconds.
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,8 +16,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from distlab.plotting.axes import Curve, End, label_ends, log_ticks, new_axes, new_panels
 from distlab.plotting.style import INK, LABEL_SIZE, curve_color
 
-# x, medians, lows, highs
-MeasuredCurve = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]
+Floats = Sequence[float]
+MeasuredCurve = tuple[Floats, Floats, Floats, Floats]  # x, medians, lows, highs
+# by name
+Curves = Mapping[str, Curve]
+MeasuredCurves = Mapping[str, MeasuredCurve]
 Rate = tuple[int, float, bool]  # ranks, rate of each, whether it fits into memory
 MOST_MARKERS = 40  # a line through more points has no markers
 
@@ -24,9 +28,7 @@ MOST_MARKERS = 40  # a line through more points has no markers
 # --- what the figures share ---
 
 
-def draw_curves(
-    ax: Axes, curves: Mapping[str, MeasuredCurve], theory: Mapping[str, Curve]
-) -> list[End]:
+def draw_curves(ax: Axes, curves: MeasuredCurves, theory: Curves) -> list[End]:
     """Draw medians with their spread, and theory as dashed lines.
 
     A theory has the colour of the curve of the same name, whose points are then not joined.
@@ -38,23 +40,27 @@ def draw_curves(
     for place, (name, curve) in enumerate(curves.items()):
         color = curve_color(place, name)
         _draw_medians(ax, curve, color, joined=name not in theory)
-        x, median = max(zip(curve[0], curve[1], strict=True))
-        ends[name] = (x, median, name, color)
+        xs, medians, *_ = curve
+        x, y = max(zip(xs, medians, strict=True))
+        ends[name] = End(x, y, name, color)
     for name, (xs, ys) in theory.items():
-        color = ends[name][-1] if name in ends else INK
+        explained = ends.get(name)
+        color = explained.color if explained else INK
         ax.plot(xs, ys, color=color, linewidth=1.2, linestyle="--")
-        if name not in ends or xs[-1] > ends[name][0]:
-            ends[name] = (xs[-1], ys[-1], name, color)
+        if explained is None or xs[-1] > explained.x:
+            ends[name] = End(xs[-1], ys[-1], name, color)
     return list(ends.values())
 
 
 def _draw_medians(ax: Axes, curve: MeasuredCurve, color: str, joined: bool) -> None:
     """Draw the points of a curve, with bars from the lows to the highs."""
     x, medians, lows, highs = map(np.asarray, curve)
+    below = (medians - lows).clip(0)
+    above = (highs - medians).clip(0)
     ax.errorbar(
         x,
         medians,
-        yerr=((medians - lows).clip(0), (highs - medians).clip(0)),
+        yerr=(below, above),
         fmt="o-" if joined else "o",
         color=color,
         markersize=5,
@@ -64,13 +70,13 @@ def _draw_medians(ax: Axes, curve: MeasuredCurve, color: str, joined: bool) -> N
 
 
 def badge(ax: Axes, text: str) -> None:
-    """Write between the title and the axes where virtual times come from; nothing for "".
+    """Write between the title and the axes where virtual times come from.
 
     Runs on: the notebook's kernel.
 
     Args:
         ax: axes with a title at the left, which moves up.
-        text: on which machines: `cluster.simulated`.
+        text: on which machines: `cluster.simulated`; "" for measured times, which get no badge.
     """
     if not text:
         return
@@ -94,7 +100,7 @@ def badge(ax: Axes, text: str) -> None:
 
 
 def time_against_size(
-    curves: Mapping[str, MeasuredCurve], title: str = "", ylabel: str = "time of one call"
+    curves: MeasuredCurves, title: str = "", ylabel: str = "time of one call"
 ) -> Axes:
     """Draw times against message size, with a label at the end of each curve.
 
@@ -113,23 +119,20 @@ def time_against_size(
     return ax
 
 
-def draw_sizes(
-    panels: Mapping[Axes, Mapping[str, MeasuredCurve]], theory: Mapping[str, Curve]
-) -> None:
+def draw_sizes(panels: Mapping[Axes, MeasuredCurves], theory: Curves) -> None:
     """Draw curves and theory on logarithmic axes, which may share their scales."""
-    ends = {}
+    ends_by_panel = {}
     for ax, curves in panels.items():
         ax.set(xscale="log", yscale="log", xlabel="tensor size")
-        ends[ax] = draw_curves(ax, curves, theory)
-    for ax in panels:  # shared scales are known only when everything is drawn
+        ends_by_panel[ax] = draw_curves(ax, curves, theory)
+    # shared scales are known only when everything is drawn
+    for ax, ends in ends_by_panel.items():
         log_ticks(ax.xaxis, "B")
         log_ticks(ax.yaxis, "s")
-        label_ends(ax, ends[ax])
+        label_ends(ax, ends)
 
 
-def size_panels(
-    panels: Mapping[str, Mapping[str, MeasuredCurve]], theory: Mapping[str, Curve], simulated: str
-) -> Figure:
+def size_panels(panels: Mapping[str, MeasuredCurves], theory: Curves, simulated: str) -> Figure:
     """Draw times against message size in panels, one below the other on the same scales.
 
     Runs on: the notebook's kernel.
@@ -145,11 +148,13 @@ def size_panels(
     """
     rows = len(panels)
     with new_panels(5.6, 3.4 * rows, rows, 1, sharex=True, sharey=True) as (figure, axes):
-        for ax, title in zip(axes, panels, strict=True):
+        curves_by_panel = {}
+        for ax, (title, curves) in zip(axes, panels.items(), strict=True):
             ax.set(title=title, ylabel="time of one call")
             badge(ax, simulated)
             ax.tick_params(labelbottom=True, labelsize=LABEL_SIZE)
-        draw_sizes(dict(zip(axes, panels.values(), strict=True)), theory)
+            curves_by_panel[ax] = curves
+        draw_sizes(curves_by_panel, theory)
     return figure
 
 
@@ -170,21 +175,21 @@ def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Ax
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
-    points = [point for curve in curves.values() for point in curve]
-    sizes = sorted({ranks for ranks, _, _ in points})
+    points = list(chain.from_iterable(curves.values()))
+    counts = sorted({ranks for ranks, _, _ in points})
     with new_axes(5.6, 3.8, title=title, xlabel="ranks", ylabel=ylabel) as ax:
-        ends: list[End] = []
+        ends = []
         for place, (name, curve) in enumerate(curves.items()):
             color = curve_color(place, name)
             _draw_rates(ax, curve, color)
             ranks, rate, _ = curve[-1]
-            ends.append((ranks, rate, name, color))
+            ends.append(End(ranks, rate, name, color))
         if not all(fits for _, _, fits in points):
             words = "does not fit into memory"
             hollow = ax.plot([], [], "o", color=INK, markerfacecolor="white", label=words)
             ax.legend(handles=hollow, loc="best", fontsize=LABEL_SIZE)
         ax.set(xscale="log", ylim=(0, None))
-        ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        ax.set_xticks(counts, [f"{count:,}" for count in counts])
         ax.xaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter("{x:,g}")
         label_ends(ax, ends)
@@ -193,7 +198,8 @@ def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Ax
 
 def _draw_rates(ax: Axes, curve: Sequence[Rate], color: str) -> None:
     """Draw a line through the points, and a mark for each, hollow where it does not fit."""
-    ax.plot([ranks for ranks, _, _ in curve], [rate for _, rate, _ in curve], color=color)
+    counts, rates, _ = zip(*curve, strict=True)
+    ax.plot(counts, rates, color=color)
     for ranks, rate, fits in curve:
         fill = color if fits else "white"
         ax.plot(ranks, rate, "o", color=color, markerfacecolor=fill, markersize=6)
@@ -202,9 +208,7 @@ def _draw_rates(ax: Axes, curve: Sequence[Rate], color: str) -> None:
 # --- during training ---
 
 
-def training_curves(
-    panels: Mapping[str, Mapping[str, Curve]], title: str = "", xlabel: str = "epoch"
-) -> Figure:
+def training_curves(panels: Mapping[str, Curves], title: str = "", xlabel: str = "epoch") -> Figure:
     """Draw what changed during training, a panel for each quantity, with a label on each line.
 
     A line that is named after a rank, "rank 2", has its colour.
@@ -232,20 +236,20 @@ def training_curves(
     return figure
 
 
-def draw_lines(ax: Axes, quantity: str, lines: Mapping[str, Curve], xlabel: str) -> list[End]:
+def draw_lines(ax: Axes, quantity: str, lines: Curves, xlabel: str) -> list[End]:
     """Draw the lines of a panel that have points, and set the limits of its axes.
 
     Returns:
         The ends to label.
     """
-    ends: list[End] = []
+    ends = []
     for place, (name, (x, y)) in enumerate(lines.items()):
-        if not len(x):
+        if len(x) == 0:  # the training has not begun
             continue
         color = curve_color(place, name)
         marks = "o-" if len(x) <= MOST_MARKERS else "-"
         ax.plot(x, y, marks, color=color, linewidth=1.6, markersize=4)
-        ends.append((x[-1], y[-1], name, color))
+        ends.append(End(x[-1], y[-1], name, color))
     low, high = ax.get_ylim()
     if quantity.endswith("%"):
         high = max(105, high)

@@ -8,6 +8,7 @@ Called by style.py, which makes all figures. Runs on the notebook's kernel.
 """
 
 import base64
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 
 from distlab.compat.ipython import current_shell, notebook_shell, somebody_watches
 
-MOST_WORDS = 60  # of a figure that has no alternative text
+MOST_TEXTS = 60  # written in a figure that has no alternative text: what comes after is left out
 
 
 class Drawing(Figure):
@@ -34,21 +35,27 @@ class Drawing(Figure):
         """Say in a line what the figure shows: its alternative text, or the words written in it."""
         if self.alt:
             return self.alt
-        folded = [" ".join(text.split()) for text in self._written()]
-        words = [text for text in dict.fromkeys(folded) if text]
-        line = ", ".join(words[:MOST_WORDS])
-        if len(words) > MOST_WORDS:
+        texts: list[str] = []
+        for written in self._written():
+            text = " ".join(written.split())
+            if text and text not in texts:
+                texts.append(text)
+        line = ", ".join(texts[:MOST_TEXTS])
+        if len(texts) > MOST_TEXTS:
             line += ", ..."
         return line
 
-    def _written(self) -> list[str]:
+    def _written(self) -> Iterator[str]:
         """Titles, labels and other texts of the figure and its axes, without those of ticks."""
-        texts = [self.get_suptitle()]
+        yield self.get_suptitle()
         for ax in self.axes:
-            texts += [ax.get_title("left"), ax.get_title("center"), ax.get_title("right")]
-            texts += [ax.get_xlabel(), ax.get_ylabel()]
-            texts += [text.get_text() for text in ax.texts]
-        return texts
+            yield ax.get_title("left")
+            yield ax.get_title("center")
+            yield ax.get_title("right")
+            yield ax.get_xlabel()
+            yield ax.get_ylabel()
+            for text in ax.texts:
+                yield text.get_text()
 
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
@@ -71,8 +78,9 @@ def with_alt(png: Any, words: str) -> dict[str, str]:
     """A picture as HTML with an alternative text; nothing if there is no picture.
 
     Args:
-        png: as IPython's formatters give it: the bytes, or the bytes and a dict with the width, or
-            None.
+        png: as IPython's formatters give it: the bytes, or a text in base64, or None; or one of
+            these and a dict with the width.
+        words: the alternative text.
     """
     about: dict[str, Any] = {}
     if isinstance(png, tuple):

@@ -1,10 +1,11 @@
 """What was done when, and where the time went, as bars on lanes from the top down.
 
-Called by the notebooks, by programs' predictions and by `make bench`, on the notebook's kernel.
-Times are in seconds.
+Called by the notebooks, by `Prediction.plot` and by `make bench`, on the notebook's kernel. Times
+are in seconds.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from matplotlib.axes import Axes
 
@@ -25,7 +26,7 @@ from distlab.traces.events import pack_into_rows
 
 # in the order of `Trace.shares()`
 SHARES = (
-    ACTIVITY_LOOKS["compute"]._replace(words="computing"),
+    ACTIVITY_LOOKS["compute"],
     ACTIVITY_LOOKS["forward"]._replace(words="computing while data travel"),
     ACTIVITY_LOOKS["exposed"],
     ACTIVITY_LOOKS["wait"]._replace(words="waiting for others"),
@@ -50,35 +51,42 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
-    zero = min(bar[0] for bars in lanes.values() for bar in bars)
-    end = max(bar[1] for bars in lanes.values() for bar in bars) - zero
-    drawn = {
-        name: _in_rows([_span(bar, zero, rank_color(place)) for bar in bars])
-        for place, (name, bars) in enumerate(lanes.items())
-    }
-    kinds = used(ACTIVITY_LOOKS.values(), drawn)
+    starts = []
+    ends = []
+    for given in lanes.values():
+        starts += [bar[0] for bar in given]
+        ends += [bar[1] for bar in given]
+    zero = min(starts)
+    end = max(ends) - zero
+    drawn = {}
+    colors = []
+    for place, (name, given) in enumerate(lanes.items()):
+        color = rank_color(place)
+        colors.append(color)
+        drawn[name] = _in_rows([_span(bar, zero, color) for bar in given])
+    activities = used(ACTIVITY_LOOKS.values(), drawn)
     height = height_of(drawn) + 0.9
-    if kinds:  # bars have colours of their own, which a legend explains, and lanes have none
+    if activities:  # bars have colours of their own, which a legend explains, and lanes have none
         height += 0.6
-        bands = []
-    else:
-        bands = [rank_color(place) for place in range(len(lanes))]
+        colors = []
     with new_axes(7.2, height, title=title, xlabel="time") as ax:
-        legend_below(ax, kinds)
-        draw_lanes(ax, drawn, 1.01 * end, bands=bands)
+        legend_below(ax, activities)
+        draw_lanes(ax, drawn, 1.01 * end, bands=colors)
     return ax
 
 
 def _span(given: tuple, zero: float, color: str) -> Bar:
     """The bar of (start, end, text), in the lane's colour, or of (start, end, text, what)."""
     start, end, text, *what = given
-    look = ACTIVITY_LOOKS[what[0]] if what else Look(color)
+    look = Look(color)
+    if what:
+        look = ACTIVITY_LOOKS[what[0]]
     return Bar(start - zero, end - zero, look, (text,))
 
 
 def _in_rows(bars: Sequence[Bar]) -> list[Bar]:
     """Bars with as many rows as they need for none to overlap another."""
-    placed = []
+    placed: list[Bar] = []
     for row, packed in enumerate(pack_into_rows(bars)):
         placed += [bar._replace(row=row) for bar in packed]
     return placed
@@ -119,7 +127,9 @@ def _share_bars(parts: Sequence[float], relative: bool) -> list[Bar]:
     """The shares of a time, in seconds or in percent, one after the other."""
     whole = sum(parts) or 1
     texts = [f"{seconds / whole:.0%}" for seconds in parts]
-    lengths = [100 * seconds / whole for seconds in parts] if relative else parts
+    lengths = parts
+    if relative:
+        lengths = [100 * seconds / whole for seconds in parts]
     return stacked(zip(SHARES, lengths, strict=True), texts)
 
 
@@ -135,7 +145,7 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
     Returns:
         The axes of a new figure, which a notebook shows when its cell ends.
     """
-    longest = max(max(times) for times in steps.values())
+    longest = max(chain.from_iterable(steps.values()))
     with new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step") as ax:
         draw_lanes(ax, dict.fromkeys(steps, ()), 1.18 * longest)
         for place, (median, low, high) in enumerate(steps.values()):

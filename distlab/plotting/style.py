@@ -51,9 +51,11 @@ def blend(color: str, other: str, share: float) -> str:
 
     Runs on: anywhere.
     """
-    pairs = zip(channels(color), channels(other), strict=True)
-    mixed = [round(own + (others - own) * share) for own, others in pairs]
-    return "#" + "".join(f"{channel:02X}" for channel in mixed)
+    code = "#"
+    for own, others in zip(channels(color), channels(other), strict=True):
+        channel = round(own + (others - own) * share)
+        code += f"{channel:02X}"
+    return code
 
 
 def rank_color(rank: int) -> str:
@@ -82,8 +84,12 @@ def luminance(color: str) -> float:
 
     Source: WCAG 2.1, definition of relative luminance.
     """
-    red, green, blue = (_intensity(channel / 255) for channel in channels(color))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    red, green, blue = channels(color)
+    return (
+        0.2126 * _intensity(red / 255)
+        + 0.7152 * _intensity(green / 255)
+        + 0.0722 * _intensity(blue / 255)
+    )
 
 
 def _intensity(value: float) -> float:
@@ -100,8 +106,8 @@ def contrast(one: str, other: str) -> float:
 
     Source: WCAG 2.1, definition of contrast ratio.
     """
-    dark, light = sorted(luminance(color) + 0.05 for color in (one, other))
-    return light / dark
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
 
 
 def text_color(background: str) -> str:
@@ -113,7 +119,9 @@ def text_color(background: str) -> str:
     """
     if background == "none":
         return INK
-    return max(WHITE, BLACK, key=lambda color: contrast(color, background))
+    if contrast(WHITE, background) >= contrast(BLACK, background):
+        return WHITE
+    return BLACK
 
 
 def line_color(rank: int, least: float = 4) -> str:
@@ -121,8 +129,12 @@ def line_color(rank: int, least: float = 4) -> str:
 
     Runs on: anywhere.
     """
-    shades = (blend(rank_color(rank), BLACK, share / 20) for share in range(20))
-    return next(shade for shade in shades if contrast(shade, PAGE) >= least)
+    own = rank_color(rank)
+    for twentieth in range(20):
+        shade = blend(own, BLACK, twentieth / 20)
+        if contrast(shade, PAGE) >= least:
+            return shade
+    return BLACK
 
 
 def curve_color(place: int, name: str = "") -> str:
@@ -161,6 +173,9 @@ def new_figure(
 
     from distlab.plotting.drawing import Drawing
 
+    engine: ConstrainedLayoutEngine | Literal["none"] = "none"
+    if layout == "constrained":
+        engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     # Not inside style(): pyplot's first figure turns the notebook's display on, and the end of
     # style() would undo it.
     made = plt.figure(
@@ -168,7 +183,7 @@ def new_figure(
         figsize=(width, height),
         dpi=100,
         facecolor=PAGE,
-        layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1) if layout == "constrained" else "none",
+        layout=engine,
     )
     figure = cast(Drawing, made)  # pyplot's types do not say that it makes a `FigureClass`
     if not shown:

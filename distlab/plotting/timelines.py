@@ -14,7 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import new_panels
-from distlab.plotting.bars import ACTIVITY_LOOKS, Bar, draw_lanes, height_of, legend_below, used
+from distlab.plotting.bars import (
+    ACTIVITY_LOOKS,
+    Bar,
+    Lanes,
+    draw_lanes,
+    height_of,
+    legend_below,
+    used,
+)
 from distlab.plotting.style import INK, NOTE_SIZE, SMALL_SIZE, line_color, rank_color
 from distlab.tables import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack_into_rows
@@ -31,8 +39,8 @@ DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
 Window = tuple[float, float]  # the first and last second that are drawn
-# where the bar of an event begins and ends, from the top down
-Spans = Mapping[Event, tuple[float, float]]
+Span = tuple[float, float]  # upper and lower edge of the bar of an event
+Spans = Mapping[Event, Span]
 
 
 class Arrow(NamedTuple):
@@ -45,7 +53,7 @@ class Arrow(NamedTuple):
 
 
 class LastArrival(NamedTuple):
-    """A collective whose events are all drawn, and when its last rank arrived."""
+    """When the last rank came to a collective, whose events are all drawn."""
 
     events: Sequence[Event]
     came: float
@@ -59,12 +67,12 @@ class Scene(NamedTuple):
         lanes: the bars of each rank, by its name.
         spans: where events are in their lanes.
         arrows: the messages that are drawn.
-        arrivals: the collectives that are marked.
+        arrivals: what is marked of collectives.
         notes: what a reader must know, below the title.
     """
 
     window: Window
-    lanes: Mapping[str, Sequence[Bar]]
+    lanes: Lanes
     spans: Spans
     arrows: Sequence[Arrow]
     arrivals: Sequence[LastArrival]
@@ -99,20 +107,21 @@ def space_time(
     if window is None:
         window = (0.0, 1.01 * max((event.end for event in events), default=1e-3))
     by_rank = {rank: lay_out(_visible(events, rank, window)) for rank in ranks}
-    spans = {event: span for own in by_rank.values() for event, span in own.items()}
+    spans: dict[Event, Span] = {}
+    for own in by_rank.values():
+        spans.update(own)
     arrows = arrows_of(messages, spans)
-    arrivals = last_arrivals_of(collectives, spans)
-    if len(arrivals) > MOST_MARKS:
-        arrivals = []
     sizes = {arrow.message.num_bytes for arrow in arrows if arrow.message.num_bytes is not None}
-    lost = _without_partner(messages)
-    lanes = {
-        f"rank {rank}": bars_of(own, window, lost, sized=len(sizes) > 1)
-        for rank, own in by_rank.items()
-    }
     all_notes = [*notes, *_notes_on(arrows, sizes)]
     if len(arrows) > MOST_ARROWS:
         arrows = []
+    arrivals = last_arrivals_of(collectives, spans)
+    if len(arrivals) > MOST_MARKS:
+        arrivals = []
+    lost = _without_partner(messages)
+    lanes = {}
+    for rank, own in by_rank.items():
+        lanes[f"rank {rank}"] = bars_of(own, window, lost, sized=len(sizes) > 1)
     return _draw(Scene(window, lanes, spans, arrows, arrivals, all_notes), ranks, title)
 
 
@@ -142,20 +151,23 @@ def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
 
 def last_arrivals_of(collectives: Iterable[Collective], spans: Spans) -> list[LastArrival]:
     """The collectives of several ranks whose calls all have a bar, if the last arrival is known."""
-    return [
-        LastArrival(collective.events, collective.came)
-        for collective in collectives
-        if len(collective.group) > 1
-        and collective.came is not None
-        and spans.keys() >= {*collective.events}
-    ]
+    arrivals = []
+    for collective in collectives:
+        if len(collective.group) < 2 or collective.came is None:
+            continue
+        if all(event in spans for event in collective.events):
+            arrivals.append(LastArrival(collective.events, collective.came))
+    return arrivals
 
 
 def _without_partner(messages: Iterable[Message]) -> set[Event]:
     """The halves of messages that nobody received, and of recvs that got nothing."""
-    alone = [message for message in messages if message.traced and not message.matched]
-    halves = [message.send or message.recv for message in alone]
-    return {half for half in halves if half is not None}
+    alone = set()
+    for message in messages:
+        half = message.send or message.recv
+        if message.traced and not message.matched and half is not None:
+            alone.add(half)
+    return alone
 
 
 def _notes_on(arrows: Sequence[Arrow], sizes: Collection[int]) -> list[str]:
@@ -178,9 +190,10 @@ def lay_out(events: Sequence[Event]) -> Spans:
     spans = {event: (0.0, 1.0) for event in events if event.blocking}
     in_flight = [event for event in events if not event.blocking]
     for place, row in enumerate(pack_into_rows(in_flight, MOST_ROWS)):
-        spans |= dict.fromkeys(
-            row, (1 + place * IN_FLIGHT_HEIGHT, 1 + (place + 1) * IN_FLIGHT_HEIGHT)
-        )
+        upper = 1 + place * IN_FLIGHT_HEIGHT
+        lower = 1 + (place + 1) * IN_FLIGHT_HEIGHT
+        for event in row:
+            spans[event] = (upper, lower)
     return spans
 
 
@@ -208,16 +221,17 @@ def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) 
     return sorted(bars, key=lambda bar: order.index(bar.look))
 
 
-def _parts_of(event: Event, span: tuple[float, float], window: Window, is_lost: bool) -> list[Bar]:
+def _parts_of(event: Event, span: Span, window: Window, is_lost: bool) -> list[Bar]:
     """A bar for each part of an event that is in the window, cut at its edges."""
     upper, lower = span
     first, last = window
     bars = []
     for what, start, end in event.parts:
-        if end >= first and start <= last:
-            look = ACTIVITY_LOOKS["lost"] if is_lost else ACTIVITY_LOOKS[what]
-            visible = (max(start, first), min(end, last))
-            bars.append(Bar(*visible, look, row=upper, height=lower - upper))
+        if end < first or start > last:
+            continue
+        look = ACTIVITY_LOOKS["lost" if is_lost else what]
+        bar = Bar(max(start, first), min(end, last), look, row=upper, height=lower - upper)
+        bars.append(bar)
     return bars
 
 
@@ -239,7 +253,7 @@ def texts_of(event: Event, sized: bool) -> list[str]:
     return texts
 
 
-def _height(lanes: Mapping[str, Sequence[Bar]], notes: int, entries: int) -> float:
+def _height(lanes: Lanes, notes: int, entries: int) -> float:
     """The height of the figure in inches, with so many notes and entries of the legend."""
     height = height_of(lanes, ARROW_GAP)
     if len(lanes) > MOST_HIGH:
@@ -262,7 +276,9 @@ def _places(spans: Spans, tops: Mapping[str, float]) -> Spans:
 
 def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
     """Draw the scene with lanes in the colours of these ranks."""
-    lines = [line for note in scene.notes for line in textwrap.wrap(note, 96)]
+    lines: list[str] = []
+    for note in scene.notes:
+        lines += textwrap.wrap(note, 96)
     looks = used(ACTIVITY_LOOKS.values(), scene.lanes)
     legend = legend_lines(scene)
     height = _height(scene.lanes, len(lines), len(looks) + len(legend))
@@ -301,13 +317,12 @@ def legend_lines(scene: Scene) -> list[Line2D]:
 def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
     """Draw from the middle of each sender's bar to the receiver's, in the colour of the sender."""
     for message, src, send, recv in arrows:
-        upper, lower = places[recv]
-        from_above = places[send] < (upper, lower)
-        tail = (message.left, sum(places[send]) / 2)
-        head = (message.arrived, upper if from_above else lower)
+        send_upper, send_lower = places[send]
+        recv_upper, recv_lower = places[recv]
+        comes_from_above = places[send] < places[recv]
         arrow = FancyArrowPatch(
-            tail,
-            head,
+            (message.left, (send_upper + send_lower) / 2),
+            (message.arrived, recv_upper if comes_from_above else recv_lower),
             color=line_color(src),
             arrowstyle="-|>",
             mutation_scale=9,
@@ -322,7 +337,7 @@ def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
 def draw_last_arrivals(ax: Axes, arrivals: Iterable[LastArrival], places: Spans) -> None:
     """Draw a dotted line across the bars of each collective, where its last rank arrived."""
     for events, came in arrivals:
-        edges = [edge for event in events for edge in places[event]]
-        top = min(edges) - 0.15
-        bottom = max(edges) + 0.15
+        spans = [places[event] for event in events]
+        top = min(upper for upper, _ in spans) - 0.15
+        bottom = max(lower for _, lower in spans) + 0.15
         ax.vlines(came, top, bottom, color=INK, lw=1, ls=DOTS, zorder=4)

@@ -143,7 +143,7 @@ def bubbles(
             percent = [100 * share for share in points.values()]
             ax.plot(list(points), percent, marker, color=color, mfc="none", mew=2, ms=size)
             most = max(points)
-            ends.append((most, 100 * points[most], name, color))
+            ends.append(End(most, 100 * points[most], name, color))
         ax.set_xscale("log", base=2)
         ax.set(xticks=counts, xticklabels=counts, ylim=(0, None))
         even_ticks(ax.yaxis, "%")
