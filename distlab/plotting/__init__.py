@@ -11,7 +11,8 @@ MODULES = {
     "cells": ("before_after",),
     "curves": ("badge", "time_against_size", "training_curves"),
     "lanes": ("spans", "step_times", "time_shares"),
-    "stepping": ("play", "steps"),
+    "player": ("play",),
+    "stepping": ("steps",),
     "style": ("rank_color",),
     "timelines": ("space_time",),
 }
