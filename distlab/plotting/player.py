@@ -43,7 +43,7 @@ class Player:
     Attributes:
         figure: all the pictures.
         html: the player, with all that it needs.
-        text: what is shown, in one line.
+        text: says in one line what is shown.
     """
 
     figure: Figure
@@ -76,9 +76,11 @@ def play(
     """
     shown = Pictures(states, messages)
     figure = draw_steps(shown, title)
-    html = f'<div style="padding:4px">{_image(figure, _script_data(shown, figure, title))}</div>'
-    about = f"{title}: " if title else ""
-    return Player(figure, html, f"<{about}{count(len(messages), 'step')} to play>")
+    image = _image(figure, _script_data(shown, figure, title))
+    text = f"{count(len(messages), 'step')} to play"
+    if title:
+        text = f"{title}: {text}"
+    return Player(figure, html=f'<div style="padding:4px">{image}</div>', text=f"<{text}>")
 
 
 def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
@@ -86,6 +88,14 @@ def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
     (ax,) = figure.axes
     left, _ = ax.get_xlim()
     _, top = ax.get_ylim()
+    pictures = []
+    for picture, step in enumerate(shown.messages):
+        about = {
+            "heading": shown.headings[picture],
+            "corner": shown.place(picture),
+            "moves": [_move(shown, picture, sent) for sent in step],
+        }
+        pictures.append(about)
     return {
         "title": title,
         "key": shown.key,
@@ -94,14 +104,7 @@ def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
         "cell": [shown.cell, CELL_HEIGHT],
         "origin": [left, top],
         "size": [NAMES_WIDTH + shown.width, shown.height],
-        "pictures": [
-            {
-                "heading": heading,
-                "corner": shown.place(picture),
-                "moves": [_move(shown, picture, sent) for sent in shown.messages[picture]],
-            }
-            for picture, heading in enumerate(shown.headings)
-        ],
+        "pictures": pictures,
     }
 
 
@@ -110,7 +113,9 @@ def _move(shown: Pictures, picture: int, sent: SentChunk) -> dict[str, tuple[flo
     message, chunk = sent
     start = shown.corner(picture, message.src, chunk)
     end = shown.corner(picture, message.dst, chunk)
-    looks = start if message.origin is None else shown.corner(0, message.origin, chunk)
+    looks = start
+    if message.origin is not None:  # its numbers are still as that rank had them in the beginning
+        looks = shown.corner(0, message.origin, chunk)
     return {"looks": looks, "start": start, "end": end}
 
 

@@ -1,10 +1,12 @@
-"""An algorithm step by step: who holds what before each step, and what is sent; drawn, or played.
+"""An algorithm step by step, picture by picture: who holds what before each step, and what is sent.
 
-Called by the notebooks, on the kernel, on states and messages that are plain data, as an
-algorithm's schedule has them. Lengths are in inches; y points down.
+Called by the notebooks and by player.py, on the kernel, with states and messages that are plain
+data, as an algorithm's schedule has them. Lengths are in inches; y points down.
 """
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -52,6 +54,8 @@ class Pictures:
         states: what each picture shows.
         messages: what is sent after each state, chunk by chunk; nothing after the last one.
         headings: one for each picture.
+        ranks: how many lanes a picture has.
+        chunks: how many cells a lane has.
         cell: width of a cell.
         width: of a picture.
         height: of a picture.
@@ -62,28 +66,29 @@ class Pictures:
 
     def __init__(self, states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]]):
         self.states = states
-        self.messages = [_chunk_by_chunk(step) for step in [*messages, ()]]
-        self.headings = [*(f"step {number}" for number in range(len(states) - 1)), "end"]
-        ranks = len(states[0])
-        chunks = len(states[0][0])
-        part = 0.06 if ranks <= 4 else 0.05
-        least = 0.26 if chunks > 1 else 0.44
-        self.cell = max(least, part * ranks + 0.04)
-        self.width = chunks * (self.cell + GUTTER) + 2 * SIDE
+        self.messages = [_chunk_by_chunk(step) for step in messages]
+        self.messages.append([])
+        self.headings = [f"step {number}" for number in range(len(states) - 1)]
+        self.headings.append("end")
+        self.ranks = len(states[0])
+        self.chunks = len(states[0][0])
+        self.cell = _cell_width(self.ranks, self.chunks)
+        self.width = self.chunks * (self.cell + GUTTER) + 2 * SIDE
         self.head = HEADING_HEIGHT
-        if chunks > 1:
+        if self.chunks > 1:
             self.head += NUMBERS_HEIGHT
-        self.height = self.head + ranks * PICTURE_PITCH
-        most = max(
-            1, int((PICTURES_WIDTH - NAMES_WIDTH + PICTURE_GAP) // (self.width + PICTURE_GAP))
-        )
-        self.rows = -(-len(states) // most)
-        self.per_row = -(-len(states) // self.rows)
+        self.height = self.head + self.ranks * PICTURE_PITCH
+        room = PICTURES_WIDTH - NAMES_WIDTH + PICTURE_GAP
+        most = max(1, int(room // (self.width + PICTURE_GAP)))
+        self.rows = math.ceil(len(states) / most)
+        self.per_row = math.ceil(len(states) / self.rows)
 
     def place(self, picture: int) -> tuple[float, float]:
         """The upper left corner of a picture, to the right of the names and the pictures before."""
         row, column = divmod(picture, self.per_row)
-        return NAMES_WIDTH + column * (self.width + PICTURE_GAP), row * (self.height + PICTURE_GAP)
+        left = NAMES_WIDTH + column * (self.width + PICTURE_GAP)
+        top = row * (self.height + PICTURE_GAP)
+        return left, top
 
     def lane_top(self, picture: int, rank: int) -> float:
         """Where the lane of a rank begins in a picture."""
@@ -94,12 +99,13 @@ class Pictures:
         """The upper left corner of a cell."""
         left, _ = self.place(picture)
         x = left + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
-        return x, self.lane_top(picture, rank) + (PICTURE_LANE - CELL_HEIGHT) / 2
+        y = self.lane_top(picture, rank) + (PICTURE_LANE - CELL_HEIGHT) / 2
+        return x, y
 
     @property
     def key(self) -> str:
         """What the colours mean, and the marks that are there."""
-        operations = {message.operation for step in self.messages for message, _ in step}
+        operations = {message.operation for message, _ in chain.from_iterable(self.messages)}
         words = ["colour: that rank's numbers are in the sum"]
         if "reduce" in operations:
             words.append("plus: is added to what is there")
@@ -108,9 +114,19 @@ class Pictures:
         return ";  ".join(words)
 
 
+def _cell_width(ranks: int, chunks: int) -> float:
+    """The width of a cell that has a part for each rank."""
+    part = 0.06 if ranks <= 4 else 0.05
+    least = 0.26 if chunks > 1 else 0.44
+    return max(least, part * ranks + 0.04)
+
+
 def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[SentChunk]:
     """The messages of a step, once for each of their chunks."""
-    return [SentChunk(message, chunk) for message in step for chunk in message.chunks]
+    sent: list[SentChunk] = []
+    for message in step:
+        sent += [SentChunk(message, chunk) for chunk in message.chunks]
+    return sent
 
 
 def steps(
@@ -144,10 +160,11 @@ def steps(
 def draw_steps(shown: Pictures, title: str) -> Drawing:
     """Draw the pictures in rows, with the names of the ranks, the title and what the marks mean."""
     below = shown.rows * (shown.height + PICTURE_GAP)
+    last_left, _ = shown.place(shown.per_row - 1)
     # letters on whole pixels take more than their outlines
-    line = 1.03 * text_width(shown.key, TINY_SIZE)
-    left, _ = shown.place(shown.per_row - 1)
-    figure, ax = new_canvas(max(left + shown.width, line), below + KEY_HEIGHT, title)
+    key_width = 1.03 * text_width(shown.key, TINY_SIZE)
+    width = max(last_left + shown.width, key_width)
+    figure, ax = new_canvas(width, below + KEY_HEIGHT, title)
     for picture, step in enumerate(shown.messages):
         draw_picture(ax, shown, picture)
         for sent in step:
@@ -162,15 +179,14 @@ def draw_picture(ax: Axes, shown: Pictures, picture: int) -> None:
 
     The first picture of a row has the names of the lanes at its left.
     """
-    state = shown.states[picture]
     left, top = shown.place(picture)
     is_first = picture % shown.per_row == 0
-    middle = left + shown.width / 2
-    heading = shown.headings[picture]
-    draw_text(ax, middle, top + HEADING_HEIGHT / 2, heading, fontsize=SMALL_SIZE, fontweight="bold")
-    if len(state[0]) > 1:
+    look = {"fontsize": SMALL_SIZE, "fontweight": "bold"}
+    x = left + shown.width / 2
+    draw_text(ax, x, top + HEADING_HEIGHT / 2, shown.headings[picture], **look)
+    if shown.chunks > 1:
         _draw_chunk_numbers(ax, shown, picture, is_first)
-    for rank, row in enumerate(state):
+    for rank, row in enumerate(shown.states[picture]):
         y = shown.lane_top(picture, rank)
         color = rank_color(rank)
         if is_first:
@@ -187,7 +203,7 @@ def _draw_chunk_numbers(ax: Axes, shown: Pictures, picture: int, named: bool) ->
     look = {"va": "center_baseline", "fontsize": TINY_SIZE}
     if named:
         draw_text(ax, NAMES_WIDTH - 0.08, y, "chunk", ha="right", **look)
-    for chunk in range(len(shown.states[picture][0])):
+    for chunk in range(shown.chunks):
         left, _ = shown.corner(picture, 0, chunk)
         draw_text(ax, left + shown.cell / 2, y, str(chunk), **look)
 
@@ -197,12 +213,14 @@ def _draw_sum(
 ) -> None:
     """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
     x, y = corner
-    draw_cell(ax, x, y, shown.cell, CELL_HEIGHT, Slot(origin="unknown"), SMALL_SIZE)  # an outline
-    width = (shown.cell - 2 * PART_INSET) / len(shown.states[0])
+    outline = Slot(origin="unknown")
+    draw_cell(ax, x, y, shown.cell, CELL_HEIGHT, outline, SMALL_SIZE)
+    width = (shown.cell - 2 * PART_INSET) / shown.ranks
     height = CELL_HEIGHT - 2 * PART_INSET
     for rank in sorted(members):
         place = (x + PART_INSET + rank * width, y + PART_INSET)
-        ax.add_artist(Rectangle(place, width, height, facecolor=rank_color(rank), edgecolor="none"))
+        part = Rectangle(place, width, height, facecolor=rank_color(rank), edgecolor="none")
+        ax.add_artist(part)
 
 
 def draw_message(ax: Axes, shown: Pictures, picture: int, sent: SentChunk) -> None:
@@ -223,18 +241,20 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, sent: SentChunk) -> No
     # a cell that both gets and sends has its arrows apart
     start = src_top + CELL_HEIGHT / 2 + 0.05 * side
     end = dst_top + CELL_HEIGHT / 2 - 0.05 * side
-    bulge = edge + side * min(0.115, 0.08 + 0.015 * abs(message.dst - message.src))
+    lanes_passed = abs(message.dst - message.src)
+    bulge = edge + side * min(0.115, 0.08 + 0.015 * lanes_passed)
     tip = edge + side * (0.05 if adds else 0.015)
-    curve = ArrowPath(
+    path = ArrowPath(
         [(edge, start), (bulge, start), (bulge, end), (tip, end)],
         [ArrowPath.MOVETO, ArrowPath.CURVE4, ArrowPath.CURVE4, ArrowPath.CURVE4],
     )
+    carried = message.src if message.origin is None else message.origin
     arrow = FancyArrowPatch(
-        path=curve,
+        path=path,
         arrowstyle="-" if adds else "-|>,head_length=4,head_width=2.2",
         shrinkA=0,
         shrinkB=0,
-        color=line_color(message.src if message.origin is None else message.origin),
+        color=line_color(carried),
         linewidth=1.2,
     )
     ax.add_artist(arrow)
