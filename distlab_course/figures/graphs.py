@@ -4,22 +4,40 @@ The notebooks call it through `distlab_course.figures`, in their kernel. Lengths
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distlab.plotting.canvas import draw_box, draw_lane, new_canvas, text_width
+from distlab.plotting.canvas import draw_box, draw_lane, draw_outline, new_canvas, text_width
 from distlab.plotting.style import INK, LABEL_SIZE, NAME_SIZE, line_color, rank_color, style
 
-Pairs = Sequence[tuple[str, str]]  # of names, from and to
+Edges = Sequence[tuple[str, str]]  # names of nodes, from and to
 
-NODE = 0.3  # height of a node
-ROW = 0.44  # height of its row
-PAD = 0.1  # around a text
-ARROW = 0.42  # between columns
+NODE_HEIGHT = 0.3
+ROW_HEIGHT = 0.44
+LANE_GAP = 0.16
+TEXT_PAD = 0.1  # beside the text of a node
+ARROW_LENGTH = 0.42  # between columns
+
+
+class Lane(NamedTuple):
+    """Where the lane of a rank is drawn."""
+
+    top: float
+    height: float
+
+
+class Box(NamedTuple):
+    """Where a node is drawn: the upper left corner of its box, and the box's width."""
+
+    left: float
+    top: float
+    width: float
 
 
 def graph(
-    nodes: Mapping[str, int], edges: Pairs, title: str = "", hollow: Collection[str] = ()
+    nodes: Mapping[str, int], edges: Edges, title: str = "", hollow: Collection[str] = ()
 ) -> Figure:
     """Draw nodes on the lanes of their ranks, each to the right of all nodes that lead to it.
 
@@ -33,39 +51,53 @@ def graph(
         hollow: names of nodes that are drawn as an outline.
     """
     columns = columns_of(nodes, edges)
-    texts = {name: name.partition("\n")[0] for name in nodes}
-    widths = {name: text_width(text, NAME_SIZE) + 2 * PAD for name, text in texts.items()}
-    lefts = _lefts_of_columns(columns, widths, start=_width_of_names(nodes.values()))
     rows = _rows_of(nodes, columns)
     lanes = _lanes_of(nodes, rows)
-    width = lefts[-1] - ARROW + PAD
-    figure, ax = new_canvas(width, max(top + height for top, height in lanes.values()), title)
+    widths = {name: text_width(_text_of(name), NAME_SIZE) + 2 * TEXT_PAD for name in nodes}
+    lefts = _lefts_of_columns(columns, widths, start=_width_of_names(nodes.values()))
+    boxes = {}
+    for name, rank in nodes.items():
+        top = lanes[rank].top + rows[name] * ROW_HEIGHT + (ROW_HEIGHT - NODE_HEIGHT) / 2
+        boxes[name] = Box(lefts[columns[name]], top, widths[name])
+    width = lefts[-1] - ARROW_LENGTH + TEXT_PAD
+    height = max(lane.top + lane.height for lane in lanes.values())
+    figure, ax = new_canvas(width, height, title)
     with style():
-        for rank, (top, height) in lanes.items():
-            draw_lane(ax, 0, top, width, height, rank_color(rank), f"rank {rank}", LABEL_SIZE)
-        corners = {}
+        for rank, lane in lanes.items():
+            color = rank_color(rank)
+            draw_lane(ax, 0, lane.top, width, lane.height, color, f"rank {rank}", LABEL_SIZE)
         for name, rank in nodes.items():
-            left = lefts[columns[name]]
-            lane, _ = lanes[rank]
-            top = lane + rows[name] * ROW + (ROW - NODE) / 2
-            corners[name] = left, top
-            fill = "none" if name in hollow else rank_color(rank)
-            draw_box(ax, left, top, widths[name], NODE, texts[name], fill, NAME_SIZE)
+            left, top, own_width = boxes[name]
+            place = (left, top, own_width, NODE_HEIGHT)
             if name in hollow:
-                ax.patches[-1].set(edgecolor=line_color(rank), linestyle=(0, (3, 2)), linewidth=1.4)
+                draw_outline(ax, *place, _text_of(name), line_color(rank), NAME_SIZE)
+            else:
+                draw_box(ax, *place, _text_of(name), rank_color(rank), NAME_SIZE)
         for start, end in edges:
-            color = INK if nodes[start] == nodes[end] else line_color(nodes[start])
-            arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 1, "shrinkB": 1}
-            left, top = corners[start]
-            tail = left + widths[start], top + NODE / 2
-            left, top = corners[end]
-            ax.annotate("", (left, top + NODE / 2), tail, arrowprops=arrow)
+            is_local = nodes[start] == nodes[end]
+            color = INK if is_local else line_color(nodes[start])
+            _draw_edge(ax, boxes[start], boxes[end], color)
     return figure
 
 
-def columns_of(nodes: Collection[str], edges: Pairs) -> dict[str, int]:
+def _text_of(name: str) -> str:
+    """What is written in the box of a node: its name up to the first line break."""
+    first, _, _ = name.partition("\n")
+    return first
+
+
+def _draw_edge(ax: Axes, start: Box, end: Box, color: str) -> None:
+    """Draw an arrow from the right side of one box to the left side of another."""
+    tail = (start.left + start.width, start.top + NODE_HEIGHT / 2)
+    head = (end.left, end.top + NODE_HEIGHT / 2)
+    look = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 1, "shrinkB": 1}
+    ax.annotate("", head, tail, arrowprops=look)
+
+
+def columns_of(nodes: Collection[str], edges: Edges) -> dict[str, int]:
     """The column of each node: one more than the last of those that lead to it."""
     columns = dict.fromkeys(nodes, 0)
+    # the longest way leads through all nodes, and each round takes it a step further
     for _ in nodes:
         for start, end in edges:
             columns[end] = max(columns[end], columns[start] + 1)
@@ -81,10 +113,12 @@ def _lefts_of_columns(
     columns: Mapping[str, int], widths: Mapping[str, float], start: float
 ) -> list[float]:
     """Where each column begins, and where one more would begin."""
+    widest: dict[int, float] = {}
+    for name, column in columns.items():
+        widest[column] = max(widths[name], widest.get(column, 0.0))
     lefts = [start]
-    for column in range(max(columns.values()) + 1):
-        widest = max(widths[name] for name in columns if columns[name] == column)
-        lefts.append(lefts[-1] + widest + ARROW)
+    for column in sorted(widest):
+        lefts.append(lefts[-1] + widest[column] + ARROW_LENGTH)
     return lefts
 
 
@@ -93,19 +127,19 @@ def _rows_of(nodes: Mapping[str, int], columns: Mapping[str, int]) -> dict[str, 
     taken: dict[tuple[int, int], int] = {}
     rows = {}
     for name, rank in nodes.items():
-        place = rank, columns[name]
+        place = (rank, columns[name])
         rows[name] = taken.get(place, 0)
         taken[place] = rows[name] + 1
     return rows
 
 
-def _lanes_of(nodes: Mapping[str, int], rows: Mapping[str, int]) -> dict[int, tuple[float, float]]:
-    """Top and height of each rank's lane, which is as high as its rows need it."""
+def _lanes_of(nodes: Mapping[str, int], rows: Mapping[str, int]) -> dict[int, Lane]:
+    """By rank, its lane, which is as high as its rows need it."""
     lanes = {}
     top = 0.0
     for rank in sorted(set(nodes.values())):
         last = max(rows[name] for name in nodes if nodes[name] == rank)
-        height = ROW * (1 + last)
-        lanes[rank] = top, height
-        top += height + 0.16
+        height = ROW_HEIGHT * (1 + last)
+        lanes[rank] = Lane(top, height)
+        top += height + LANE_GAP
     return lanes

@@ -4,38 +4,50 @@ The notebooks call it through `distlab_course.figures`, in their kernel. Lengths
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.style import INK, NAME_SIZE, rank_color, style
 
 Point = tuple[float, float]
-Pairs = Sequence[tuple[str, str]]  # of names, from and to
-Lines = Mapping[str, Pairs]
-BOX = 0.34  # height of a process
-LEVEL = 0.95  # from the upper row of processes to the lower
-COLUMN = 1.25  # width of a process
-BETWEEN = 0.4  # between two machines
+# by what goes over the lines: the names of two processes for each
+Lines = Mapping[str, Sequence[tuple[str, str]]]
+
+PROCESS_HEIGHT = 0.34
+PROCESS_WIDTH = 1.25  # with the space beside it
+MACHINE_GAP = 0.4  # between two machines side by side
 AROUND = 0.25  # around processes
-KIND = 0.26  # height of a line of the legend
-# of the lines of each kind: dashes, width
-Stroke = tuple[str | tuple[float, tuple[float, ...]], float]
-STROKES: tuple[Stroke, ...] = (
-    ("-", 1.2),
-    ((0, (5, 2)), 1.6),
-    ((0, (1, 1.6)), 1.6),
-    ("-", 2.6),
+UPPER_HEIGHT = PROCESS_HEIGHT + AROUND + 0.25  # of the first machine
+LOWER_TOP = PROCESS_HEIGHT + 3 * AROUND + 0.15  # of the other machines
+OTHERS_Y = LOWER_TOP + 0.3  # middle of the processes there that are no ranks
+RANKS_Y = PROCESS_HEIGHT + 4 * AROUND + 1.15  # middle of the ranks below them
+LEGEND_ROW = 0.26
+
+
+class Stroke(NamedTuple):
+    """How the lines of one kind are drawn."""
+
+    dashes: str | tuple[float, tuple[float, ...]]
+    width: float
+
+
+STROKES = (
+    Stroke("-", 1.2),
+    Stroke((0, (5, 2)), 1.6),
+    Stroke((0, (1, 1.6)), 1.6),
+    Stroke("-", 2.6),
 )
 
 
 class Machine(NamedTuple):
-    """A machine of the lower row: its name, its processes and where it is drawn."""
+    """A machine of the lower row, with its processes and the place where it is drawn."""
 
     name: str
     others: list[str]
@@ -57,97 +69,114 @@ def machines(
         arrows: whether a line leads from its first process to its second.
     """
     (first, above), *rest = processes.items()
-    below = list(_side_by_side(rest))
+    below = _side_by_side(rest)
     total = below[-1].left + below[-1].width
-    top = BOX + 3 * AROUND
-    y_of_ranks = BOX + 4 * AROUND + LEVEL + 0.2
-    bottom = y_of_ranks + 0.55
-    if any(_is_rank(start) and _is_rank(end) for pairs in lines.values() for start, end in pairs):
-        bottom += 0.13 * total  # for the arcs between ranks
-    kinds = list(lines) if len(lines) > 1 else []
-    width = max([total, *(text_width(kind, NAME_SIZE) + 1 for kind in kinds)])
-    figure, ax = new_canvas(width, bottom + 0.15 + KIND * len(kinds), title)
-    places = _places_of(above, below, total, top + 0.45, y_of_ranks)
+    bottom = RANKS_Y + 0.55
+    if _has_arcs(lines):
+        bottom += 0.13 * total
+    legend = list(lines)
+    if len(legend) == 1:  # there is nothing to tell apart
+        legend = []
+    width = total
+    for words in legend:
+        width = max(width, text_width(words, NAME_SIZE) + 1)
+    figure, ax = new_canvas(width, bottom + 0.15 + LEGEND_ROW * len(legend), title)
+    places = _places_of(above, below, total)
     with style():
-        draw_lane(ax, 0, 0, total, BOX + AROUND + 0.25, INK)
+        draw_lane(ax, 0, 0, total, UPPER_HEIGHT, INK)
         draw_text(ax, 0.1, 0.17, first, ha="left", fontsize=NAME_SIZE)
         for machine in below:
-            draw_lane(ax, machine.left, top + 0.15, machine.width, bottom - top - 0.15, INK)
+            draw_lane(ax, machine.left, LOWER_TOP, machine.width, bottom - LOWER_TOP, INK)
             x = machine.left + 0.1
             draw_text(ax, x, bottom - 0.15, machine.name, ha="left", fontsize=NAME_SIZE)
         boxes = {name: _draw_process(ax, name, place) for name, place in places.items()}
         for pairs, stroke in zip(lines.values(), STROKES, strict=False):
             for start, end in pairs:
-                line = _line_between(places[start], places[end], y_of_ranks, stroke, arrows)
+                line = _line_between(places[start], places[end], stroke, arrows)
                 line.set_patchA(boxes[start])
                 line.set_patchB(boxes[end])
                 ax.add_patch(line)
-        for row, (kind, (dashes, thick)) in enumerate(zip(kinds, STROKES, strict=False)):
-            y = bottom + 0.25 + KIND * row
-            ax.plot((0.05, 0.65), (y, y), linestyle=dashes, linewidth=thick, color=INK)
-            draw_text(ax, 0.8, y, kind, ha="left", fontsize=NAME_SIZE)
+        _draw_legend(ax, legend, bottom + 0.25)
     return figure
 
 
+def _has_arcs(lines: Lines) -> bool:
+    """Whether a line is between two ranks; it is then an arc below them."""
+    pairs = chain.from_iterable(lines.values())
+    return any(_is_rank(start) and _is_rank(end) for start, end in pairs)
+
+
 def _is_rank(name: str) -> bool:
+    """Whether a process is a rank."""
     return name.startswith("rank ")
 
 
-def _side_by_side(processes: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Machine]:
+def _side_by_side(processes: Iterable[tuple[str, Sequence[str]]]) -> list[Machine]:
     """Machines from left to right, each as wide as the longer of its two rows."""
+    placed = []
     left = 0.0
     for name, names in processes:
         others = [process for process in names if not _is_rank(process)]
         ranks = [process for process in names if _is_rank(process)]
-        width = COLUMN * max(len(others), len(ranks)) + AROUND
-        yield Machine(name, others, ranks, left, width)
-        left += width + BETWEEN
+        width = PROCESS_WIDTH * max(len(others), len(ranks)) + AROUND
+        placed.append(Machine(name, others, ranks, left, width))
+        left += width + MACHINE_GAP
+    return placed
 
 
-def _places_of(
-    above: Sequence[str], below: Sequence[Machine], total: float, y: float, y_of_ranks: float
-) -> dict[str, Point]:
+def _places_of(above: Sequence[str], below: Sequence[Machine], total: float) -> dict[str, Point]:
     """The middle of each process: those of the upper machine, then by machine others and ranks."""
     places = {}
-    for column, process in enumerate(above):
-        places[process] = ((column + 1) * total / (len(above) + 1), 0.35 + BOX / 2)
+    for column, process in enumerate(above, 1):
+        x = column * total / (len(above) + 1)
+        places[process] = (x, 0.35 + PROCESS_HEIGHT / 2)
     for machine in below:
         for column, process in enumerate(machine.others):
-            places[process] = (machine.left + (column + 0.5) * COLUMN, y)
+            x = machine.left + (column + 0.5) * PROCESS_WIDTH
+            places[process] = (x, OTHERS_Y)
         for column, process in enumerate(machine.ranks):
-            step = machine.width / len(machine.ranks)
-            places[process] = (machine.left + (column + 0.5) * step, y_of_ranks)
+            x = machine.left + (column + 0.5) * (machine.width / len(machine.ranks))
+            places[process] = (x, RANKS_Y)
     return places
 
 
-def _draw_process(ax: Axes, name: str, place: Point) -> Patch:
+def _draw_process(ax: Axes, name: str, place: Point) -> Rectangle:
     """Draw the box of a process above all lines, and return it."""
     x, y = place
     color = ACTIVITY_LOOKS["compute"].fill
     if _is_rank(name):
-        color = rank_color(int(name.split()[1]))
+        color = rank_color(int(name.removeprefix("rank ")))
     width = text_width(name, NAME_SIZE) + 0.2
-    draw_box(ax, x - width / 2, y - BOX / 2, width, BOX, name, color, NAME_SIZE)
-    box = ax.patches[-1]
+    left = x - width / 2
+    top = y - PROCESS_HEIGHT / 2
+    box = draw_box(ax, left, top, width, PROCESS_HEIGHT, name, color, NAME_SIZE)
     box.set_zorder(2)
     return box
 
 
-def _line_between(
-    start: Point, end: Point, y_of_ranks: float, stroke: Stroke, arrow: bool
-) -> FancyArrowPatch:
+def _line_between(start: Point, end: Point, stroke: Stroke, arrow: bool) -> FancyArrowPatch:
     """A line between the middles of two processes; between two ranks it is an arc below them."""
+    start_x, start_y = start
+    end_x, end_y = end
     bow = 0.0
-    if start[1] == end[1] == y_of_ranks:
-        bow = math.copysign(0.35, end[0] - start[0])
-    dashes, thick = stroke
+    if start_y == end_y == RANKS_Y:
+        bow = math.copysign(0.35, end_x - start_x)
     return FancyArrowPatch(
         start,
         end,
         arrowstyle="-|>" if arrow else "-",
         connectionstyle=f"arc3,rad={bow}",
         mutation_scale=14,
-        linestyle=dashes,
-        linewidth=thick,
+        linestyle=stroke.dashes,
+        linewidth=stroke.width,
         color=INK,
     )
+
+
+def _draw_legend(ax: Axes, entries: Sequence[str], top: float) -> None:
+    """Draw a line of each kind, and beside it what goes over it."""
+    for row, (words, stroke) in enumerate(zip(entries, STROKES, strict=False)):
+        y = top + LEGEND_ROW * row
+        xs = (0.05, 0.65)
+        ax.plot(xs, (y, y), linestyle=stroke.dashes, linewidth=stroke.width, color=INK)
+        draw_text(ax, 0.8, y, words, ha="left", fontsize=NAME_SIZE)

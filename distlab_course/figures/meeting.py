@@ -24,15 +24,14 @@ from distlab.plotting.style import (
 )
 from distlab.tables import format_seconds
 
-Point = tuple[float, float]
-
 # "set", "get", "wait" or "add"; key; when it began and ended, in seconds
 Call = tuple[str, str, float, float]
-STEP = 0.52  # width of a call
-LANE = 0.42  # height of a rank's lane
-GAP = 0.2  # between lanes
-KEY = 0.3  # height of a key
-FOOT = 0.5  # height of the times below
+
+COLUMN_WIDTH = 0.52  # of a call
+LANE_HEIGHT = 0.42  # of a rank
+LANE_GAP = 0.2
+KEY_HEIGHT = 0.3  # of a key's row in the store
+TIMES_HEIGHT = 0.5  # of the times below
 
 
 class Step(NamedTuple):
@@ -61,55 +60,84 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             "wait" and the "get" of the same key after it are one arrow.
         title: what was recorded.
     """
-    steps = sorted(step for rank, own in enumerate(calls) for step in steps_of(rank, own))
+    steps: list[Step] = []
+    for rank, own in enumerate(calls):
+        steps += steps_of(rank, own)
+    steps.sort()
+    chart = _chart_of(steps, len(calls))
     writers = {step.key: step.rank for step in steps if step.writes}
-    writes = [place for place, step in enumerate(steps) if step.writes]
-    names = ["store", *(f"rank {rank}" for rank in range(len(calls)))]
-    left = 0.25 + max(text_width(name, LABEL_SIZE) for name in names)
-    key_ends = [
-        left + (place + 0.5) * STEP + text_width(steps[place].key, NOTE_SIZE) for place in writes
-    ]
-    width = max([left + len(steps) * STEP, *key_ends])
-    store = 0.1 + KEY * len(writes)
-    tops = [store + GAP + rank * (LANE + GAP) for rank in range(len(calls))]
-    below = tops[-1] + LANE + 0.1
     first = min(step.began for step in steps)
-    figure, ax = new_canvas(width, below + FOOT, title)
+    below = chart.tops[-1] + LANE_HEIGHT + 0.1
+    figure, ax = new_canvas(chart.width, below + TIMES_HEIGHT, title)
     with style():
-        draw_lane(ax, 0, 0, width, store, INK, "store", LABEL_SIZE)
-        for rank, top in enumerate(tops):
-            draw_lane(ax, 0, top, width, LANE, rank_color(rank), f"rank {rank}", LABEL_SIZE)
+        draw_lane(ax, 0, 0, chart.width, chart.store_height, INK, "store", LABEL_SIZE)
+        for rank, top in enumerate(chart.tops):
+            color = rank_color(rank)
+            draw_lane(ax, 0, top, chart.width, LANE_HEIGHT, color, f"rank {rank}", LABEL_SIZE)
+        keys_written = 0
         for place, step in enumerate(steps):
-            x = left + place * STEP
-            top = tops[step.rank]
-            _draw_wait(ax, x, top, step.rank, columns_waited(steps, place))
-            in_store = (x + STEP / 2, store - 0.04)
-            at_rank = (x + STEP / 2, top + LANE / 2)
+            x = chart.left + place * COLUMN_WIDTH
+            _draw_wait(ax, x, chart.tops[step.rank], step.rank, columns_waited(steps, place))
             color = line_color(writers[step.key]) if step.key in writers else INK
+            _draw_arrow(ax, x, chart, step, color)
             if step.writes:
-                _draw_arrow(ax, at_rank, in_store, color)
-                y = 0.08 + writes.index(place) * KEY
-                wide = text_width(step.key, NOTE_SIZE) + 0.16
-                draw_box(
-                    ax, x + 0.1, y, wide, KEY - 0.05, step.key, rank_color(step.rank), NOTE_SIZE
-                )
-            else:
-                _draw_arrow(ax, in_store, at_rank, color)
+                _draw_key(ax, x, keys_written, step)
+                keys_written += 1
             when = format_seconds(step.when - first)
-            draw_text(
-                ax, x + STEP / 2, below, when, fontsize=NOTE_SIZE - 1.5, rotation=45, va="top"
-            )
+            look = {"fontsize": NOTE_SIZE - 1.5, "rotation": 45, "va": "top"}
+            draw_text(ax, x + COLUMN_WIDTH / 2, below, when, **look)
     return figure
+
+
+class Chart(NamedTuple):
+    """Where the lanes and the columns of a handshake stand.
+
+    Attributes:
+        left: where the first column begins.
+        width: of the lanes.
+        store_height: of the lane of the store, which is the upper one.
+        tops: by rank, where its lane begins.
+    """
+
+    left: float
+    width: float
+    store_height: float
+    tops: Sequence[float]
+
+
+def _chart_of(steps: Sequence[Step], ranks: int) -> Chart:
+    """The chart that has a column for each step, and in the store a row for each write."""
+    names = ["store", *(f"rank {rank}" for rank in range(ranks))]
+    left = 0.25 + max(text_width(name, LABEL_SIZE) for name in names)
+    width = left + len(steps) * COLUMN_WIDTH
+    keys_written = 0
+    for place, step in enumerate(steps):
+        if step.writes:
+            keys_written += 1
+            middle = left + (place + 0.5) * COLUMN_WIDTH
+            width = max(width, middle + text_width(step.key, NOTE_SIZE))
+    store_height = 0.1 + KEY_HEIGHT * keys_written
+    first_top = store_height + LANE_GAP
+    tops = [first_top + rank * (LANE_HEIGHT + LANE_GAP) for rank in range(ranks)]
+    return Chart(left, width, store_height, tops)
+
+
+def _draw_key(ax: Axes, x: float, row: int, step: Step) -> None:
+    """Draw the key that a step writes, in this row of the store, in the colour of its rank."""
+    y = 0.08 + row * KEY_HEIGHT
+    width = text_width(step.key, NOTE_SIZE) + 0.16
+    height = KEY_HEIGHT - 0.05
+    draw_box(ax, x + 0.1, y, width, height, step.key, rank_color(step.rank), NOTE_SIZE)
 
 
 def _draw_wait(ax: Axes, x: float, top: float, rank: int, columns: int) -> None:
     """Draw the hatched bar of a rank that waited for a key, on its lane; nothing for no columns."""
-    if not columns:
+    if columns == 0:
         return
     bar = Rectangle(
-        (x - columns * STEP, top + 0.08),
-        (columns + 0.35) * STEP,
-        LANE - 0.16,
+        (x - columns * COLUMN_WIDTH, top + 0.08),
+        (columns + 0.35) * COLUMN_WIDTH,
+        LANE_HEIGHT - 0.16,
         facecolor="none",
         edgecolor=line_color(rank),
         hatch="////",
@@ -118,8 +146,15 @@ def _draw_wait(ax: Axes, x: float, top: float, rank: int, columns: int) -> None:
     ax.add_patch(bar)
 
 
-def _draw_arrow(ax: Axes, tail: Point, head: Point, color: str) -> None:
-    """Draw the arrow of one call between a rank and the store."""
+def _draw_arrow(ax: Axes, x: float, chart: Chart, step: Step, color: str) -> None:
+    """Draw the arrow of a step in the column that begins at `x`: up to write, down to read."""
+    middle = x + COLUMN_WIDTH / 2
+    in_store = (middle, chart.store_height - 0.04)
+    at_rank = (middle, chart.tops[step.rank] + LANE_HEIGHT / 2)
+    if step.writes:
+        tail, head = at_rank, in_store
+    else:
+        tail, head = in_store, at_rank
     ax.annotate("", head, tail, arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.8})
 
 
@@ -157,15 +192,17 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
     """Draw when each rank reported its error, mistake by mistake from the top down.
 
     Args:
-        outcomes: by mistake, for each rank the seconds until its error, and a few words of it.
+        outcomes: by mistake, for rank 0 and rank 1 the seconds until the error, and a few words of
+            it.
         timeout: that all of them had.
     """
     height = 0.6 + 0.85 * len(outcomes)
     with new_axes(7.4, height, xlabel="time until the rank reports an error") as ax:
         latest = 0.0
-        for place, ranks in enumerate(outcomes.values()):
-            for rank, (seconds, words) in enumerate(ranks):
-                y = place + 0.19 * (2 * rank - 1)
+        for place, errors in enumerate(outcomes.values()):
+            for rank, (seconds, words) in enumerate(errors):
+                y = place + 0.19 * (2 * rank - 1)  # one above the middle, the other below
+                latest = max(latest, seconds)
                 ax.barh(y, seconds, height=0.34, color=rank_color(rank))
                 ax.annotate(
                     f"rank {rank}: {words}",
@@ -176,7 +213,6 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
                     va="center",
                     fontsize=NAME_SIZE,
                 )
-                latest = max(latest, seconds)
         ax.axvline(timeout, color=INK, linestyle="--", linewidth=1)
         ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME_SIZE, color=INK)
         ax.set(yticks=range(len(outcomes)), yticklabels=outcomes, ylim=(len(outcomes) - 0.5, -0.5))

@@ -4,6 +4,7 @@ The notebooks call it through `distlab_course.figures`, in their kernel. Times a
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +13,8 @@ from matplotlib.patches import FancyArrowPatch
 from distlab.plotting.axes import even_ticks, new_panels
 from distlab.plotting.style import HAZE, INK, LABEL_SIZE, line_color, rank_color
 
-Exchange = tuple[float, float, float]  # asked, seen, answered
+# when the question was asked, what the other clock then showed, when the answer was there
+Exchange = tuple[float, float, float]
 ASKING = 0  # the rank that asks for the time
 ASKED = 2  # the rank whose clock it asks for
 
@@ -27,14 +29,12 @@ def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
             what the clock of rank 2 showed in between.
         truth: how much the latter is ahead.
     """
-    shortest = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
-    asked, seen, answered = shortest
-    best = seen - (asked + answered) / 2
+    shortest = min(exchanges, key=_seconds_of)
+    best = _estimate_of(shortest)
     with new_panels(8.6, 3.8, 1, 2, width_ratios=(1, 1.3)) as (figure, (left, right)):
-        _draw_exchange(left, answered - asked)
-        right.set(
-            title="what each exchange allows", xlabel="exchange", ylabel="offset − best estimate"
-        )
+        _draw_exchange(left, _seconds_of(shortest))
+        right.set_title("what each exchange allows")
+        right.set(xlabel="exchange", ylabel="offset − best estimate")
         for number, exchange in enumerate(exchanges):
             _draw_bounds(right, number, exchange, best, exchange == shortest)
         right.axhline(truth - best, linewidth=1.2, linestyle="--", color=INK)
@@ -55,19 +55,30 @@ def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
     return figure
 
 
+def _seconds_of(exchange: Exchange) -> float:
+    """How long an exchange took."""
+    asked, _, answered = exchange
+    return answered - asked
+
+
+def _estimate_of(exchange: Exchange) -> float:
+    """How much the other clock is ahead, if it was looked at in the middle of the exchange."""
+    asked, seen, answered = exchange
+    return seen - (asked + answered) / 2
+
+
 def _draw_exchange(ax: Axes, whole: float) -> None:
     """Draw a question and its answer, together `whole` seconds, as arrows between two ranks."""
-    ax.set(
-        title="the shortest exchange",
-        xlabel=f"time by the clock of rank {ASKING}",
-        ylim=(1.75, -0.55),
-    )
+    ax.set_title("the shortest exchange")
+    ax.set_xlabel(f"time by the clock of rank {ASKING}")
     ax.set_xlim(-0.12 * whole, 1.12 * whole)
-    ax.set(yticks=(0, 1), yticklabels=(f"rank {ASKING}", f"rank {ASKED}"))
+    ax.set_ylim(1.75, -0.55)
+    ax.set_yticks((0, 1), (f"rank {ASKING}", f"rank {ASKED}"))
     ax.barh(1, whole, height=0.34, facecolor=rank_color(ASKED), alpha=2 * HAZE)
-    question = (0, 0), (whole / 2, 1), ASKING
-    answer = (whole / 2, 1), (whole, 0), ASKED
-    for tail, head, sender in (question, answer):
+    start = (0, 0)
+    looked = (whole / 2, 1)
+    end = (whole, 0)
+    for tail, head, sender in ((start, looked, ASKING), (looked, end, ASKED)):
         arrow = FancyArrowPatch(
             tail,
             head,
@@ -79,18 +90,22 @@ def _draw_exchange(ax: Axes, whole: float) -> None:
             color=line_color(sender),
         )
         ax.add_patch(arrow)
+    look: dict[str, Any] = {"fontsize": LABEL_SIZE, "color": INK}
     words = "it looked at its clock\nsome time in here"
-    ax.text(whole / 2, 1.25, words, ha="center", va="top", fontsize=LABEL_SIZE, color=INK)
-    ax.text(0, -0.12, "asked", ha="left", va="bottom", fontsize=LABEL_SIZE, color=INK)
-    ax.text(whole, -0.12, "answered", ha="right", va="bottom", fontsize=LABEL_SIZE, color=INK)
+    ax.text(whole / 2, 1.25, words, ha="center", va="top", **look)
+    ax.text(0, -0.12, "asked", ha="left", va="bottom", **look)
+    ax.text(whole, -0.12, "answered", ha="right", va="bottom", **look)
 
 
 def _draw_bounds(ax: Axes, number: int, exchange: Exchange, best: float, shortest: bool) -> None:
     """Draw between which offsets the other clock is, by one exchange, and their middle."""
     asked, seen, answered = exchange
-    color = line_color(ASKED) if shortest else INK
-    width = 4.0 if shortest else 1.8
-    bounds = [seen - answered - best, seen - asked - best]
-    ax.plot([number, number], bounds, color=color, linewidth=width)
-    middle = seen - (asked + answered) / 2 - best
-    ax.plot(number, middle, "o", markersize=5, color=color)
+    lowest = seen - answered - best
+    highest = seen - asked - best
+    color = INK
+    width = 1.8
+    if shortest:
+        color = line_color(ASKED)
+        width = 4.0
+    ax.plot([number, number], [lowest, highest], color=color, linewidth=width)
+    ax.plot(number, _estimate_of(exchange) - best, "o", markersize=5, color=color)
