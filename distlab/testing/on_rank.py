@@ -1,6 +1,6 @@
 """Runs a test on this rank by pytest itself, with its fixtures, plugins and rewritten asserts.
 
-Runs on every rank, called by testing/ranks.py. The first test of a rank starts a pytest there, as
+Runs on every rank, called by shared_cluster.py. The first test of a rank starts a pytest there, as
 pytest-xdist does in its workers; the others use it. Its module is imported for each test anew, so
 that no test sees the variables of another.
 """
@@ -24,7 +24,7 @@ from distlab.errors import DistlabError
 from distlab.wire.namespace import namespace_of_cells
 
 # plugins that have nothing to do on a rank: the process that finds the tests has them
-ELSEWHERE = (
+NOT_ON_RANKS = (
     "debugging",
     "faulthandler",
     "junitxml",
@@ -52,7 +52,7 @@ OFF = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankTest:
     """What a rank needs to know of a test.
 
     Attributes:
@@ -73,12 +73,12 @@ class Plan:
     pauses: str
 
 
-def run(rank: int, world_size: int, plan: Plan) -> None:
+def run_test(rank: int, world_size: int, test: RankTest) -> None:
     """Run a test, and raise what it raised; what skips it is raised, too."""
-    os.chdir(plan.folder)
+    os.chdir(test.folder)
     if RankPytest.here is None:
-        RankPytest.here = RankPytest(rank, world_size, plan)
-    RankPytest.here.run(plan)
+        RankPytest.here = RankPytest(rank, world_size, test)
+    RankPytest.here.run(test)
 
 
 def last_report(rank: int, world_size: int) -> dict[str, Any] | None:
@@ -111,20 +111,20 @@ class RankPytest:
 
     here: RankPytest | None = None
 
-    def __init__(self, rank: int, world_size: int, plan: Plan):
+    def __init__(self, rank: int, world_size: int, test: RankTest):
         self._rank = rank
         self._world_size = world_size
-        self._plan = plan
+        self._test = test
         self.error: BaseException | None = None
         self.report: dict[str, Any] | None = None
-        sys.path[:] = plan.sys_path
-        options = plan.options | dict.fromkeys(OFF, False)
-        options["basetemp"] = plan.options["basetemp"] / f"rank{rank}"
+        sys.path[:] = test.sys_path
+        options = test.options | dict.fromkeys(OFF, False)
+        options["basetemp"] = test.options["basetemp"] / f"rank{rank}"
         options["capture"] = "no"
         options["color"] = "no"
         options["logger_disable"] = [TORCH_ERRORS]
-        options["pythonwarnings"] = [*(plan.options["pythonwarnings"] or ()), IMPORTED]
-        self._session = started(options, plan.node, ELSEWHERE, self)
+        options["pythonwarnings"] = [*(test.options["pythonwarnings"] or ()), IMPORTED]
+        self._session = started(options, test.node, NOT_ON_RANKS, self)
 
     # --- hooks and fixtures ---
 
@@ -142,7 +142,7 @@ class RankPytest:
 
     @pytest.fixture
     def tmp_path(self) -> Path | None:
-        return self._plan.tmp_path
+        return self._test.tmp_path
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -158,20 +158,20 @@ class RankPytest:
             self._note(report, pytest.Collector.CollectError(str(report.longrepr)))
 
     def pytest_exception_interact(self, call: Any) -> None:
-        if self._plan.options.get("usepdb"):
+        if self._test.options.get("usepdb"):
             console.post_mortem(call.excinfo.value)
 
     # --- a test ---
 
-    def run(self, plan: Plan) -> None:
+    def run(self, test: RankTest) -> None:
         """Run a test, and raise what it raised."""
-        self._plan = plan
+        self._test = test
         self.error = None
         self.report = None
         _hide_libraries()
         # as before at the end
         with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):
-            for item in run_only(self._session, plan.node):
+            for item in run_only(self._session, test.node):
                 module = getattr(item, "module", None)
                 if module is not None:
                     sys.modules.pop(module.__name__, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from distlab.testing.ranks import Ranks
+    from distlab.testing.shared_cluster import SharedCluster
 
 MARK = (
     "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n "
@@ -19,7 +19,7 @@ MARK = (
     "collectives and messages; fresh: in new processes; options: of distlab.Cluster, such as "
     "backend and network."
 )
-RANKS = pytest.StashKey["Ranks"]()
+SHARED_CLUSTER = pytest.StashKey["SharedCluster"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,8 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if RANKS in config.stash:
-        config.stash[RANKS].stop()
+    if SHARED_CLUSTER in config.stash:
+        config.stash[SHARED_CLUSTER].stop()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -46,16 +46,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if item.get_closest_marker("ranks") and hasattr(item, "fixturenames"):
         item.fixturenames = [name for name in item.fixturenames if name == "tmp_path"]
         # pytest calls it on each item
-        item.runtest = lambda: _ranks(item.config).run(item)  # type: ignore[method-assign]
+        item.runtest = lambda: _shared_cluster(item.config).run(item)  # type: ignore[method-assign]
 
 
-def _ranks(config: pytest.Config) -> Ranks:
+def _shared_cluster(config: pytest.Config) -> SharedCluster:
     """The ranks of this run of pytest, made for the first test that needs them."""
-    if RANKS not in config.stash:
-        from distlab.testing.ranks import Ranks
+    if SHARED_CLUSTER not in config.stash:
+        from distlab.testing.shared_cluster import SharedCluster
 
-        config.stash[RANKS] = Ranks(config)
-    return config.stash[RANKS]
+        config.stash[SHARED_CLUSTER] = SharedCluster(config)
+    return config.stash[SHARED_CLUSTER]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,8 +64,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show how a test has ended on a rank as the pytest of that rank describes it."""
     report = yield
-    if item.get_closest_marker("ranks") and call.excinfo and RANKS in item.config.stash:
-        item.config.stash[RANKS].describe(report, call.excinfo)
+    if item.get_closest_marker("ranks") and call.excinfo and SHARED_CLUSTER in item.config.stash:
+        item.config.stash[SHARED_CLUSTER].describe(report, call.excinfo)
         # which has looked at the rank, and does not look at this process
         if item.config.getoption("usepdb"):
             call.excinfo = None

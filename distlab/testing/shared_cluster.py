@@ -20,13 +20,13 @@ from distlab.testing import on_rank
 
 OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark; the others are those of Cluster
 KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *list(signature(Cluster).parameters)[1:]]))
-EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
+MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
 # what a notebook goes on with
-REBUILT = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
-PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+REBUILT_LINE = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
+TRAVELLING_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 
 
-class Ranks:
+class SharedCluster:
     """One cluster for the tests of a pytest process.
 
     Another number of ranks, or other options, make it anew.
@@ -60,7 +60,7 @@ class Ranks:
             self.stop()
             raise
         try:
-            cluster.run(on_rank.run, self._plan(item), timeout=timeout, check=check)
+            cluster.run(on_rank.run_test, self._test_of(item), timeout=timeout, check=check)
         except RanksFailed as error:
             raise self._culprit(cluster, error) from None
         except BaseException:
@@ -81,11 +81,11 @@ class Ranks:
             keywords = dict(mark.kwargs)
         if len(args) != 1:
             raise ArgumentError(
-                f"the mark ranks must have one number of ranks, got {args}. {EXAMPLE}"
+                f"the mark ranks must have one number of ranks, got {args}. {MARK_EXAMPLE}"
             )
-        n = whole_number("the mark's ranks", args[0], 1, advice=EXAMPLE)
+        n = whole_number("the mark's ranks", args[0], 1, advice=MARK_EXAMPLE)
         for name in keywords:
-            one_of("a keyword of the mark ranks", name, KEYWORDS, EXAMPLE)
+            one_of("a keyword of the mark ranks", name, KEYWORDS, MARK_EXAMPLE)
         asked = self._config.getoption("ranks")
         if asked is not None:
             n = whole_number("--ranks", asked, 1, advice="For example: pytest --ranks 2.")
@@ -109,11 +109,11 @@ class Ranks:
         self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
         return self._cluster
 
-    def _plan(self, item: pytest.Item) -> on_rank.Plan:
+    def _test_of(self, item: pytest.Item) -> on_rank.RankTest:
         """What a rank needs to know of a test."""
         config = self._config
         is_debugged = config.getoption("usepdb") or "breakpoint(" in item.path.read_text()
-        return on_rank.Plan(
+        return on_rank.RankTest(
             node=f"{item.path}::{item.nodeid.partition('::')[2]}",
             options=self._options(),
             folder=str(config.invocation_params.dir),
@@ -127,7 +127,7 @@ class Ranks:
         config = self._config
         options: dict[str, Any] = {}
         for name, value in vars(config.option).items():
-            if isinstance(value, PLAIN):
+            if isinstance(value, TRAVELLING_TYPES):
                 options[name] = value
         del options["file_or_dir"]
         options["rootdir"] = str(config.rootpath)
@@ -143,7 +143,7 @@ class Ranks:
 
         It is the exception of a rank that is at fault, or else that of the whole run.
         """
-        error.args = (REBUILT.sub("", str(error)),)
+        error.args = (REBUILT_LINE.sub("", str(error)),)
         self._words = str(error)
         if isinstance(error, RankDied):
             return error
