@@ -3,7 +3,7 @@
 exercises.py says what an exercise is, and anybody may import its names from here. check.py runs on
 the notebook's kernel, trial.py on every rank; what a call did there travels as bytes (observed.py)
 to the process that judges it (judging.py, comparing.py): the notebook's kernel, or one that marks a
-class and trusts no answer (patches.py).
+class and trusts no answer (tampering.py).
 """
 
 from distlab.checking.exercises import (
@@ -23,9 +23,9 @@ from distlab.checking.exercises import (
     nothing,
     numbers,
     on_rank,
-    outcome,
     question,
     returned,
+    returned_and_arguments,
     title_of_lab,
 )
 
@@ -46,8 +46,8 @@ __all__ = [
     "nothing",
     "numbers",
     "on_rank",
-    "outcome",
     "question",
     "returned",
+    "returned_and_arguments",
     "title_of_lab",
 ]

@@ -28,7 +28,7 @@ from distlab.wire.pickling import pickle_module_by_value
 LABEL = 9  # columns of what stands before the values of a rank: "rank 0   "
 GREEN = "#1b5e20"  # behind "passed"
 RED = "#8e1b1b"  # behind "not yet"
-RANKS = 4  # of a cluster that a check starts, or more if the exercise needs them
+RANKS_OF_A_CHECK = 4  # of a cluster that a check starts, or more if the exercise needs them
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         verdict = _try(found, answer)
         seconds = verdict.run.seconds if verdict.run and found.race else None
     if verdict.passed:
-        progress.remember(verdict.name, seconds)
+        progress.remember_passed(verdict.name, seconds)
     return verdict
 
 
@@ -228,11 +228,10 @@ def _world(
 
     def call(case: Any) -> judging.Pair:
         try:
-            replies = cluster.call(
-                trial.call, exercise, case, True, fn, ranks=ranks, timeout=exercise.seconds
-            )
+            tried = functools.partial(cluster.call, ranks=ranks, timeout=exercise.seconds)
+            replies = tried(trial.call_with_case, exercise, case, True, fn)
         except RanksFailed as error:
-            raise judging.failed(error) from error
+            raise judging.answer_failed(error) from error
         expected = []
         actual = []
         for of_reference, of_answer in replies:
@@ -241,10 +240,10 @@ def _world(
         return expected, actual
 
     try:
-        cluster.call(trial.enter, n)
+        cluster.call(trial.enter_world, n)
         yield call
     finally:
-        if not all(cluster.call(trial.leave, ranks=ranks)):
+        if not all(cluster.call(trial.leave_world, ranks=ranks)):
             cluster.ranks.rebuild()
 
 
@@ -252,6 +251,6 @@ def _cluster(exercise: Exercise) -> Cluster:
     """The running cluster, or one that is started for the check; it stays for what follows."""
     if Cluster.current is not None:
         return Cluster.current
-    n = max(RANKS, *exercise.worlds)
+    n = max(RANKS_OF_A_CHECK, *exercise.worlds)
     print(f"No cluster was running here: the check starts one, distlab.Cluster({n}).")
     return Cluster(n)

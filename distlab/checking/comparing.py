@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from distlab.checking.exercises import Exercise, Seen, outcome, returned
+from distlab.checking.exercises import Exercise, Seen, returned, returned_and_arguments
 from distlab.checking.observed import Observed, Other, Record
 from distlab.simulated.events import NotedEvent
 
@@ -28,7 +28,7 @@ NOTHING_RETURNED = (
 MOST_VALUES = 12  # of a tensor or list that are shown
 MOST_LETTERS = 60  # of any other value
 MOST_TIMES = 16  # the largest factor by which all values may be wrong that is looked for
-NUMBERS = (int, float)
+NUMBER_TYPES = (int, float)
 Path = tuple[Any, ...]
 
 
@@ -105,23 +105,23 @@ def _on_rank(
         n: the number of ranks.
     """
     parts = []
-    for part in _parts(expected.value, actual.value):
+    for part in _comparable_parts(expected.value, actual.value):
         if part.wanted is not None or part.path in somewhere:
             parts.append(part)
-    shown = _shown(parts)
+    shown = _part_to_show(parts)
     return Outcome(
         right=shown.right,
         given=_words(expected.given),
         expected=_words(shown.wanted),
         actual=_words(shown.found),
         why="" if shown.right else _reason(exercise, shown, expected, n),
-        size=_size(expected.given),
+        size=_size_of_first_tensor(expected.given),
         events=actual.events,
         printed=actual.printed,
     )
 
 
-def _shown(parts: Sequence[_Part]) -> _Part:
+def _part_to_show(parts: Sequence[_Part]) -> _Part:
     """The part that a verdict shows: the first that is wrong, or else the first with a value."""
     for part in parts:
         if not part.right:
@@ -132,7 +132,7 @@ def _shown(parts: Sequence[_Part]) -> _Part:
     return parts[0] if parts else _Part((), None, None)
 
 
-def _size(given: tuple[Any, ...]) -> tuple[int, int]:
+def _size_of_first_tensor(given: tuple[Any, ...]) -> tuple[int, int]:
     """The elements of the first tensor among the arguments, and the bytes of each."""
     for value in given:
         if isinstance(value, Tensor):
@@ -153,7 +153,7 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
             yield from _paths(part, (*path, key))
 
 
-def _parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_Part]:
+def _comparable_parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_Part]:
     """What has to be alike: the parts of sequences of equal length, and of dicts of equal keys.
 
     A sequence of plain values is one part, because it is shown as a whole.
@@ -163,10 +163,10 @@ def _parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_Part]:
             yield _Part(path, list(expected), list(actual))
             return
         for place in range(len(expected)):
-            yield from _parts(expected[place], actual[place], (*path, place))
+            yield from _comparable_parts(expected[place], actual[place], (*path, place))
     elif _are_dicts(expected, actual):
         for key in expected:
-            yield from _parts(expected[key], actual[key], (*path, key))
+            yield from _comparable_parts(expected[key], actual[key], (*path, key))
     else:
         yield _Part(path, expected, actual)
 
@@ -185,7 +185,7 @@ def _are_dicts(expected: Any, actual: Any) -> bool:
 
 def _reason(exercise: Exercise, part: _Part, expected: Observed, n: int) -> str:
     """Which value is wrong, and what is wrong with it; "" if neither can be said."""
-    where = _where(exercise, part, expected)
+    where = _place_in_words(exercise, part, expected)
     if where.endswith("change."):
         return where
     # where nothing is sent, their number has nothing to do with it
@@ -199,16 +199,17 @@ def _kind_of_part(exercise: Exercise, path: Path) -> str:
     """Whether it is "returned" or "an argument" afterwards; "" where a trial made the value."""
     if exercise.trial is returned:
         return "returned"
-    if exercise.trial is not outcome or not path:
+    if exercise.trial is not returned_and_arguments or not path:
         return ""
     return "an argument" if path[0] else "returned"
 
 
-def _where(exercise: Exercise, part: _Part, expected: Observed) -> str:
+def _place_in_words(exercise: Exercise, part: _Part, expected: Observed) -> str:
     """Which part of a result, or which argument afterwards, is wrong; "" if that is obvious."""
-    if exercise.trial is not outcome or len(part.path) < 2:
+    if exercise.trial is not returned_and_arguments or len(part.path) < 2:
         return ""
-    is_argument, *keys = part.path  # see `outcome`: (what is returned, the arguments)
+    # `returned_and_arguments` makes (what is returned, the arguments)
+    is_argument, *keys = part.path
     if not is_argument:
         return f"This is {_in_brackets(keys)} of what is returned."
     place, *keys = keys
@@ -236,7 +237,7 @@ def _alike(expected: Any, actual: Any) -> bool:
         return isinstance(actual, Tensor) and _alike_tensors(expected, actual)
     if isinstance(expected, (list, tuple)):
         return _are_sequences(expected, actual) and all(map(_alike, expected, actual))
-    if type(expected) in NUMBERS and type(actual) in NUMBERS:
+    if type(expected) in NUMBER_TYPES and type(actual) in NUMBER_TYPES:
         if type(expected) is float:
             both_nan = math.isnan(expected) and math.isnan(actual)
             return both_nan or math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
@@ -369,8 +370,8 @@ def _words(value: Any) -> str:
         fields = [f"{name}={_words(part)}" for name, part in value.fields.items()]
         return f"{value.kind}({', '.join(fields)})"
     if isinstance(value, Other):
-        return _shortened(value.words)
-    return _shortened(str(value) if isinstance(value, Seen) else repr(value))
+        return _cut_off(value.words)
+    return _cut_off(str(value) if isinstance(value, Seen) else repr(value))
 
 
 def _words_of_tensor(tensor: Tensor) -> str:
@@ -380,5 +381,5 @@ def _words_of_tensor(tensor: Tensor) -> str:
     return values if tensor.ndim == 1 else f"{tuple(tensor.shape)}: {values}"
 
 
-def _shortened(text: str) -> str:
+def _cut_off(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."

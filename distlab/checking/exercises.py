@@ -59,7 +59,8 @@ COLLECTIVES = [
     "all_to_all",
     "barrier",
 ]
-KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"  # of paragraphs in a docstring
+# of paragraphs in a docstring
+PARAGRAPH_KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"
 TOLERANCE = 0.01  # within which a float is the answer to a question
 # exercises and questions by name, in the order of their definition
 _REGISTERED: dict[str, Exercise | Question] = {}
@@ -86,7 +87,7 @@ def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
     return (tensor.to(dtype),)
 
 
-def outcome(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+def returned_and_arguments(fn: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """A trial that compares what a function returns and what its arguments hold afterwards."""
     return fn(*arguments), arguments
 
@@ -135,7 +136,7 @@ def _not_given(*arguments: Any) -> Any:
     raise TypeError("This exercise has no function: use it as a decorator of one.")
 
 
-class _Described:
+class _WithTexts:
     """What the docstring of an exercise's function says; see above."""
 
     function: Callable[..., Any]
@@ -157,11 +158,11 @@ class _Described:
 
     def paragraphs(self) -> list[tuple[str, str]]:
         """(kind, text) of each: ("Hint", "Cut the tensor ...")."""
-        parts = re.split(rf"\n\s*\n|\n(?=\s*{KINDS}:)", self.function.__doc__ or "")
+        parts = re.split(rf"\n\s*\n|\n(?=\s*{PARAGRAPH_KINDS}:)", self.function.__doc__ or "")
         found = []
         for part in parts:
             words = " ".join(part.split())
-            begins = re.match(rf"({KINDS}): ", words)
+            begins = re.match(rf"({PARAGRAPH_KINDS}): ", words)
             if begins is not None:
                 found.append((begins[1], words[begins.end() :]))
             elif words:
@@ -170,7 +171,7 @@ class _Described:
 
 
 @dataclass(frozen=True)
-class Exercise(_Described):
+class Exercise(_WithTexts):
     """A function to write; used as a decorator of its reference.
 
     Attributes:
@@ -198,7 +199,7 @@ class Exercise(_Described):
     worlds: tuple[int, ...] = (1, 2, 3, 4)
     cases: tuple[Any, ...] = (8, 7, 3, (12, torch.int64), (10, torch.float64))
     given: Callable[[int, int, Any], tuple[Any, ...]] = numbers
-    trial: Callable[..., Any] = outcome
+    trial: Callable[..., Any] = returned_and_arguments
     forbids: list[str] = field(default_factory=list)
     limits: Limits | Callable[[int, int, int], Limits] | None = None
     race: Race | None = None
@@ -213,11 +214,11 @@ class Exercise(_Described):
 
     def __call__(self, function: Callable[..., Any]) -> Exercise:
         """As a decorator of the reference, define the exercise."""
-        return _registered(replace(self, function=function))
+        return _register(replace(self, function=function))
 
 
 @dataclass(frozen=True)
-class Question(_Described):
+class Question(_WithTexts):
     """A value to find.
 
     Used as a decorator of a function that judges values, or has only a docstring.
@@ -236,11 +237,11 @@ class Question(_Described):
 
     def __call__(self, function: Callable[[Any], bool | str | None]) -> Question:
         """As a decorator of the function, define the question."""
-        return _registered(replace(self, function=function))
+        return _register(replace(self, function=function))
 
     def judge(self, value: Any) -> Literal[True] | str:
         """True if the value is right, else what is wrong with it."""
-        if self.right is not None and _is(value, self.right):
+        if self.right is not None and _matches(value, self.right):
             return True
         known = self._known_mistakes(value)
         found = self.function(value)
@@ -260,7 +261,7 @@ class Question(_Described):
         for kind, text in self.paragraphs():
             if kind.startswith("Not "):
                 wrong = ast.literal_eval(kind.removeprefix("Not "))
-                if _is(value, wrong):
+                if _matches(value, wrong):
                     texts.append(text)
         return texts
 
@@ -270,14 +271,14 @@ question = Question
 _Defined = TypeVar("_Defined", Exercise, Question)
 
 
-def _registered(defined: _Defined) -> _Defined:
+def _register(defined: _Defined) -> _Defined:
     """The exercise or question itself, which can be found by its name from now on."""
     _REGISTERED[defined.name] = defined
     return defined
 
 
 def formula(
-    notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = outcome
+    notebook: str, *cases: tuple[Any, ...], trial: Callable[..., Any] = returned_and_arguments
 ) -> Exercise:
     """An exercise without messages: a function of plain values, called on one rank.
 
@@ -349,7 +350,7 @@ def _import_courses() -> None:
         module.load()
 
 
-def _is(value: Any, right: Any) -> bool:
+def _matches(value: Any, right: Any) -> bool:
     """Whether a value is the right one.
 
     A float is within the tolerance, a list may be a tuple, and a tensor has these numbers.
@@ -358,7 +359,7 @@ def _is(value: Any, right: Any) -> bool:
         value = value.tolist()
     if isinstance(right, (list, tuple)):
         same_length = isinstance(value, (list, tuple)) and len(value) == len(right)
-        return same_length and all(map(_is, value, right))
+        return same_length and all(map(_matches, value, right))
     if isinstance(right, float) and isinstance(value, (int, float)):
         return math.isclose(value, right, rel_tol=TOLERANCE)
     return bool(value == right)

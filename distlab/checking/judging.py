@@ -51,7 +51,7 @@ class AnswerFailed(Exception):
         self.stuck = stuck
 
 
-def failed(error: RanksFailed) -> AnswerFailed:
+def answer_failed(error: RanksFailed) -> AnswerFailed:
     """What a cluster raised, as a verdict has it."""
     stuck = isinstance(error, (DeadlockError, RankTimeout))
     return AnswerFailed(type(error).__name__, str(error), stuck)

@@ -24,7 +24,7 @@ from torch import Tensor
 from distlab.checking.exercises import Seen
 from distlab.simulated import events
 from distlab.simulated.events import Callback, NotedEvent
-from distlab.wire import pickling
+from distlab.wire.pickling import read_plain_only as read_plain_only  # for the course's runner
 
 MOST_BYTES = 1 << 26  # of one value
 MOST_DEEP = 50  # lists in lists
@@ -130,14 +130,6 @@ def from_bytes(data: bytes) -> Observed:
         )
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         raise ValueError(f"what a rank sent cannot be read: {error}") from error
-
-
-def read_plain_only() -> None:
-    """Unpickle nothing of what ranks send to this process from now on but distlab's own messages.
-
-    Runs on: a process that has a student's code called, before it has ranks.
-    """
-    pickling.read_plain_only()
 
 
 # --- values ---
@@ -267,7 +259,7 @@ def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
     if not isinstance(kind, torch.dtype):
         raise ValueError("no dtype of torch")
     data = bytearray(base64.b64decode(_text(memory)))
-    sizes = [_size(part) for part in shape]
+    sizes = [_checked_size(part) for part in shape]
     if not data:
         return torch.empty(sizes, dtype=kind)
     return torch.frombuffer(data, dtype=kind).reshape(sizes)
@@ -278,10 +270,10 @@ def _array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
     if kind.kind not in KINDS_OF_NUMBERS:
         raise ValueError("no array of numbers")
     data = numpy.frombuffer(base64.b64decode(_text(memory)), kind)
-    return data.reshape([_size(part) for part in shape]).copy()
+    return data.reshape([_checked_size(part) for part in shape]).copy()
 
 
-def _size(value: Any) -> int:
+def _checked_size(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError("no size")
     return value
@@ -340,7 +332,8 @@ def _unpacked_event(data: list[Any]) -> NotedEvent:
     name, *values = data
     if name == Callback.__name__:
         op, after, inner = values
-        return Callback(_size(op), _size(after), [_unpacked_event(event) for event in inner])
+        events_inside = [_unpacked_event(event) for event in inner]
+        return Callback(_checked_size(op), _checked_size(after), events_inside)
     fields = [tuple(value) if isinstance(value, list) else value for value in values]
     for field in fields:
         parts = field if isinstance(field, tuple) else (field,)

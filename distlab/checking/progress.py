@@ -77,7 +77,7 @@ class Passed:
     best: dict[str, float]
 
 
-def remember(name: str, seconds: float | None = None) -> None:
+def remember_passed(name: str, seconds: float | None = None) -> None:
     """Add an exercise to the file; nothing happens if that cannot be written.
 
     The file is replaced as a whole, so a kernel that is killed meanwhile leaves the old one.
@@ -94,7 +94,7 @@ def remember(name: str, seconds: float | None = None) -> None:
         if seconds is not None:
             best[name] = min(seconds, best.get(name, math.inf))
         names = list(dict.fromkeys([*passed.names, name]))
-        _write(file, json.dumps({"passed": names, "best": best}, indent=1) + "\n")
+        _replace_file(file, json.dumps({"passed": names, "best": best}, indent=1) + "\n")
 
 
 def read_file() -> Passed:
@@ -114,7 +114,7 @@ def _file() -> Path:
     return Path(chosen) if chosen else start_folder() / ".distlab_progress.json"
 
 
-def _write(file: Path, text: str) -> None:
+def _replace_file(file: Path, text: str) -> None:
     """Replace a file as a whole.
 
     What is no regular file stays what it is, such as os.devnull, which keeps nothing.

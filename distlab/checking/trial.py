@@ -1,8 +1,9 @@
 """One call of a learner's function on some ranks, or of the reference, with notes of what it sent.
 
-Runs on every rank, called by check.py. `enter` makes the first n ranks a world of their own, on the
-simulated backend: a program there sees n ranks, and what it sends is noted and can be counted.
-Nothing is compared here: what a call did goes back as bytes (observed.py), and judging.py compares.
+Runs on every rank, called by check.py and by a marking process. `enter_world` makes the first n
+ranks a world of their own, on the simulated backend: a program there sees n ranks, and what it
+sends is noted and can be counted. Nothing is compared here: what a call did goes back as bytes
+(observed.py), and judging.py compares.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.checking import patches
+from distlab.checking import tampering
 from distlab.checking.exercises import Exercise
 from distlab.checking.observed import Packed, packed, to_bytes
 from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_numbers
@@ -23,10 +24,10 @@ from distlab.simulated import backend, notes
 from distlab.simulated.events import NotedEvent
 from distlab.wire.namespace import bind_rank_globals
 
-MOST_PRINTED = 160  # characters of what a function prints that are shown
+MOST_PRINTED_CHARACTERS = 160  # characters of what a function prints that are shown
 
 
-def enter(rank: int, world_size: int, n: int) -> None:
+def enter_world(rank: int, world_size: int, n: int) -> None:
     """Make the first `n` ranks a world of their own. Runs on: every rank of the cluster."""
     backend.register()
     group: Any = dist.new_group(range(n), backend=backend.SIMULATED)
@@ -35,7 +36,7 @@ def enter(rank: int, world_size: int, n: int) -> None:
         dist.group.WORLD = group
 
 
-def leave(rank: int, world_size: int) -> bool:
+def leave_world(rank: int, world_size: int) -> bool:
     """Go back to the whole world. Runs on: every rank of the small world.
 
     Groups that were made in the small world go with it, and their numbers: the ranks outside have
@@ -63,7 +64,7 @@ def leave(rank: int, world_size: int) -> bool:
 
 # the lesson's random numbers continue as if nothing had been tried
 @torch.random.fork_rng(devices=[])
-def call(
+def call_with_case(
     rank: int,
     world_size: int,
     exercise: Exercise,
@@ -113,9 +114,10 @@ def _observed(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         value, events = _tried(exercise, fn, given)
-    beginning = printed.getvalue()[: 10 * MOST_PRINTED]  # of any length, with any white space
-    text = " ".join(beginning.split())[:MOST_PRINTED]
-    return to_bytes(value, before, events, text, patches.changed())
+    # it may be of any length, and mostly white space
+    beginning = printed.getvalue()[: 10 * MOST_PRINTED_CHARACTERS]
+    text = " ".join(beginning.split())[:MOST_PRINTED_CHARACTERS]
+    return to_bytes(value, before, events, text, tampering.changed_function())
 
 
 def _tried(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlab.checking import patches
+from distlab.checking import tampering
 from distlab_course.classroom.cells import Cell
 from distlab_course.classroom.statements import IMPORTS, statements
 
@@ -98,7 +98,7 @@ def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
     It is called before anything of a student's runs; imports may take longer than a call of an
     answer may. Runs on: every rank.
     """
-    patches.remember()
+    tampering.remember_functions()
     for cell in cells:
         for node in statements(cell):
             is_future = getattr(node, "module", "") == "__future__"

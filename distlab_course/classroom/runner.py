@@ -94,7 +94,7 @@ class Runner:
         of_reference = self._answer is None
         call = functools.partial(self._cluster.call, ranks=range(n), timeout=exercise.seconds)
         try:
-            replies = call(trial.call, exercise, given, of_reference, self._answer)
+            replies = call(trial.call_with_case, exercise, given, of_reference, self._answer)
         except RanksFailed as error:
             return _failed(error)
         observed = [reply[0].decode() for reply in replies]
@@ -103,10 +103,10 @@ class Runner:
     def _enter(self, n: int) -> None:
         """Leave the small world that the ranks are in, and enter one of n ranks."""
         if self._world:
-            left = self._cluster.call(trial.leave, ranks=range(self._world))
+            left = self._cluster.call(trial.leave_world, ranks=range(self._world))
             if not all(left):
                 self._cluster.heal()
-        self._cluster.call(trial.enter, n)
+        self._cluster.call(trial.enter_world, n)
         self._world = n
 
 
@@ -119,7 +119,7 @@ def _case_of(exercise: Exercise, number: Any) -> Any:
 
 def _failed(error: RanksFailed) -> dict[str, Any]:
     """The reply to a call that ranks did not end well."""
-    failed = judging.failed(error)
+    failed = judging.answer_failed(error)
     return {"failed": [failed.kind, failed.message, failed.stuck]}
 
 

@@ -4,7 +4,7 @@ With it a program could read the reference, or change the check. Runs in the mar
 text of an answer. An answer may use everything that its lab and our own answers use; for the rest
 there are lists of what is harmless, since a list of all tricks is never whole. What the lists
 cannot see, as an attribute that is reached by another way, the ranks may
-(`distlab/checking/patches.py`).
+(`distlab/checking/tampering.py`).
 """
 
 import ast

@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(progress_file, monkeypatch):
 def remember_forty(kernel, both_are_there):
     both_are_there.wait()
     for number in range(40):
-        progress.remember(f"exercise {number} of {kernel}")
+        progress.remember_passed(f"exercise {number} of {kernel}")
 
 
 def test_two_notebooks_keep_each_others_exercises(progress_file):

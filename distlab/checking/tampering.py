@@ -1,8 +1,8 @@
-"""Whether an answer has replaced functions of torch or of Python.
+"""Whether an answer has replaced functions of torch, of Python or of distlab.
 
-Runs on a rank, where a marking process has asked for it with `remember` before the answer came.
-They are told apart by their identity before and after. What is replaced on a rank changes no
-verdict, which is found elsewhere; but a person should know.
+Runs on a rank, where a marking process calls `remember_functions` before the answer comes, and
+trial.py asks after each call. A function is replaced if another object stands under its name. That
+changes no verdict, which is found in another process; but a person should know.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LOOKED_AT: dict[str, Any] = {
     "time": time,
 }
 # distlab's, which stand between an answer and its verdict on this rank
-OWN = (
+OWN_MODULES = (
     "distlab.checking.exercises",
     "distlab.checking.trial",
     "distlab.checking.observed",
-    "distlab.checking.patches",
+    "distlab.checking.tampering",
     "distlab.simulated.notes",
     "distlab.simulated.backend",
 )
@@ -49,20 +49,20 @@ OWN = (
 _BEFORE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
-def remember() -> None:
+def remember_functions() -> None:
     """Remember all functions and classes of the modules, before an answer comes.
 
     Runs on: every rank.
     """
     backend.register()  # which wraps functions of torch
     # an answer may come before anything else here has imported them
-    own = {name: importlib.import_module(name) for name in OWN}
+    own = {name: importlib.import_module(name) for name in OWN_MODULES}
     for name, table in {**LOOKED_AT, **own}.items():
         _BEFORE[name] = (table, _functions(table))
 
 
-def changed() -> str:
-    """The full name of a function that is another one than at `remember`; "" for none.
+def changed_function() -> str:
+    """The full name of a function that is another one than at `remember_functions`; "" for none.
 
     Runs on: a rank.
     """
