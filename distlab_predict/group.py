@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distlab.compat import torch as private
 from distlab.simulated import backend
-from distlab_predict.streams import Timeline
+from distlab_predict.streams import NodeLog
 
 NAME = "predicted"
 
@@ -22,14 +22,14 @@ NAME = "predicted"
 class Done(dist.Work):
     """A call that is noted. Whoever waits for it makes the current stream wait for its node."""
 
-    def __init__(self, timeline: Timeline, index: int, result: Any):
+    def __init__(self, log: NodeLog, index: int, result: Any):
         super().__init__()
-        self._timeline = timeline
+        self._log = log
         self._index = index
         self._result = result
 
     def wait(self, timeout: Any = None) -> bool:
-        self._timeline.wait(self._timeline.current(), {self._index})
+        self._log.wait(self._log.current(), {self._index})
         return True
 
     def synchronize(self) -> None:
@@ -52,15 +52,15 @@ class Done(dist.Work):
 
 
 class Group(backend.Group):
-    """A group whose calls are noted on a timeline; unlike a simulated one, it has no group of gloo.
+    """A group whose calls are noted in a log; unlike a simulated one, it has no group of gloo.
 
     Args:
-        timeline: of the rank in this process.
+        log: of the rank in this process.
         meet: called with each rank at the other end of a message.
         options: torch's, on this rank and its group.
     """
 
-    def __init__(self, timeline: Timeline, meet: Callable[[int], None], options: Any, _: Any):
+    def __init__(self, log: NodeLog, meet: Callable[[int], None], options: Any, _: Any):
         rank = options.group_rank
         size = options.group_size
         # without the parent's own, which makes a group of gloo
@@ -68,7 +68,7 @@ class Group(backend.Group):
         self.timeout = options.timeout
         self._name = ""
         self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
-        self._timeline = timeline
+        self._log = log
         self._meet = meet
 
     def shutdown(self) -> None:
@@ -87,22 +87,22 @@ class Group(backend.Group):
         other = self._members[peer]
         self._meet(other)
         stream = (self._name, name, other)
-        index = self._timeline.call(stream, name, self._members, (size,), other)
-        return Done(self._timeline, index, tensors)
+        index = self._log.call(stream, name, self._members, (size,), other)
+        return Done(self._log, index, tensors)
 
     def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
         if name == "all_to_all":  # what stays on this rank comes first
             sent = sent[self.rank() :] + sent[: self.rank()]
-        index = self._timeline.call(self._name, name, self._members, sent)
-        return Done(self._timeline, index, args[0])
+        index = self._log.call(self._name, name, self._members, sent)
+        return Done(self._log, index, args[0])
 
 
-def install(timeline: Timeline, meet: Callable[[int], None]) -> None:
-    """Make "predicted" a backend whose calls are noted on a timeline.
+def install(log: NodeLog, meet: Callable[[int], None]) -> None:
+    """Make "predicted" a backend whose calls are noted in a log.
 
     Args:
-        timeline: of the rank in this process.
+        log: of the rank in this process.
         meet: called with each rank at the other end of a message.
     """
-    new_group = functools.partial(Group, timeline, meet)
+    new_group = functools.partial(Group, log, meet)
     dist.Backend.register_backend(NAME, new_group, extended_api=True, devices=["cpu"])

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from distlab.compat.torch import key_of
 from distlab_predict.nodes import Stream
-from distlab_predict.streams import Timeline
+from distlab_predict.streams import NodeLog
 from distlab_predict.torch_fake import part_of
 
 ACTIVATIONS = "activations"
@@ -58,9 +58,9 @@ class Journal:
         kind: what is made now.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, log: NodeLog) -> None:
         self.kind = ACTIVATIONS
-        self._timeline = timeline
+        self._log = log
         self._kinds: list[str] = []  # of all storages, by their numbers
         self._living: dict[int, Living] = {}  # by the key of the storage
         self._changes: defaultdict[Stream, list[Change]] = defaultdict(list)  # by pool
@@ -83,7 +83,7 @@ class Journal:
 
     def _take(self, key: int, number: int, size: int) -> None:
         """Give a storage memory, in the pool of the current stream."""
-        pool = self._timeline.current()
+        pool = self._log.current()
         self._living[key] = Living(number, pool, size)
         self._changes[pool].append(Change(number, size))
 

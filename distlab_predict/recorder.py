@@ -68,15 +68,15 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         rank: as which the program runs.
-        timeline: what it has its device do.
+        log: what it has its device do.
         journal: what became of its memory.
     """
 
     def __init__(self, rank: int):
         super().__init__()
         self.rank = rank
-        self.timeline = streams.Timeline()
-        self.journal = memory.Journal(self.timeline)
+        self.log = streams.NodeLog()
+        self.journal = memory.Journal(self.log)
         self._steps: list[tuple[int, int]] = []
         # the works of functional collectives, by the storage of their result
         self._works: dict[int, group.Done] = {}
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
         elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
             flops = self._flops_of(operator, args, kwargs, value)
             num_bytes = fake.traffic(operator, args, given, made)
-            self.timeline.compute(name, flops, num_bytes, fake.repeats_forward())
+            self.log.compute(name, flops, num_bytes, fake.repeats_forward())
 
     def _flops_of(self, operator: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> int:
         flops = private.flops_of(operator, value, args, kwargs)
@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):
     def before_module(self, module: torch.nn.Module, _: Any) -> None:
         """Begin a step with the first module that is called."""
         if self._begin is None:
-            self._begin = len(self.timeline.nodes)
+            self._begin = len(self.log.nodes)
             if not self._steps:
                 self.journal.begin()
             self.journal.name(memory.PARAMETERS, module.parameters())
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
 
         A second optimizer's step, before any module is called again, belongs to the step before.
         """
-        end = len(self.timeline.nodes)
+        end = len(self.log.nodes)
         if self._begin is not None:
             begin = self._steps[-1][1] if self._steps else self._begin
             self._steps.append((begin, end))
@@ -209,7 +209,7 @@ class Recorder(TorchDispatchMode):
         """
         if self._begin is not None and not self._steps:
             self.end_step()
-        return Recording(self.rank, self.timeline.nodes, self._steps, self.journal.peak(), printed)
+        return Recording(self.rank, self.log.nodes, self._steps, self.journal.peak(), printed)
 
 
 # --- one rank, in a child ---
@@ -229,8 +229,8 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
     sys.path[:] = run.path
     recorder = Recorder(rank)
     recorder.install()
-    streams.install(recorder.timeline)
-    group.install(recorder.timeline, functools.cache(meet))
+    streams.install(recorder.log)
+    group.install(recorder.log, functools.cache(meet))
     dist.init_process_group(
         group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore()
     )

@@ -16,7 +16,7 @@ from distlab_predict.nodes import Call, Kernel, Node, Stream
 from distlab_predict.torch_changed import replace_cpu_streams
 
 
-class Timeline:
+class NodeLog:
     """The nodes that a program has noted, and what each stream will wait for.
 
     Attributes:
@@ -72,15 +72,15 @@ class Timeline:
         return index
 
 
-def install(timeline: Timeline) -> None:
-    """Give torch.cpu streams and events that note for a timeline which stream waits for what."""
+def install(log: NodeLog) -> None:
+    """Give torch.cpu streams and events that note for a log which stream waits for what."""
 
     class Event(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
             self.ends: Set[int] = frozenset()
 
         def record(self, stream: Any = None) -> None:
-            self.ends = timeline.ends(stream or torch.cpu.current_stream())
+            self.ends = log.ends(stream or torch.cpu.current_stream())
 
         def wait(self, stream: Any = None) -> None:
             (stream or torch.cpu.current_stream()).wait_event(self)
@@ -98,10 +98,10 @@ def install(timeline: Timeline) -> None:
             return event
 
         def wait_event(self, event: Any) -> None:
-            timeline.wait(self, event.ends)
+            log.wait(self, event.ends)
 
         def wait_stream(self, stream: Any) -> None:
-            timeline.wait(self, timeline.ends(stream))
+            log.wait(self, log.ends(stream))
 
     replace_cpu_streams(Stream, Event)
-    timeline.current = torch.cpu.current_stream
+    log.current = torch.cpu.current_stream

@@ -3,18 +3,18 @@
 import torch
 
 from distlab_predict import memory
-from distlab_predict.streams import Timeline
+from distlab_predict.streams import NodeLog
 
 
 def test_each_stream_has_a_pool_of_its_own():
     """What was freed on one stream is not used on another: 40 bytes, and 80."""
-    timeline = Timeline()
-    journal = memory.Journal(timeline)
+    log = NodeLog()
+    journal = memory.Journal(log)
     journal.begin()
     first = torch.zeros(10)
     journal.add(first)
     del first
-    timeline.current = lambda: 1
+    log.current = lambda: 1
     second = torch.zeros(20)
     journal.add(second)
     journal.name(memory.GRADIENTS, [second])
@@ -23,7 +23,7 @@ def test_each_stream_has_a_pool_of_its_own():
 
 def test_the_peak_is_when_the_sum_is_largest():
     """Bytes freed before others are made do not count; a storage's growth does."""
-    journal = memory.Journal(Timeline())
+    journal = memory.Journal(NodeLog())
     journal.begin()
     for size in (10, 20):
         tensor = torch.zeros(size)
@@ -37,7 +37,7 @@ def test_the_peak_is_when_the_sum_is_largest():
 
 
 def test_what_was_made_before_the_first_step_counts_while_it_lives():
-    journal = memory.Journal(Timeline())
+    journal = memory.Journal(NodeLog())
     passing = torch.zeros(100)
     parameter = torch.zeros(3)
     journal.add(passing)

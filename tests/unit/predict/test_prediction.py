@@ -5,22 +5,22 @@ import pytest
 from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
-from distlab_predict.streams import Timeline
+from distlab_predict.streams import NodeLog
 
 
 def prediction(**options):
     """Two steps: 1 s of computing beside 3 s of a message, then 4 s of computing."""
-    timeline = Timeline()
+    log = NodeLog()
     ends = []
     for _ in range(2):
-        place = timeline.call("world", "all_gather", (0, 1), (3,))
-        timeline.compute("mm", 1, 0)
-        timeline.wait(0, {place})
-        timeline.compute("mm", 3, 0)
-        timeline.compute("mm", 1, 0, True)
-        ends.append(len(timeline.nodes))
+        place = log.call("world", "all_gather", (0, 1), (3,))
+        log.compute("mm", 1, 0)
+        log.wait(0, {place})
+        log.compute("mm", 3, 0)
+        log.compute("mm", 1, 0, True)
+        ends.append(len(log.nodes))
     peak = {"parameters": 1 << 30, "activations": 3 << 30}
-    recording = Recording(0, timeline.nodes, [(0, ends[0]), (ends[0], ends[1])], peak, "")
+    recording = Recording(0, log.nodes, [(0, ends[0]), (ends[0], ends[1])], peak, "")
     device = Device("1 FLOP/s", **options)
     return Prediction(2, Network(0, "1 B/s"), device, [recording], tokens=70)
 

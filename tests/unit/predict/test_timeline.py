@@ -5,19 +5,19 @@ import pytest
 from distlab.simulated.network import Device, Link, Network
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Call, Kernel, Recording
-from distlab_predict.streams import Timeline
+from distlab_predict.streams import NodeLog
 from distlab_predict.timeline import times_of
 
 COSTS = Costs(Network(0, "1 B/s"), Device("1 FLOP/s"))
 PAIR = (0, 1)
 
 
-def kernel(timeline, seconds):
-    timeline.compute("mm", seconds, 0)
+def kernel(log, seconds):
+    log.compute("mm", seconds, 0)
 
 
-def recording(timeline, rank=0):
-    return Recording(rank, timeline.nodes, [(0, len(timeline.nodes))], {}, "")
+def recording(log, rank=0):
+    return Recording(rank, log.nodes, [(0, len(log.nodes))], {}, "")
 
 
 def times(*recordings):
@@ -26,64 +26,64 @@ def times(*recordings):
 
 def test_a_collective_overlaps_what_does_not_wait_for_it():
     """It begins after the kernel before it, and what waits for it begins at its end."""
-    timeline = Timeline()
-    kernel(timeline, 1)
-    place = timeline.call("world", "all_gather", PAIR, (3,))
-    kernel(timeline, 2)
-    timeline.wait(0, {place})
-    kernel(timeline, 1)
-    assert times(recording(timeline)) == [[(0, 1), (1, 4), (1, 3), (4, 5)]]
+    log = NodeLog()
+    kernel(log, 1)
+    place = log.call("world", "all_gather", PAIR, (3,))
+    kernel(log, 2)
+    log.wait(0, {place})
+    kernel(log, 1)
+    assert times(recording(log)) == [[(0, 1), (1, 4), (1, 3), (4, 5)]]
 
 
 def test_collectives_of_a_group_go_one_after_another_and_those_of_others_share_the_port():
-    timeline = Timeline()
+    log = NodeLog()
     for group in ("a", "a", "b"):
-        timeline.call(group, "all_gather", PAIR, (2,))
-    assert times(recording(timeline)) == [[(0, 4), (4, 6), (0, 4)]]
+        log.call(group, "all_gather", PAIR, (2,))
+    assert times(recording(log)) == [[(0, 4), (4, 6), (0, 4)]]
 
 
 def test_a_call_alone_again_is_at_full_speed_again():
     """Four bytes are sent while two others are, and two after them."""
-    timeline = Timeline()
-    timeline.call("a", "all_gather", PAIR, (4,))
-    timeline.call("b", "all_gather", PAIR, (2,))
-    assert times(recording(timeline)) == [[(0, 6), (0, 4)]]
+    log = NodeLog()
+    log.call("a", "all_gather", PAIR, (4,))
+    log.call("b", "all_gather", PAIR, (2,))
+    assert times(recording(log)) == [[(0, 6), (0, 4)]]
 
 
 def test_what_is_sent_and_what_is_received_do_not_share_a_port():
-    timeline = Timeline()
-    timeline.call("out", "send", PAIR, (2,), 1)
-    timeline.call("in", "recv", PAIR, (2,), 1)
-    assert times(recording(timeline)) == [[(0, 2), (0, 2)]]
+    log = NodeLog()
+    log.call("out", "send", PAIR, (2,), 1)
+    log.call("in", "recv", PAIR, (2,), 1)
+    assert times(recording(log)) == [[(0, 2), (0, 2)]]
 
 
 def test_messages_inside_of_a_host_and_between_hosts_do_not_share_a_port():
     network = Network(hosts=[2, 2], inside=Link(0, "2 B/s"), between=Link(0, "2 B/s"))
-    timeline = Timeline()
-    timeline.call("inside", "all_gather", (0, 1), (4,))
-    timeline.call("between", "all_gather", (0, 2), (2,))
+    log = NodeLog()
+    log.call("inside", "all_gather", (0, 1), (4,))
+    log.call("between", "all_gather", (0, 2), (2,))
     costs = Costs(network, Device("1 FLOP/s"))
-    assert times_of([recording(timeline)], costs) == [[(0, 2), (0, 2)]]
+    assert times_of([recording(log)], costs) == [[(0, 2), (0, 2)]]
 
 
 def test_a_port_is_free_for_others_during_a_latency():
     """Each of the two takes a second of latency and one in the port."""
-    timeline = Timeline()
+    log = NodeLog()
     for group in "ab":
-        timeline.call(group, "all_gather", PAIR, (1,))
+        log.call(group, "all_gather", PAIR, (1,))
     costs = Costs(Network(1, "1 B/s"), Device("1 FLOP/s"))
-    assert times_of([recording(timeline)], costs) == [[(0, 2), (0, 2)]]
+    assert times_of([recording(log)], costs) == [[(0, 2), (0, 2)]]
 
 
 def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
-    timeline = Timeline()
-    kernel(timeline, 2)
-    ends = timeline.ends(0)
-    kernel(timeline, 5)
-    timeline.current = lambda: 1
-    timeline.wait(1, ends)
-    kernel(timeline, 1)
-    assert times(recording(timeline))[0][-1] == (2, 3)
+    log = NodeLog()
+    kernel(log, 2)
+    ends = log.ends(0)
+    kernel(log, 5)
+    log.current = lambda: 1
+    log.wait(1, ends)
+    kernel(log, 1)
+    assert times(recording(log))[0][-1] == (2, 3)
 
 
 def test_what_comes_before_the_first_step_takes_no_time():
@@ -93,14 +93,14 @@ def test_what_comes_before_the_first_step_takes_no_time():
 
 def pipeline(rank, seconds):
     """A stage that computes and sends, or receives and computes."""
-    timeline = Timeline()
+    log = NodeLog()
     if rank == 0:
-        kernel(timeline, seconds)
-        timeline.call(("world", "send", 1), "send", PAIR, (2,), 1)
+        kernel(log, seconds)
+        log.call(("world", "send", 1), "send", PAIR, (2,), 1)
     else:
-        timeline.wait(0, {timeline.call(("world", "recv", 0), "recv", PAIR, (2,), 0)})
-        kernel(timeline, seconds)
-    return recording(timeline, rank)
+        log.wait(0, {log.call(("world", "recv", 0), "recv", PAIR, (2,), 0)})
+        kernel(log, seconds)
+    return recording(log, rank)
 
 
 def test_a_message_begins_when_both_sides_could():
@@ -116,10 +116,10 @@ def test_a_rank_that_is_not_recorded_does_what_its_role_does():
 
 def test_a_collective_of_several_roles_begins_when_the_last_has_come():
     def rank(number, seconds):
-        timeline = Timeline()
-        kernel(timeline, seconds)
-        timeline.call("world", "all_gather", PAIR, (1,))
-        return recording(timeline, number)
+        log = NodeLog()
+        kernel(log, seconds)
+        log.call("world", "all_gather", PAIR, (1,))
+        return recording(log, number)
 
     assert [own[1] for own in times(rank(0, 1), rank(1, 4))] == [(4, 5), (4, 5)]
 
@@ -128,23 +128,23 @@ def test_a_collective_of_several_roles_begins_when_the_last_has_come():
 def test_a_collective_takes_as_long_as_its_slowest_rank(shares):
     recordings = []
     for rank, sent in enumerate(shares):
-        timeline = Timeline()
-        timeline.call("world", "all_to_all", PAIR, sent)
-        recordings.append(recording(timeline, rank))
+        log = NodeLog()
+        log.call("world", "all_to_all", PAIR, sent)
+        recordings.append(recording(log, rank))
     assert times(*recordings) == [[(0, 4)], [(0, 4)]]
 
 
 def test_calls_that_never_meet_are_named():
-    alone = Timeline()
+    alone = NodeLog()
     alone.call("world", "all_gather", PAIR, (1,))
     with pytest.raises(ValueError, match="not every rank calls all_gather: on real machines"):
-        times(recording(alone), recording(Timeline(), 1))
+        times(recording(alone), recording(NodeLog(), 1))
 
 
 def test_messages_that_travel_slow_what_computes():
     """Half the speed for the first 4 seconds is 2 of 5 seconds of work."""
-    timeline = Timeline()
-    timeline.call("world", "all_gather", PAIR, (4,))
-    kernel(timeline, 5)
+    log = NodeLog()
+    log.call("world", "all_gather", PAIR, (4,))
+    kernel(log, 5)
     costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
-    assert times_of([recording(timeline)], costs) == [[(0, 4), (0, 7)]]
+    assert times_of([recording(log)], costs) == [[(0, 4), (0, 7)]]
