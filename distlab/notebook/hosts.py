@@ -8,9 +8,11 @@ that starts every engine by itself, and drops `options`.) Plans and keys travel 
 connections, never on a command line.
 """
 
+import contextlib
 import math
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,9 +242,13 @@ def _hello_of(connection: Connection, number: int, deadline: float) -> Hello | N
         if time.monotonic() >= deadline:
             break
         time.sleep(0.01)
-    if number in connection.lost and not connection.trouble:
-        connection.process.wait()  # so that all that it has written is in its log
-    return connection.hellos.get(number)
+    hello = connection.hellos.get(number)
+    if hello is None and number in connection.lost and not connection.trouble:
+        # All that the program writes is in its log once it has ended. One that leads to a host that
+        # has only fallen silent does not end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            connection.process.wait(max(0.0, deadline - time.monotonic()))
+    return hello
 
 
 def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:

@@ -50,6 +50,22 @@ def test_a_host_that_differs(tmp_path, differs, words):
     assert str(error).startswith(f"1 of 1 host cannot be used:\n  nodeA: {words}")
 
 
+def test_a_host_that_falls_silent_is_not_waited_for(tmp_path, monkeypatch):
+    """The program that leads to it may live on: ssh does not see that a host has frozen."""
+    monkeypatch.setattr(hosts, "HELLO_SECONDS", 0.1)
+    (tmp_path / "host-0.log").touch()
+    with subprocess.Popen(["sleep", "600"]) as ssh:
+        silent = SimpleNamespace(
+            hellos={}, lost={0: "which sent no heartbeat"}, trouble="", process=ssh, hosts=[0]
+        )
+        servers = SimpleNamespace(to=lambda number: silent)
+        try:
+            error = raised(HostError, hosts.answers, servers, ONE, [0], tmp_path)
+        finally:
+            ssh.kill()
+    assert "\n  nodeA: no answer within 0.1 s.\n" in str(error)
+
+
 def test_what_a_host_reports_of_itself(tmp_path, monkeypatch):
     """The notebook is where ssh or srun came from; its own address leads there."""
     monkeypatch.chdir(tmp_path)
