@@ -87,6 +87,10 @@ def doctor(arguments: Sequence[str]) -> int:
     Returns the exit status: 1 if ranks cannot work.
     """
     chosen = _options_of_doctor().parse_args(arguments)
+    if chosen.clean:
+        processes = reaper.leftovers()
+        reaper.end(processes)
+        print(f"ended {len(processes)} processes of clusters whose notebook is gone")
     checks = CHECKS
     where = "here"
     if chosen.hosts:
@@ -94,10 +98,6 @@ def doctor(arguments: Sequence[str]) -> int:
         engines = distlab.Ssh(python=chosen.python, interface=chosen.interface)
         checks = {"hosts": lambda: check_group(hosts=ranks_on, engines=engines)}
         where = "on these hosts together"
-    elif chosen.clean:
-        processes = reaper.leftovers()
-        reaper.end(processes)
-        print(f"ended {len(processes)} processes of clusters whose notebook is gone")
     status = 0
     for name, check in checks.items():
         try:

@@ -93,6 +93,19 @@ def test_the_doctor_cleans(capsys, monkeypatch):
     assert "processes of clusters whose notebook is gone" in capsys.readouterr().out
 
 
+def test_the_doctor_cleans_before_it_looks_at_hosts(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean", "--hosts", "a,b"])
+    monkeypatch.setattr(reaper, "leftovers", list)
+    monkeypatch.setattr(doctor, "check_group", lambda hosts, engines: asked.append(hosts))
+    assert doctor.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ended 0 processes of clusters whose notebook is gone",
+        "Ranks work on these hosts together.",
+    ]
+    assert asked == [{"a": 1, "b": 1}]
+
+
 def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
     """A line each, in units that a person knows."""
     monkeypatch.setattr(machine, "memory", lambda: 7_500_000_000)
