@@ -37,13 +37,13 @@ class Run:
         since: seconds after the cell's beginning.
         doing: a word of wire/messages.py, IDLE for one that rests, too.
         words: the same for a person.
-        activity: of the rank's log, from the fingerprint; other calls that read alike have another.
+        activity: as of `RankStatus`: other calls that read alike have another.
     """
 
     since: float
     doing: str
     words: str
-    activity: tuple[int, ...]
+    activity: int
 
     def goes_on_as(self, other: Run) -> bool:
         """Whether the other one is the same, seen later."""
@@ -63,11 +63,10 @@ class Live:
             rests = state.sleeping or state.awaiting or state.paused
             doing = IDLE if rests else state.doing
             words = report.activity(state)
-            activity = state.fingerprint[-2:-1]
             if rank not in self._runs:
-                self._runs[rank] = [Run(0.0, doing, words, activity)]
+                self._runs[rank] = [Run(0.0, doing, words, state.activity)]
                 continue
-            run = Run(now, doing, words, activity)
+            run = Run(now, doing, words, state.activity)
             if not self._runs[rank][-1].goes_on_as(run):
                 self._runs[rank].append(run)
 

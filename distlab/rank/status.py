@@ -83,13 +83,15 @@ def summary(
         serving=serving,
     )
     status = _with_calls(status)
-    fingerprint = (*_position(look, call), LOG.activity, transfer.moved)
+    activity = LOG.activity
+    fingerprint = (*_position(look, call), activity, transfer.moved)
     # While the main thread is in a call, the event loop continues nothing. A wait by hand, in
     # distlab.waiting, is another thing: one task may be in it while another one runs.
     loop_stands = look.executes and call is not None and call.kind != messages.WAITING
     is_quiescent = is_still and nothing_may_act(main, infrastructure_tids, loop, loop_stands)
     return replace(
         status,
+        activity=activity,
         fingerprint=fingerprint,
         is_quiescent=is_quiescent,
         abandoned=tuple(record_of(note) for note in LOG.abandoned()),

@@ -189,6 +189,7 @@ class RankStatus:
         traffic: how many messages of each kind were begun.
         more_traffic: whether `traffic` leaves out older kinds, so that nothing is known of a kind
             that is not there.
+        activity: grows with everything that the rank notes; calls that read alike differ in it.
         fingerprint: equal in two statuses if nothing happened in between.
         is_quiescent: whether nothing but its call computes or may act.
         unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not
@@ -225,6 +226,7 @@ class RankStatus:
     history: tuple[CallRecord, ...] = ()
     traffic: tuple[MessageCount, ...] = ()
     more_traffic: bool = False
+    activity: int = 0
     fingerprint: tuple[int, ...] = ()
     is_quiescent: bool = False
     unread: int = 0

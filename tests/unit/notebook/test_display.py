@@ -120,3 +120,12 @@ def test_the_live_picture_can_be_read_and_heard():
             for i in (1, 3, 5)
         )
         assert contrast(mixed, page) >= 3
+
+
+def test_calls_that_read_alike_are_told_apart_by_what_the_rank_has_noted():
+    """The time of a lane is that of its newest call."""
+    call = CallRecord("recv", "message", peer=0, lines=(Line(4, "dist.recv(x, src=0)"),))
+    live = Live()
+    for now, activity in ((0.0, 1), (2.0, 1), (3.0, 2), (4.0, 2)):
+        live.look(now, {1: RankStatus(1, COMMUNICATING, call, call.lines, activity=activity)})
+    assert live._words(1, 5.0, {}) == "recv(src=0), line 4 · 2 s"
