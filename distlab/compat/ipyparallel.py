@@ -36,6 +36,24 @@ def engines_with_work(client: Any) -> set[int]:
     }
 
 
+class NoSuchEngineError(Exception):
+    """An engine is gone that was to be sent something; then no engine was sent it."""
+
+
+@contextlib.contextmanager
+def engines_exist() -> Iterator[None]:
+    """Raise NoSuchEngineError where ipyparallel, asked for a view or to send, finds no such engine.
+
+    Not documented: for a list of engines it raises what a dict does.
+    """
+    import ipyparallel
+
+    try:
+        yield
+    except (KeyError, ipyparallel.NoEnginesRegistered) as error:
+        raise NoSuchEngineError(f"engine {error} is gone") from error
+
+
 def forget_engine(client: Any, engine_id: int) -> None:
     """Report to the hub that an engine has ended, as its nanny would; it informs all clients.
 

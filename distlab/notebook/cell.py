@@ -175,25 +175,26 @@ class Cell:
 
         The callers hold interrupts back; here they are allowed where they do no harm.
         """
-        timeout = self._options.timeout
+        was_interrupted = False
         try:
             done = self._all_reply()
         except KeyboardInterrupt:
             done = False
-            timeout = None
+            was_interrupted = True
         late = self._sent.unfinished()
         replaced: dict[int, str] = {}
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
             turns.leave(self._ranks.channel)
-            # a rank that had just died never replies to what it was sent
-            self._ranks.dead.wait_for_deaths(self._targets)
+            # A rank that has died never replies. One outside of the cell counts as well: `_all_reply`
+            # ends with any death, because ranks of the cell may need the one that is gone.
+            self._ranks.dead.wait_for_deaths(range(self._ranks.plan.n))
             replaced = freeing.bring_back(self._ranks, self._sent, self._watch.states)
         duration = time.monotonic() - self._began
         self._show()
         if not done:
-            raise self._failed_cell().error_of_late(late, replaced, timeout, duration)
+            raise self._failed_cell().error_of_late(late, replaced, duration, was_interrupted)
 
     def _all_reply(self) -> bool:
         """Wait until every rank has replied; False if they take too long or cannot go on, or if one
@@ -280,6 +281,7 @@ class Cell:
             lost_before=self._lost_before,
             source=self._options.source,
             is_checked=self._options.check,
+            timeout=self._options.timeout,
             states=self._watch.states,
             needs=self._watch.needs,
             at_first_failure=self._at_first_failure,

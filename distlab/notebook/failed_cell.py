@@ -38,6 +38,7 @@ class FailedCell:
         lost_before: ranks that had died before it was sent.
         source: the text of a %%px cell, its first line included; "" for a function.
         is_checked: whether the ranks compared the arguments of their calls.
+        timeout: the cell's time limit, in seconds; None for no limit.
         states: what the ranks were doing at the last look.
         needs: why no rank can go on; empty where that is not proven.
         at_first_failure: what the ranks did when the first one had failed or died.
@@ -49,6 +50,7 @@ class FailedCell:
     lost_before: set[int]
     source: str
     is_checked: bool
+    timeout: float | None
     states: Mapping[int, RankStatus]
     needs: Mapping[int, Need]
     at_first_failure: Mapping[int, RankStatus]
@@ -64,15 +66,19 @@ class FailedCell:
         return self._rank_error(raised)
 
     def error_of_late(
-        self, late: list[int], replaced: Mapping[int, str], timeout: float | None, duration: float
+        self,
+        late: list[int],
+        replaced: Mapping[int, str],
+        duration: float,
+        was_interrupted: bool,
     ) -> RankError | RankDied | DeadlockError | RankTimeout | Interrupted:
         """The error for ranks that were freed or replaced, or could not be.
 
         Args:
             late: the ranks that had not replied.
             replaced: what was lost with each rank that could not be freed.
-            timeout: None when a person interrupted.
             duration: seconds that the cell ran until its ranks were free.
+            was_interrupted: whether a person has ended the cell.
         """
         raised = self._raised()
         busy = sorted(set(self.sent.unfinished()) - set(self.ranks.lost))
@@ -83,7 +89,8 @@ class FailedCell:
         ended = failures.EndedWithGroup() if busy else self.ranks.rebuild()
         in_time = [one for one in _culprits(raised) if one.rank not in late]
         # a rank that raised in time explains why others are late: report it, and not the timeout
-        if in_time and timeout is not None and not busy and not replaced:
+        has_timed_out = self.timeout is not None and not was_interrupted
+        if in_time and has_timed_out and not busy and not replaced:
             if made:
                 return self._groups_error(made, raised, ended)
             return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
@@ -91,7 +98,7 @@ class FailedCell:
         display.show_source(states, self.source)
         message = "\n".join(
             [
-                self._headline(late, timeout),
+                self._headline(late, was_interrupted),
                 report.table(states),
                 *failures.raised_words(_own_errors(raised)),
                 *failures.handled_words(raised),
@@ -102,15 +109,15 @@ class FailedCell:
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
             return DeadlockError(message, _waits(states), finished)
-        if timeout is None:
+        if was_interrupted:
             return Interrupted(message)
         return RankTimeout(message, _waits(states))
 
-    def _headline(self, late: list[int], timeout: float | None) -> str:
+    def _headline(self, late: list[int], was_interrupted: bool) -> str:
         """The first sentence of the error for ranks that were late."""
         if self.needs:
             return stuck.why_stuck(self.needs, self.states, self.targets)
-        return failures.words_of_late(late, timeout)
+        return failures.words_of_late(late, None if was_interrupted else self.timeout)
 
     def _rank_error(self, raised: list[Failure]) -> RankError:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
-from distlab.compat.ipyparallel import Replies
+from distlab.compat.ipyparallel import NoSuchEngineError, Replies, engines_exist
 from distlab.diagnosis import deaths, endings, failures, joining
 from distlab.errors import ClusterError
 from distlab.notebook.plan import Plan
@@ -39,10 +39,12 @@ def join_all(
     pending: dict[int, futures.Future[Any]] = {}
     for rank, join in joins.items():
         try:
-            result = processes.client.direct_view([rank]).apply_async(join)
-        except IndexError as error:  # ipyparallel's: the rank has just ended
+            with engines_exist():
+                result = processes.client.direct_view([rank]).apply_async(join)
+        except NoSuchEngineError as error:  # the rank has just ended
+            processes.channel.ask(pending, 0, messages.FREE)
             failed = [_failure(processes, rank, error)]
-            raise _not_built(plan, failed, [], is_first) from error
+            raise _not_built(plan, failed, sorted(pending), is_first) from error
         pending |= Replies(result, [rank]).futures
     joined, failed = _wait_for_all(plan, processes, pending)
     if len(joined) == len(joins):

@@ -166,6 +166,7 @@ class Ranks:
         self.mark_dead_ranks()
         self._cut |= anew
         self._wait_for_earlier_cells()
+        self.mark_dead_ranks()  # those that have died meanwhile
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
             raise ClusterError(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -83,6 +84,26 @@ def test_a_rank_that_dies_just_before_it_is_sent_its_cell(usable, monkeypatch):
     assert str(error).startswith(f"rank 1 was {KILLED}.\n")
     assert usable.run(sum_of_ranks) == [3.0] * 3
     assert usable.pull("kept", ranks=[0, 2]) == [7, 7]
+
+
+def test_a_rank_that_dies_while_the_group_waits_for_what_it_does(usable, capsys):
+    """It was alive when the rebuild began: it is replaced all the same."""
+    usable.client[1].execute("import os, time; time.sleep(1); os._exit(3)", block=False)
+    usable.heal()
+    died = f"Since the last cell, rank 1 ended with exit status 3. {NEW}"
+    assert capsys.readouterr().out.startswith(died)
+    assert usable.run(sum_of_ranks) == [3.0] * 3
+
+
+def test_a_rank_that_dies_outside_of_the_cell_is_named(usable):
+    """The ranks of the cell may need it, so they are brought back; nobody has interrupted them."""
+    victim = usable.run(pid_on_rank)[1]
+    killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    error = raised(
+        distlab.RankDied, usable.run, lambda rank, n: time.sleep(30), ranks=[0], timeout=20
+    )
+    assert str(error).startswith(f"rank 1 was {KILLED}.\n")
 
 
 def test_a_death_is_reported_though_other_ranks_sleep(usable):
