@@ -180,11 +180,9 @@ class Cluster:
         why = f"was replaced by Cluster({plan.n})"
         warm = None
         before = Cluster.current
-        if before is not None:
-            old = before.ranks.plan
-            if plan.hosts is None or plan.hosts == old.hosts:
-                # processes that this one can use keep running: it starts sooner
-                warm = before._end(why, keep=plan.starts_like(old))
+        if before is not None and plan.hosts in (None, before.ranks.plan.hosts):
+            # processes that this one can use keep running: it starts sooner
+            warm = before._end(why, keep=before.ranks.can_serve(plan))
         self._running = Ended("did not start")
         ranks = Ranks.start(plan, warm)
         self._running = ranks

@@ -18,7 +18,7 @@ from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import reaper
 from distlab.notebook import hosts
-from distlab.notebook.launcher import Launcher
+from distlab.notebook.launcher import OF_PYTEST, Launcher
 from distlab.notebook.plan import Plan
 from distlab.wire import faults, seconds
 from distlab.wire.channel import ControlChannel
@@ -30,7 +30,9 @@ def surroundings() -> tuple[dict[str, str], str]:
 
     Any change counts: torch and other libraries read some variables once, when they are imported.
     """
-    return dict(os.environ), os.getcwd()
+    variables = dict(os.environ)
+    variables.pop(OF_PYTEST, None)  # which no rank gets, and which is another one in each test
+    return variables, os.getcwd()
 
 
 class Processes:

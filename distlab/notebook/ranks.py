@@ -358,6 +358,10 @@ class Ranks:
             return False
         return any(self._processes.servers.why_lost(rank) for rank in self.lost)
 
+    def can_serve(self, plan: Plan) -> bool:
+        """Whether the processes, without these ranks, are of use to a cluster with this plan."""
+        return self._processes.can_serve(plan)
+
     def end(self, keep: bool = False) -> Processes | None:
         """End all processes; does nothing the second time, or in a process forked from the
         notebook's.

@@ -81,6 +81,27 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     assert repr(first) == "Cluster(2) was stopped"
 
 
+def seen_on_rank(rank, world_size):
+    return os.environ.get("OF_NOW"), os.getcwd()
+
+
+def test_a_cluster_in_place_of_another_has_the_environment_and_the_folder_of_now(
+    monkeypatch, tmp_path
+):
+    """The process that forked the ranks of the other one has those of then, and so ends."""
+    first = distlab.Cluster(1)
+    server = first.ranks._processes.servers.to(0).process
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "which no rank gets")
+    second = distlab.Cluster(1)
+    assert second.ranks._processes.servers.to(0).process is server
+    monkeypatch.setenv("OF_NOW", "yes")
+    with distlab.Cluster(1) as third:
+        assert third.run(seen_on_rank) == [("yes", os.getcwd())]
+        monkeypatch.chdir(tmp_path)
+        third.restart()
+        assert third.run(seen_on_rank) == [("yes", str(tmp_path))]
+
+
 def test_an_idle_cluster_is_left_alone():
     """The controller's heart beats 40 times a second only while engines come."""
     (heart,) = controller_of(distlab.Cluster(1)).children()
