@@ -365,7 +365,12 @@ class Cluster:
         ends of the block.
         """
         before = self.ranks.plan.network
-        self._move_to(check_network(network, self.n, self.backend))
+        after = check_network(network, self.n, self.backend)
+        try:
+            self._move_to(after)
+        except BaseException:  # also where a person has interrupted the wait for busy ranks
+            self._plan_on(before)
+            raise
         try:
             yield self
         finally:
@@ -374,9 +379,14 @@ class Cluster:
 
     @interrupts.held()
     def _move_to(self, network: Network | None) -> None:
-        self._plan = replace(self._plan, network=network)
-        self.ranks.plan = self._plan
+        """Rebuild the group on simulated machines, or on real ones for None."""
+        self._plan_on(network)
         self.ranks.rebuild()
+
+    def _plan_on(self, network: Network | None) -> None:
+        """Have the group be on these machines from its next rebuild, before the next cell."""
+        self._plan = replace(self._plan, network=network)
+        self.ranks.plan_on(network)
 
     def clock(self) -> float:
         """Virtual seconds since the group was built, on the slowest rank.

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
@@ -32,6 +32,9 @@ from distlab.wire import messages, seconds
 from distlab.wire.messages import RankStatus
 from distlab.wire.rendezvous import Joined, this_machine
 from distlab.words import rank_list
+
+if TYPE_CHECKING:
+    from distlab.simulated.network import Network
 
 
 class Ranks:
@@ -147,6 +150,14 @@ class Ranks:
             subgroups=any(one.subgroups for one in self.joined),
             rpc=any(one.rpc for one in self.joined),
         )
+
+    def plan_on(self, network: Network | None) -> None:
+        """Have the group be on simulated machines from its next rebuild; on real ones for None.
+
+        It is rebuilt before the next cell, if not sooner.
+        """
+        self.plan = replace(self.plan, network=network)
+        self.broken = True
 
     @interrupts.held()
     def rebuild(self, anew: bool = False, gives_way: bool = False) -> failures.EndedWithGroup:

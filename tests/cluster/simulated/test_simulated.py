@@ -309,6 +309,36 @@ def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
         pass
 
 
+def test_a_network_to_which_the_ranks_cannot_move_leaves_them_where_they_are(cluster, monkeypatch):
+    """A rank is busy for too long: the block is not entered, and the machines are those before."""
+    before = cluster.simulated
+    monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
+    busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
+    with (
+        pytest.raises(distlab.ClusterError, match="an earlier cell is still running on rank 0"),
+        cluster.network(Network("1 s", "1 GB/s")),
+    ):
+        pass
+    monkeypatch.undo()
+    busy.wait()
+    assert cluster.simulated == before
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) < 1
+
+
+def test_a_network_that_cannot_be_left_at_once_is_left_before_the_next_cell(cluster, monkeypatch):
+    """As long as a rank is busy, the group cannot be rebuilt."""
+    before = cluster.simulated
+    with pytest.raises(distlab.ClusterError, match="an earlier cell is still running on rank 0"):
+        with cluster.network(Network("1 s", "1 GB/s")):
+            assert seconds(cluster, reduce_by, "ring", 3 << 16) > 1
+            monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
+            busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
+    monkeypatch.undo()
+    busy.wait()
+    assert cluster.simulated == before
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) < 1
+
+
 def many_small_sums_and_a_recv(rank, world_size):
     for _ in range(40):
         dist.barrier(async_op=True)
