@@ -65,7 +65,7 @@ def measure(n: int, repeat: int) -> dict[str, Found]:
 
     numel = MEGABYTES * 250_000
     script = [sys.executable, "-m", "benchmarks.mpi", str(numel), str(repeat)]
-    command = [mpiexec.find(), *mpiexec.arguments(), "-n", str(n), *script]
+    command = [mpiexec.find_mpiexec(), *mpiexec.arguments(), "-n", str(n), *script]
     printed = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=300
     ).stdout

@@ -70,9 +70,9 @@ def load_ipython_extension(shell: Any) -> None:
     """%load_ext distlab: %%px runs a cell on the ranks of the current cluster."""
     from distlab.notebook import ahead
     from distlab.notebook.cluster import Cluster
-    from distlab.notebook.magics import install
+    from distlab.notebook.magics import install_magics
 
-    install(shell)
+    install_magics(shell)
     _look_at_errors(shell)
     _fit_errors()
     if hasattr(shell, "kernel") and Cluster.current is None:

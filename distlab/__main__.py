@@ -22,7 +22,7 @@ from distlab.launch import reaper, this_host
 from distlab.notebook.tracing import clock_offsets
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
-RANKS = 4  # of the lessons
+LESSON_RANKS = 4  # as many as the lessons use
 
 Command = Callable[[list[str]], int]  # from its arguments to its exit status
 
@@ -132,7 +132,7 @@ def _options_of_doctor() -> argparse.ArgumentParser:
     return parser
 
 
-def show(what: str, seen: str, advice: str = "") -> None:
+def print_finding(what: str, seen: str, advice: str = "") -> None:
     """Print what was found: that it is as it should be, or what to change, with advice."""
     if not advice:
         print(f"OK    {what:<11} {seen}", flush=True)
@@ -144,24 +144,27 @@ def show(what: str, seen: str, advice: str = "") -> None:
 def check_machine() -> None:
     """Python and the packages that matter most, cores, memory, disk, limits, and leftovers."""
     python = ".".join(map(str, sys.version_info[:3]))
-    show("Python", f"{python} at {sys.executable}")
+    print_finding("Python", f"{python} at {sys.executable}")
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
-    show("packages", ", ".join(f"{name} {version(name)}" for name in names))
+    print_finding("packages", ", ".join(f"{name} {version(name)}" for name in names))
     cores = machine.cores()
-    show("cores", f"{cores}; up to {cores} ranks compute at full speed, more than that take turns")
+    speed = f"up to {cores} ranks compute at full speed, more than that take turns"
+    print_finding("cores", f"{cores}; {speed}")
     free = machine.memory() / 1e9
     each = f"a rank takes about {this_host.MEGABYTES_FORKED} MB, and what it loads"
-    show("memory", f"{free:.1f} GB free; {each}")
+    print_finding("memory", f"{free:.1f} GB free; {each}")
     here = shutil.disk_usage(".").free / 1e9
     temporary = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
-    show("disk", f"{here:.1f} GB free in this folder, {temporary:.1f} GB for temporary files")
-    show("limits", _limits())
+    room = f"{here:.1f} GB free in this folder, {temporary:.1f} GB for temporary files"
+    print_finding("disk", room)
+    print_finding("limits", _limits())
     leftovers = reaper.leftovers()
     if leftovers:
         numbers = ", ".join(str(process.pid) for process in leftovers)
-        show("leftovers", numbers, "python -m distlab doctor --clean ends these processes.")
+        advice = "python -m distlab doctor --clean ends these processes."
+        print_finding("leftovers", numbers, advice)
     else:
-        show("leftovers", "none")
+        print_finding("leftovers", "none")
 
 
 def _limits() -> str:
@@ -201,21 +204,21 @@ def check_group(n: int | None = None, **where: Any) -> None:
     for rank, name in enumerate(names):
         offset = offsets.get(rank)
         if offset is None:
-            show("clock", f"{name}: the same as here")
+            print_finding("clock", f"{name}: the same as here")
             continue
         seen = f"{name}: {offset.seconds:+.3f} s, to within {offset.error:.4f} s"
         advice = ""
         if abs(offset.seconds) >= MOST_SKEW:
             advice = "Traces correct for it, logs do not: run ntpd or chronyd on all hosts."
-        show("clock", seen, advice)
+        print_finding("clock", seen, advice)
     if sums != [float(sum(range(cluster.n)))] * cluster.n:
         raise ClusterError(f"all_reduce gave {sums}, which is wrong: please report this.")
     what = f"a rank on each of {len(names)} hosts" if names else f"{cluster.n} ranks started"
     took = time.monotonic() - began
-    show("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {took:.1f} s")
+    print_finding("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {took:.1f} s")
 
 
-CHECKS = {"machine": check_machine, "group": lambda: check_group(RANKS)}
+CHECKS = {"machine": check_machine, "group": lambda: check_group(LESSON_RANKS)}
 
 if __name__ == "__main__":
     sys.exit(main())

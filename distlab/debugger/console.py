@@ -128,12 +128,14 @@ class Debugger(pdb.Pdb):
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
         """The learner's frames, and what they call; not what runs a cell or a test."""
         stack, current = super().get_stack(frame, traceback)
-        learners = [place for place, (one, _) in enumerate(stack) if _is_learners(one)]
+        learners = [place for place, (one, _) in enumerate(stack) if _is_of_learner(one)]
         first = learners[0] if learners else 0
         return stack[first:], max(current - first, 0)
 
     def stop_here(self, frame: FrameType) -> bool:
-        return super().stop_here(frame) and any(_is_learners(one) for one, _ in walk_stack(frame))
+        if not super().stop_here(frame):
+            return False
+        return any(_is_of_learner(outer) for outer, _ in walk_stack(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
         """Stop where a function is called.
@@ -152,7 +154,7 @@ class Debugger(pdb.Pdb):
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         frame, number = frame_lineno
-        if not _is_learners(frame):
+        if not _is_of_learner(frame):
             return super().format_stack_entry(frame_lineno, lprefix)
         line = line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
         where = f"line {line.number}"
@@ -196,7 +198,7 @@ class Debugger(pdb.Pdb):
                 sys.displayhook = ipythons
 
 
-def _is_learners(frame: FrameType) -> bool:
+def _is_of_learner(frame: FrameType) -> bool:
     return is_learners(frame.f_code.co_filename)
 
 

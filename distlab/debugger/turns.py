@@ -48,7 +48,7 @@ class Turns:
                 raise KeyboardInterrupt
             if other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line):
                 channel.asks[rank] = prompt
-                self._rank = _chosen(channel, int(other[1]), rank)
+                self._rank = _rank_after_choice(channel, int(other[1]), rank)
                 return
         channel.type(rank, line + "\n")
         _wait_for_question(channel, rank)
@@ -66,7 +66,7 @@ class Turns:
         print(words, flush=True)
 
 
-def _chosen(channel: ControlChannel, rank: int, before: int) -> int:
+def _rank_after_choice(channel: ControlChannel, rank: int, before: int) -> int:
     """The rank that a person has chosen, or the one before if it is not at a breakpoint.
 
     It may have stopped while the person was typing.
@@ -92,7 +92,7 @@ def _wait_for_question(channel: ControlChannel, rank: int) -> None:
             return
 
 
-def leave(channel: ControlChannel) -> None:
+def end_debuggers(channel: ControlChannel) -> None:
     """End every debugger: the person has left, or the cell is over."""
     for rank in list(channel.ends):
         channel.type(rank, None)

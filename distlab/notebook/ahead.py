@@ -13,22 +13,14 @@ import psutil
 
 from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
-from distlab.notebook.plan import ControllerEndedError, Plan
+from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.start_methods import FORK, check_start_method
-from distlab.notebook.starting import start
+from distlab.notebook.starting import start_processes
 from distlab.supervised import SupervisedThread
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
 BEGUN: list[Ahead] = []  # one at most
-
-
-def started(plan: Plan) -> Processes:
-    """Start the processes of a plan, once more if another program has taken a port first."""
-    try:
-        return start(plan)
-    except ControllerEndedError:
-        return start(plan)
 
 
 class Ahead(SupervisedThread):
@@ -53,7 +45,7 @@ class Ahead(SupervisedThread):
         """Start processes, unless some were kept; end them if nobody wants them for a while."""
         processes = self._processes
         if processes is None:
-            processes = started(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
+            processes = start_processes(Plan(0, "gloo", "tcp", FORK, timeout=60.0, threads=1))
             self._processes = processes
         if not self._wanted.wait(IDLE_SECONDS):
             self._processes = None  # no cluster may take them from now on
@@ -83,7 +75,7 @@ class Ahead(SupervisedThread):
         return None
 
 
-def _begin(ahead: Ahead) -> None:
+def _offer_to_next_cluster(ahead: Ahead) -> None:
     """Start the thread, and have the next cluster find it."""
     ahead.start()
     BEGUN.append(ahead)
@@ -95,7 +87,7 @@ def begin() -> None:
     They are started once, until a cluster is asked for.
     """
     if not BEGUN and check_start_method(None) == FORK:
-        _begin(Ahead())
+        _offer_to_next_cluster(Ahead())
 
 
 def keeps() -> bool:
@@ -107,7 +99,7 @@ def keeps() -> bool:
     return notebook_shell() is not None and not is_rank and not BEGUN
 
 
-def keep(stopped: Processes) -> None:
+def keep_for_next_cluster(stopped: Processes) -> None:
     """Keep the processes of a cluster that was stopped for the next one, without its ranks.
 
     What the ranks started ends with them. Processes that lead to other hosts are of no use to most
@@ -118,13 +110,13 @@ def keep(stopped: Processes) -> None:
         return
     try:
         stopped.end_engines()
-        _begin(Ahead(stopped))
+        _offer_to_next_cluster(Ahead(stopped))
     except (RuntimeError, psutil.Error):
         # a process has died, or the system does not let this one have another thread
         stopped.stop()
 
 
-def take(plan: Plan) -> Processes | None:
+def take_for_cluster(plan: Plan) -> Processes | None:
     """The processes that wait for a cluster, for one with this plan; None without any of use."""
     if not BEGUN:
         return None

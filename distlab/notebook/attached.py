@@ -13,7 +13,7 @@ from typing import Any
 from distlab.errors import ClusterError
 
 START = "Start one with `ipcluster start -n 4`, or call Cluster(4)."
-CONNECT_SECONDS = 10.0  # for a controller to answer
+CONTROLLER_SECONDS = 10.0  # for a controller to answer
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Attached:
 
     Attributes:
         client: their ipyparallel Client.
-        where: what `connect` was given.
+        where: what `attach_to` was given.
     """
 
     client: Any
     where: str
 
 
-def connect(where: str | os.PathLike[str]) -> Attached:
+def attach_to(where: str | os.PathLike[str]) -> Attached:
     """The engines of a running cluster, by a profile's name or a connection file.
 
     Raises:
@@ -39,7 +39,7 @@ def connect(where: str | os.PathLike[str]) -> Attached:
 
     try:
         file = _connection_file(where)
-        client = ipyparallel.Client(connection_info=file, timeout=CONNECT_SECONDS)
+        client = ipyparallel.Client(connection_info=file, timeout=CONTROLLER_SECONDS)
     except (OSError, ipyparallel.error.IPythonError) as error:
         silent = f"No ipyparallel cluster answers at {where!r} ({error})"
         raise ClusterError(f"{silent}. {START}") from error

@@ -62,7 +62,7 @@ def may_pause(code: bytes) -> bool:
     return b"breakpoint" in code or b"set_trace" in code
 
 
-def lines_of(function: Any) -> dict[str, list[str]]:
+def source_lines_of(function: Any) -> dict[str, list[str]]:
     """The source of the file, or the notebook's cell, that a function is in."""
     code = getattr(function, "__code__", None)
     if code is None:
@@ -100,7 +100,7 @@ class Cell:
         self._lost_before = lost_before
         self._end_of_checks = end_of_checks
         self._place = display.Place()
-        self._memory = MemoryWatch(lambda: questions.memory(ranks, seconds.ANSWER))
+        self._memory = MemoryWatch(lambda: questions.megabytes_by_rank(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
         self._began = time.monotonic()
@@ -186,9 +186,9 @@ class Cell:
         if not done:
             if not self._watch.needs:
                 self._watch.states = self._watch.ask(True)
-            turns.leave(self._ranks.channel)
-            # A rank that has died never replies. One outside of the cell counts as well: `_all_reply`
-            # ends with any death, because ranks of the cell may need the one that is gone.
+            turns.end_debuggers(self._ranks.channel)
+            # A rank that has died never replies. One outside of the cell counts as well: any death
+            # ends `_all_reply`, because ranks of the cell may need the one that is gone.
             self._ranks.dead.wait_for_deaths(range(self._ranks.plan.n))
             replaced = freeing.bring_back(self._ranks, self._sent, self._watch.states)
         duration = time.monotonic() - self._began

@@ -20,9 +20,9 @@ from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import failures
 from distlab.errors import ClusterError
 from distlab.notebook import ahead, display, freeing, interrupts, paragraphs, questions
-from distlab.notebook.attached import Attached, connect
-from distlab.notebook.cell import Cell, Options, lines_of, may_pause
-from distlab.notebook.export import Export, Step, write
+from distlab.notebook.attached import Attached, attach_to
+from distlab.notebook.cell import Cell, Options, may_pause, source_lines_of
+from distlab.notebook.export import Export, ScriptStep, write
 from distlab.notebook.plan import TIMEOUT, check_network, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
@@ -118,7 +118,7 @@ class Cluster:
         hosts: Mapping[str, int] | None = None,
     ):
         self._running: Ranks | Ended = Ended("did not start")
-        self.steps: list[Step] = []
+        self.steps: list[ScriptStep] = []
         plan = make_plan(
             n,
             backend=backend,
@@ -162,7 +162,7 @@ class Cluster:
             ClusterError: no engines are found.
             HostError: they cannot be used.
         """
-        return cls(engines=connect(where), backend=backend, timeout=timeout)
+        return cls(engines=attach_to(where), backend=backend, timeout=timeout)
 
     def restart(self) -> None:
         """End every rank and start new ones, without variables.
@@ -214,7 +214,7 @@ class Cluster:
         """
         kept = self._end("was stopped", keep=ahead.keeps())
         if kept is not None:
-            ahead.keep(kept)
+            ahead.keep_for_next_cluster(kept)
 
     def heal(self) -> None:
         """Rebuild the process group, and replace ranks that have died with new processes.
@@ -283,10 +283,10 @@ class Cluster:
             refuse("fn", "callable", fn, advice, wrong_type=True)
         targets = self.check_ranks(ranks)
         packed = pickling.pack((fn, args, kwargs), PACKED)
-        options = Options(timeout, check, pauses=may_pause(packed[0]), lines=lines_of(fn))
+        options = Options(timeout, check, pauses=may_pause(packed[0]), lines=source_lines_of(fn))
         replies = self._ask(targets, options, entry.call, *packed)
         name = getattr(fn, "__name__", "a function")
-        self.steps.append(Step("called", tuple(targets), f"{name}(rank, ...)"))
+        self.steps.append(ScriptStep("called", tuple(targets), f"{name}(rank, ...)"))
         return pickling.unpack(replies)
 
     def call(
@@ -309,7 +309,7 @@ class Cluster:
         described = ", ".join(names)
         packed = pickling.pack(names, f"A value of {described}")
         self._ask(targets, Options(), entry.push, *packed)
-        self.steps.append(Step("pushed", tuple(targets), described))
+        self.steps.append(ScriptStep("pushed", tuple(targets), described))
 
     def pull(self, names: str | Sequence[str], ranks: Sequence[int] | None = None) -> list[Any]:
         """The values of a variable by rank; for a list of names, a list of values by rank."""
@@ -347,13 +347,13 @@ class Cluster:
         the trace holds what happened in virtual time.
         """
         # only now: figures of a trace take time to import
-        from distlab.notebook.tracing import traced
+        from distlab.notebook.tracing import record_trace
 
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError(
                 "This cluster is already being traced. End that trace first: leave its with block."
             )
-        with traced(self, self.check_ranks(ranks)) as self.last_trace:
+        with record_trace(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
 
     @contextlib.contextmanager

@@ -20,8 +20,9 @@ from distlab.wire.codec import from_json, to_json
 
 SILENCE_SECONDS = 3.5  # after which a host that gave signs of life counts as lost
 # what every report begins with: the shell of a host may greet with other lines
-MESSAGE = b'{"class": '
-END_SECONDS = 2.0  # for fork servers that were asked to end, and for the programs that lead to them
+REPORT_BEGINS = b'{"class": '
+# for fork servers that were asked to end, and for the programs that lead to them
+SERVERS_END_SECONDS = 2.0
 
 
 class Connection(SupervisedThread):
@@ -87,7 +88,7 @@ class Connection(SupervisedThread):
         """Note what is reported until the connection ends."""
         with contextlib.suppress(OSError), self._end:
             for line in self._lines():
-                if line.startswith(MESSAGE):
+                if line.startswith(REPORT_BEGINS):
                     self._note(from_json(line))
 
     def on_error(self, error: BaseException) -> None:
@@ -240,7 +241,7 @@ class Servers:
 
     def close(self) -> None:
         """Have all servers end, and wait for it."""
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + SERVERS_END_SECONDS
         for connection in self.connections:
             connection.end_orders()
         for connection in self.connections:

@@ -27,11 +27,12 @@ from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
 
 LABELLED = {"text/html", "text/markdown"}  # rich output that has a place for the names of its ranks
-KINDS = ["stdout", "stderr", "display", "result"]  # of output, in the order in which they are shown
-# unlike JupyterLab, which breaks words
-WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+# in the order in which they are shown
+OUTPUT_KINDS = ["stdout", "stderr", "display", "result"]
+# keeps words whole, where JupyterLab's own style breaks them
+WRAPPED_CSS = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 # the same in outputs that programs make: whatever shows them has its own rules
-SAVED = "white-space:pre-wrap"
+SAVED_CSS = "white-space:pre-wrap"
 NEWEST_LINES = 5  # of a rank's stream, while a cell runs
 # characters of one rank's stream that a notebook can show without becoming slow
 LONGEST_OUTPUT = 100_000
@@ -42,7 +43,7 @@ class Item:
     """One piece of output. Two are equal if their ranks have written the same.
 
     Attributes:
-        kind: one of KINDS.
+        kind: one of OUTPUT_KINDS.
         ranks: those that have written it.
         text: as plain text.
         data: its MIME bundle; None if it is not rich.
@@ -95,7 +96,7 @@ def collect(
         if written["execute_result"] is not None:
             items.append(_rich("result", rank, written["execute_result"]["data"]))
     shown = [item for item in items if item.text or item.data]
-    shown.sort(key=lambda item: (KINDS.index(item.kind), item.ranks))
+    shown.sort(key=lambda item: (OUTPUT_KINDS.index(item.kind), item.ranks))
     return _fold(shown)
 
 
@@ -118,7 +119,7 @@ def _fold(items: list[Item]) -> list[Item]:
             folded.append(item)
     # one that several ranks have displayed has its turn among those of others
     if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):
-        folded.sort(key=lambda item: (KINDS.index(item.kind), item.turn, item.ranks))
+        folded.sort(key=lambda item: (OUTPUT_KINDS.index(item.kind), item.turn, item.ranks))
     return folded
 
 
@@ -144,7 +145,7 @@ def as_text(items: Sequence[Item]) -> str:
 
 def wrapped() -> str:
     """How lines of text break that are shown as HTML, as CSS."""
-    return WRAPPED if somebody_watches() else SAVED
+    return WRAPPED_CSS if somebody_watches() else SAVED_CSS
 
 
 def as_html(items: Sequence[Item]) -> str:

@@ -29,7 +29,7 @@ TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
 
 
 @dataclass(frozen=True)
-class Step:
+class ScriptStep:
     """One thing that some ranks have done without an error.
 
     Attributes:
@@ -74,7 +74,12 @@ def _template(name: str) -> str:
 
 
 def write(
-    steps: Sequence[Step], path: Path, force: bool, plan: Plan, hosts: Sequence[str], slurm: bool
+    steps: Sequence[ScriptStep],
+    path: Path,
+    force: bool,
+    plan: Plan,
+    hosts: Sequence[str],
+    slurm: bool,
 ) -> Export:
     """Write the steps into a script, in the order in which they ran, and a file for sbatch if
     wanted.
@@ -143,7 +148,7 @@ def _check_path(path: Path, force: bool, has_batch_file: bool) -> None:
     refuse("path", "the name of a new .py file in a directory that exists", str(path), advice)
 
 
-def _cell(step: Step, number: int, n: int) -> tuple[str, str]:
+def _cell(step: ScriptStep, number: int, n: int) -> tuple[str, str]:
     """A cell as a part of the script, and a note if no script can hold it.
 
     Args:
@@ -162,7 +167,7 @@ def _cell(step: Step, number: int, n: int) -> tuple[str, str]:
     return _part(heading, text), ""
 
 
-def _only_in_notebook(step: Step) -> tuple[str, str]:
+def _only_in_notebook(step: ScriptStep) -> tuple[str, str]:
     """A comment in the place of what only the notebook has, and a note that says to define it."""
     text = f"# define {step.source} here: only the notebook has it"
     note = f"define by hand, where the script says so: {step.source}"

@@ -87,7 +87,7 @@ class FailedCell:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
         ended = failures.EndedWithGroup() if busy else self.ranks.rebuild()
-        in_time = [one for one in _culprits(raised) if one.rank not in late]
+        in_time = [one for one in _at_fault(raised) if one.rank not in late]
         # a rank that raised in time explains why others are late: report it, and not the timeout
         has_timed_out = self.timeout is not None and not was_interrupted
         if in_time and has_timed_out and not busy and not replaced:
@@ -108,10 +108,10 @@ class FailedCell:
         )
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
-            return DeadlockError(message, _waits(states), finished)
+            return DeadlockError(message, _failures_of_waiting(states), finished)
         if was_interrupted:
             return Interrupted(message)
-        return RankTimeout(message, _waits(states))
+        return RankTimeout(message, _failures_of_waiting(states))
 
     def _headline(self, late: list[int], was_interrupted: bool) -> str:
         """The first sentence of the error for ranks that were late."""
@@ -123,7 +123,7 @@ class FailedCell:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
         n = self.ranks.plan.n
         cause = ""
-        if not _culprits(raised):
+        if not _at_fault(raised):
             cause = failures.words_of_destroyed(self.ranks.states(range(n)))
             if not cause:
                 cause = meanwhile.were_late(self.at_first_failure)
@@ -170,9 +170,11 @@ class FailedCell:
         described = self._described(
             rank for rank, reply in replies.items() if isinstance(reply, Exception)
         )
-        raised = [_failure(rank, reply, described.get(rank)) for rank, reply in replies.items()]
+        raised = []
+        for rank, reply in replies.items():
+            raised.append(_failure_of_reply(rank, reply, described.get(rank)))
         nobody_died = self.lost_before.issuperset(dead.lost)
-        if raised and not _culprits(raised) and nobody_died:
+        if raised and not _at_fault(raised) and nobody_died:
             # of one that served a call, without a cell
             dead.wait_for_deaths(range(self.ranks.plan.n), seconds.DEATH)
         return raised
@@ -188,7 +190,7 @@ class FailedCell:
         """The groups that the ranks make differently, by rank, if that is all that any of them
         raised for.
         """
-        culprits = _culprits(raised)
+        culprits = _at_fault(raised)
         if not culprits:
             return {}
         if not all(one.message.startswith(new_groups.DIFFERENT_GROUPS) for one in culprits):
@@ -275,17 +277,17 @@ class FailedCell:
         return {fault.op for rank, fault in faults.items() if rank in died and fault.op}
 
 
-def _culprits(raised: list[Failure]) -> list[Failure]:
+def _at_fault(raised: list[Failure]) -> list[Failure]:
     """Failures that are a cause, and not the consequence of another rank's."""
     return [one for one in raised if not one.consequence]
 
 
 def _own_errors(raised: list[Failure]) -> list[Failure]:
     """What ranks raised by themselves, and not because they were interrupted."""
-    return [one for one in _culprits(raised) if one.kind not in ENDED]
+    return [one for one in _at_fault(raised) if one.kind not in ENDED]
 
 
-def _waits(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:
+def _failures_of_waiting(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:
     """A failure for each rank that waits in communication, with its call and its lines."""
     found = []
     for rank, waiting in waiting_ranks(states).items():
@@ -297,7 +299,7 @@ def _waits(states: Mapping[int, RankStatus]) -> tuple[Failure, ...]:
     return tuple(found)
 
 
-def _failure(rank: int, reply: Any, described: Any) -> Failure:
+def _failure_of_reply(rank: int, reply: Any, described: Any) -> Failure:
     """What a rank raised.
 
     Args:

@@ -43,17 +43,17 @@ def join_all(
                 result = processes.client.direct_view([rank]).apply_async(join)
         except NoSuchEngineError as error:  # the rank has just ended
             processes.channel.ask(pending, 0, messages.FREE)
-            failed = [_failure(processes, rank, error)]
+            failed = [_why_not_joined(processes, rank, error)]
             raise _not_built(plan, failed, sorted(pending), is_first) from error
         pending |= Replies(result, [rank]).futures
-    joined, failed = _wait_for_all(plan, processes, pending)
+    joined, failed = _wait_until_joined(plan, processes, pending)
     if len(joined) == len(joins):
         return [joined[rank] for rank in sorted(joined)]
     processes.channel.ask(pending, 0, messages.FREE)
     raise _not_built(plan, failed, sorted(pending), is_first)
 
 
-def _wait_for_all(
+def _wait_until_joined(
     plan: Plan, processes: Processes, pending: dict[int, futures.Future[Any]]
 ) -> tuple[dict[int, Joined], list[Failure]]:
     """Wait until every rank has joined, until one has failed, or for as long as that may take.
@@ -86,13 +86,13 @@ def _wait_for_all(
             if isinstance(reply, Joined):
                 joined[rank] = reply
             else:
-                failed.append(_failure(processes, rank, reply))
+                failed.append(_why_not_joined(processes, rank, reply))
         if any(not joining.waited_to_join(one) for one in failed):
             break
     return joined, failed
 
 
-def _failure(processes: Processes, rank: int, reply: Any) -> Failure:
+def _why_not_joined(processes: Processes, rank: int, reply: Any) -> Failure:
     """Why a rank could not join: as the rank describes it, as its process has ended, or what
     ipyparallel knows.
     """

@@ -31,7 +31,7 @@ from distlab.wire.orders import Hello, HostPlan, ServerPlan
 # for srun to give back the nodes, which stay allocated where it is killed
 SLURM_END_SECONDS = 10.0
 HELLO_SECONDS = 20.0  # for a host to report what it is
-CONNECT_SECONDS = 10  # for a host to answer ssh
+SSH_SECONDS = 10  # for a host to answer ssh
 RETURN_SECONDS = 20.0  # for a host that was lost to be reached again
 SHELL = ("sh", "-c")
 LOCALHOST = "localhost"  # as a host it is this machine, without ssh
@@ -44,7 +44,7 @@ def by_ssh(name: str) -> tuple[str, ...]:
     store and gloo use such addresses only, see wire/rendezvous.py.
     """
     words = ["ssh", "-T", "-4"]
-    for option in (f"ConnectTimeout={CONNECT_SECONDS}", "BatchMode=yes", "ControlMaster=no"):
+    for option in (f"ConnectTimeout={SSH_SECONDS}", "BatchMode=yes", "ControlMaster=no"):
         words += ["-o", option]
     return (*words, "--", name)
 

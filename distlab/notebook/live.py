@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import need
-from distlab.notebook.display import WRAPPED
+from distlab.notebook.display import WRAPPED_CSS
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
 LANES = 16  # ranks that are drawn, at most
@@ -22,8 +22,8 @@ LANE_LEFT = 64  # where lanes begin, after the names of the ranks
 ARROWS = LANE_LEFT + LANE_WIDTH + 4  # where arrows begin
 OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
 # how opaque a lane is; other times leave a gap
-LOOKS = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
-KEYS = (
+OPACITIES = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
+LEGEND = (
     "full: computing, pale: waiting for a rank, none: sleeping or done; "
     "an arrow leads to the rank awaited"
 )
@@ -100,12 +100,12 @@ class Live:
         # its words stand beside it
         name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"
         lanes = f'<svg role="img" {size} {style}>{name}{"".join(shapes)}</svg>'
-        texts = f'<div style="font:12px/18px monospace;{WRAPPED}">{"".join(rows)}</div>'
+        texts = f'<div style="font:12px/18px monospace;{WRAPPED_CSS}">{"".join(rows)}</div>'
         both = f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{lanes}{texts}</div>'
         more = ""
         if len(self._runs) > LANES:
             more = f"<div>and {len(self._runs) - LANES} more ranks</div>"
-        return f"<b>{now:.0f} s</b> <small>({KEYS})</small>{both}{more}"
+        return f"<b>{now:.0f} s</b> <small>({LEGEND})</small>{both}{more}"
 
     def _words(self, rank: int, now: float, megabytes: Mapping[int, float]) -> str:
         """What a rank does now, for how long, and its memory, as plain text."""
@@ -127,7 +127,7 @@ class Live:
         runs = self._runs[rank]
         ends = [run.since for run in runs[1:]] + [now]
         for run, end in zip(runs, ends, strict=True):
-            opacity = LOOKS.get(run.doing, 0)
+            opacity = OPACITIES.get(run.doing, 0)
             if end <= begin or not opacity:
                 continue
             shown_since = max(run.since, begin)

@@ -23,7 +23,7 @@ from distlab.errors import DistlabError
 from distlab.notebook import interrupts, one_process, paragraphs, questions
 from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
-from distlab.notebook.export import Step
+from distlab.notebook.export import ScriptStep
 from distlab.rank import entry
 from distlab.wire import pickling
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 ON_RANKS = ("rank", "world_size", "dist")  # which every cluster defines
 PX = re.compile(r"\s*%%?px\b")
-OPTION = re.compile(r"%%px [^\n]*?(--\w*)$")
+PX_OPTION = re.compile(r"%%px [^\n]*?(--\w*)$")
 EXERCISE = re.compile(r"""\b(?:check|hint)\(["'](\w*)$""")
 PYTHON_BELOW = ("capture",)  # cell magics that run what is below them as a cell
-KEY = re.compile(r"""([\w.]+)\[["']([^"'\]]*)$""")  # of a dict, as far as it is typed
+KEY_OF_DICT = re.compile(r"""([\w.]+)\[["']([^"'\]]*)$""")  # of a dict, as far as it is typed
 HELP = re.compile(r"%%?px\s+(-h|--help)\s*")
-NAME = re.compile(r"(?:([\w.]+)\.)?(\w*)$")
-SECONDS = 10.0  # for rank 0 to answer
+DOTTED_NAME = re.compile(r"(?:([\w.]+)\.)?(\w*)$")
+ANSWER_SECONDS = 10.0  # for rank 0 to answer
 
 
 @magics_class
@@ -98,7 +98,7 @@ class PxMagics(Magics):
         """
         args = parse_argstring(self.cell_px, line)
         cluster = current_cluster()
-        chosen = None if args.targets is None else _chosen(args.targets, cluster.n)
+        chosen = None if args.targets is None else _ranks_of_targets(args.targets, cluster.n)
         targets = cluster.check_ranks(chosen)
         first = f"%%px {line}".rstrip()
         if source:  # %px: there is no other line
@@ -124,7 +124,7 @@ class PxMagics(Magics):
                 with interrupts.allowed():
                     self.shell.run_cell(code)
             sent.finish()
-        cluster.steps.append(Step("cell", tuple(targets), cell))
+        cluster.steps.append(ScriptStep("cell", tuple(targets), cell))
         if args.export is not None:
             ipython_display(cluster.export(args.export, args.force))
 
@@ -162,7 +162,7 @@ def with_first_line(first: str, cell: str) -> str:
     return f"# {first}\n{above}get_ipython().run_cell_magic({name!r}, {options!r}, {below!r})\n"
 
 
-def _chosen(words: str, n: int) -> list[int]:
+def _ranks_of_targets(words: str, n: int) -> list[int]:
     """The ranks that --targets means: a list of them, or a slice of all."""
     try:
         if ":" in words:
@@ -177,16 +177,16 @@ def _chosen(words: str, n: int) -> list[int]:
 # --- completion, Shift-Tab, and what an error means in a cell without %%px ---
 
 
-def install(shell: Any) -> None:
+def install_magics(shell: Any) -> None:
     """Register %px and %%px, and add the ranks' names to a shell's answers; once."""
     shell.register_magics(PxMagics)
     if _help_for_px not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(_help_for_px)
-    one_process.install()
+    one_process.refuse_blocking_calls()
     kernel = getattr(shell, "kernel", None)
     if kernel is not None and not isinstance(kernel.do_complete, functools.partial):
-        kernel.do_complete = functools.partial(_complete, kernel.do_complete)
-        kernel.do_inspect = functools.partial(_inspect, kernel.do_inspect)
+        kernel.do_complete = functools.partial(_completion_reply, kernel.do_complete)
+        kernel.do_inspect = functools.partial(_inspection_reply, kernel.do_inspect)
 
 
 def _help_for_px(lines: list[str]) -> list[str]:
@@ -200,7 +200,7 @@ def _help_for_px(lines: list[str]) -> list[str]:
     return lines if has_cell else ["%%px?\n"]
 
 
-def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
+def _completion_reply(own: Callable[..., Any], code: str, cursor: int) -> Any:
     """The kernel's reply to a front end that asks how a word may go on."""
     reply = own(code, cursor)
     before = code[:cursor]
@@ -208,12 +208,12 @@ def _complete(own: Callable[..., Any], code: str, cursor: int) -> Any:
     if asked is None:
         return reply
     fragment, words = asked
-    found = sorted(word for word in words if _continues(word, fragment))
+    found = sorted(word for word in words if _may_complete(word, fragment))
     if not found:
         return reply
     start = cursor - len(fragment)
     is_same_word = (reply["cursor_start"], reply["cursor_end"]) == (start, cursor)
-    if is_same_word and not KEY.search(before):
+    if is_same_word and not KEY_OF_DICT.search(before):
         found += [word for word in reply["matches"] if word not in found]
     return {**reply, "matches": found, "cursor_start": start, "cursor_end": cursor, "metadata": {}}
 
@@ -228,7 +228,7 @@ def _words_for(code: str, before: str) -> tuple[str, Sequence[str]] | None:
     Returns:
         the beginning of the word, and words that may be meant; None where distlab knows none.
     """
-    if match := OPTION.fullmatch(before):
+    if match := PX_OPTION.fullmatch(before):
         return match[1], sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__ or "")))
     if match := EXERCISE.search(before):
         from distlab.checking.exercises import all_exercises  # which imports torch
@@ -236,22 +236,22 @@ def _words_for(code: str, before: str) -> tuple[str, Sequence[str]] | None:
         return match[1], list(all_exercises())
     if not PX.match(code):
         return None
-    if match := KEY.search(before):
+    if match := KEY_OF_DICT.search(before):
         path, fragment = match.groups()
         return fragment, _ask(entry.keys_of, path) or []
-    if match := NAME.search(before):
+    if match := DOTTED_NAME.search(before):
         below, fragment = match.groups()
-        return fragment, (_ask(entry.names_below, below) or []) if below else _names()
+        return fragment, (_ask(entry.names_below, below) or []) if below else _names_on_rank_0()
     return None
 
 
-def _continues(word: str, fragment: str) -> bool:
+def _may_complete(word: str, fragment: str) -> bool:
     """Whether a word begins so; private ones only where a person has typed their underscore."""
     is_hidden = word.startswith("_") and not fragment.startswith("_")
     return word.startswith(fragment) and not is_hidden
 
 
-def _inspect(
+def _inspection_reply(
     own: Callable[..., Any], code: str, cursor: int, detail_level: int = 0, *more: Any
 ) -> Any:
     """The kernel's reply to a front end that asks about a name: Shift-Tab."""
@@ -292,7 +292,7 @@ def _explain_name(name: str | None) -> None:
     """Say where a name is that the notebook does not have, if the ranks have it."""
     if name in ON_RANKS:
         bring = ""
-    elif name in _names():
+    elif name in _names_on_rank_0():
         bring = f', or bring it here with cluster.pull("{name}")'
     else:
         return
@@ -300,7 +300,7 @@ def _explain_name(name: str | None) -> None:
     paragraphs.say(words, sys.stderr)
 
 
-def _names() -> Sequence[str]:
+def _names_on_rank_0() -> Sequence[str]:
     """The names that cells can use on rank 0, also while it is busy; none without a cluster."""
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
@@ -316,5 +316,5 @@ def _ask(function: Callable[..., Any], *args: Any) -> Any:
     with contextlib.suppress(DistlabError, KeyboardInterrupt):
         if Cluster.current is not None:
             packed = pickling.pack((function, args, {}), PACKED)
-            return questions.peek(Cluster.current.ranks, 0, packed, SECONDS)
+            return questions.peek(Cluster.current.ranks, 0, packed, ANSWER_SECONDS)
     return None

@@ -19,12 +19,12 @@ from distlab.compat.ipyparallel import NANNY
 
 INSTALL = "pip install mpich mpi4py"
 # for its processes to give back their shared memory, which outlives those that are killed
-END_SECONDS = 1.0
+MPI_END_SECONDS = 1.0
 VERSION_SECONDS = 30.0  # for mpiexec to say which one it is
 OPEN_MPI = re.compile(r"open ?mpi|openrte|prte|prrte", re.IGNORECASE)  # in what its version says
 
 
-def find() -> str | None:
+def find_mpiexec() -> str | None:
     """Path of mpiexec; None without one.
 
     The one beside this Python comes first, because pip puts it there, and else the first on PATH.
@@ -35,10 +35,10 @@ def find() -> str | None:
     return shutil.which("mpiexec")
 
 
-def check() -> None:
+def check_mpi() -> None:
     """ArgumentError when something is missing that engines="mpi" needs."""
     missing = []
-    if find() is None:
+    if find_mpiexec() is None:
         missing.append("mpiexec")
     if find_spec("mpi4py") is None:
         missing.append("mpi4py")
@@ -65,7 +65,7 @@ def arguments(
 
 
 def _is_open_mpi() -> bool:
-    command = [find() or "mpiexec", "--version"]
+    command = [find_mpiexec() or "mpiexec", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS)
     return OPEN_MPI.search(done.stdout) is not None
 

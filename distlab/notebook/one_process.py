@@ -56,26 +56,26 @@ class Wrapped:
     other_modules: tuple[str, ...]
 
 
-WRAPPED: dict[str, Wrapped] = {}  # by the module that defines the function
+WRAPPED_BY_MODULE: dict[str, Wrapped] = {}  # by the module that defines the function
 
 
-def install() -> None:
+def refuse_blocking_calls() -> None:
     """Wrap the calls in this process, now or when their modules are imported; once."""
     if any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         return
     owner = os.getpid()
-    WRAPPED["torch.distributed.distributed_c10d"] = Wrapped(
+    WRAPPED_BY_MODULE["torch.distributed.distributed_c10d"] = Wrapped(
         "init_process_group",
         functools.partial(_init_process_group, owner),
         other_modules=("torch.distributed",),
     )
-    WRAPPED["torch.multiprocessing"] = Wrapped(
+    WRAPPED_BY_MODULE["torch.multiprocessing"] = Wrapped(
         "spawn",
         functools.partial(_spawn, owner),
         other_modules=("torch.multiprocessing.spawn",),
     )
     sys.meta_path.insert(0, _WhenImported())
-    for name in WRAPPED:
+    for name in WRAPPED_BY_MODULE:
         if name in sys.modules:
             _wrap(name)
 
@@ -88,7 +88,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in WRAPPED:
+        if name not in WRAPPED_BY_MODULE:
             return None
         spec = self._found_by_others(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -117,7 +117,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 def _wrap(name: str) -> None:
     """Wrap the function of a module that has been imported, wherever it is already."""
-    wrapped = WRAPPED[name]
+    wrapped = WRAPPED_BY_MODULE[name]
     original = getattr(sys.modules[name], wrapped.name)
     if hasattr(original, "is_distlabs"):
         return
@@ -178,7 +178,7 @@ def _init_process_group(
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         n = _world_size(given)
         is_here = os.getpid() == owner
-        if is_here and n > 1 and _waits(given) and not _others_may_come(given):
+        if is_here and n > 1 and _backend_waits(given) and not _others_may_come(given):
             raise ClusterError(
                 f"This kernel is one process, and init_process_group(world_size={n}) would wait "
                 f"here for {n - 1} more. Cluster({n}) and %%px have the group already: begin the "
@@ -205,7 +205,7 @@ def _world_size(given: dict[str, Any]) -> int:
     return 1
 
 
-def _waits(given: dict[str, Any]) -> bool:
+def _backend_waits(given: dict[str, Any]) -> bool:
     """Whether a call's backend waits for all ranks."""
     backend = given.get("backend")
     if backend is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
-from distlab.notebook.display import WRAPPED
+from distlab.notebook.display import WRAPPED_CSS
 from distlab.words import columns_and_code
 
 HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
@@ -56,7 +56,7 @@ def as_paragraphs(text: str, name: str = "") -> str:
     shade = ""
     if name:
         shade = "background:var(--jp-rendermime-error-background,transparent);padding:2px 4px;"
-    return f'<div style="{shade}{font};{WRAPPED}">{"".join(lines)}</div>'
+    return f'<div style="{shade}{font};{WRAPPED_CSS}">{"".join(lines)}</div>'
 
 
 def _row_of_table(line: str, indent: int) -> str:

@@ -24,7 +24,7 @@ from distlab.notebook.hosts import (
 )
 from distlab.notebook.start_methods import Mpi, Slurm, Ssh, StartMethod
 
-EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
+HOSTS_EXAMPLE = 'Call Cluster(hosts={"nodeA": 4, "nodeB": 4}).'
 SLURM_EXAMPLE = "Call Cluster(8, engines=Slurm(nodes=2))."
 
 
@@ -48,7 +48,7 @@ def _is_reachable(hosts: object) -> TypeGuard[Reachable]:
     return hasattr(hosts, "reach")
 
 
-def place(
+def place_ranks(
     n: int | None, method: str | StartMethod, hosts: Mapping[str, int] | None
 ) -> Hosts | None:
     """Where the ranks of a method run: None for this machine."""
@@ -57,13 +57,14 @@ def place(
             wrong(f'engines="slurm" needs no hosts=, because Slurm chooses them. {SLURM_EXAMPLE}')
         return _slurm_nodes(n, method)
     if isinstance(method, Mpi):
-        mpiexec.check()
+        mpiexec.check_mpi()
     if hosts is not None:
         return _named_hosts(n, method, hosts)
     if isinstance(method, Ssh):
-        wrong(f'engines="ssh" needs hosts=. {EXAMPLE}')
+        wrong(f'engines="ssh" needs hosts=. {HOSTS_EXAMPLE}')
     if isinstance(method, Mpi) and (method.python or method.interface):
-        wrong(f"python= and interface= of Mpi are for other machines: give hosts=, too. {EXAMPLE}")
+        elsewhere = "python= and interface= of Mpi are for other machines"
+        wrong(f"{elsewhere}: give hosts=, too. {HOSTS_EXAMPLE}")
     return None
 
 
@@ -73,21 +74,21 @@ def _named_hosts(n: int | None, method: str | Ssh | Mpi, hosts: Mapping[str, int
     if isinstance(method, str):
         wrong(
             f'engines="{method}" starts ranks on this machine only: with hosts=, leave it out, '
-            f'or write engines="mpi". {EXAMPLE}'
+            f'or write engines="mpi". {HOSTS_EXAMPLE}'
         )
     ranks = sum(host.ranks for host in found)
     if n not in (None, ranks):
-        wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {EXAMPLE}")
+        wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {HOSTS_EXAMPLE}")
     here = hosts.here if _is_reachable(hosts) else ""
     return Hosts(found, method, here)
 
 
 def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
     """What leads to each host; ArgumentError for what is no number of ranks."""
-    arguments.mapping("hosts", hosts, "host names to numbers of ranks", EXAMPLE)
+    arguments.mapping("hosts", hosts, "host names to numbers of ranks", HOSTS_EXAMPLE)
     found = []
     for name, ranks in hosts.items():
-        advice = f"{EXAMPLE} Leave out others."
+        advice = f"{HOSTS_EXAMPLE} Leave out others."
         arguments.whole_number(f"the number of ranks of {name}", ranks, 1, advice=advice)
         if _is_reachable(hosts):
             found.append(Host(name, ranks, (*hosts.reach(name), *SHELL), hosts.address(name)))

@@ -16,7 +16,7 @@ from distlab.errors import ClusterError
 from distlab.launch import this_host
 from distlab.notebook.attached import Attached
 from distlab.notebook.hosts import Hosts
-from distlab.notebook.placement import place
+from distlab.notebook.placement import place_ranks
 from distlab.notebook.start_methods import FORK, Slurm, Ssh, StartMethod, start_method_of
 from distlab.wire.rendezvous import INIT_METHODS
 
@@ -167,7 +167,7 @@ def _start_of(
         return _Start(len(engines.client.ids), ATTACHED, attached=engines)
     method = start_method_of(engines, hosts)
     name = method if isinstance(method, str) else method.name
-    placed = place(n, method, hosts)
+    placed = place_ranks(n, method, hosts)
     if placed is None:
         return _Start(n, name)
     return _Start(len(placed.host_of_rank), name, placed)

@@ -27,7 +27,7 @@ def describe(ranks: Ranks) -> list[dict[str, Any]]:
     words = {rank: ending.words() for rank, ending in lost.items()}
     for rank, status in ranks.states(there, patient=True).items():
         words[rank] = report.activity(status)
-    megabytes = memory(ranks, seconds.ANSWER_FOR_REPORT)
+    megabytes = megabytes_by_rank(ranks, seconds.ANSWER_FOR_REPORT)
     hosts = ranks.hosts
     rows = []
     for rank, one in enumerate(ranks.joined):
@@ -43,7 +43,7 @@ def describe(ranks: Ranks) -> list[dict[str, Any]]:
     return rows
 
 
-def memory(ranks: Ranks, limit: float) -> dict[int, float]:
+def megabytes_by_rank(ranks: Ranks, limit: float) -> dict[int, float]:
     """Megabytes of each rank that answers within `limit` seconds."""
     there = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
     answers = ranks.channel.ask(there, limit, messages.MEMORY)

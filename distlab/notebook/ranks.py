@@ -21,12 +21,13 @@ from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import display, interrupts, paragraphs
-from distlab.notebook.ahead import started, take
+from distlab.notebook.ahead import take_for_cluster
 from distlab.notebook.dead_ranks import DeadRanks
 from distlab.notebook.generation import join_all
 from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
+from distlab.notebook.starting import start_processes
 from distlab.rank import entry
 from distlab.wire import messages, seconds
 from distlab.wire.messages import RankStatus
@@ -79,8 +80,8 @@ class Ranks:
         """
         everyone = list(range(plan.n))
         with display.starting(plan.n, plan.backend):
-            found = warm or take(plan)
-            ranks = cls(plan, started(plan) if found is None else found)
+            found = warm or take_for_cluster(plan)
+            ranks = cls(plan, start_processes(plan) if found is None else found)
             try:
                 if found is not None:
                     ranks._renew(everyone)
@@ -106,7 +107,7 @@ class Ranks:
         if old.can_fork:
             old.replace(new, self.plan.threads, list(range(self.plan.n)))
             return
-        self._processes = started(self.plan)
+        self._processes = start_processes(self.plan)
         self.dead.processes = self._processes
         self.client = self._processes.client
         self.channel = self._processes.channel

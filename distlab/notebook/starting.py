@@ -1,8 +1,7 @@
 """The start of one cluster's processes: here, on hosts, by mpiexec, or engines that run already.
 
-Runs on the notebook's kernel, called by ahead.py. The order is that of the time that each part
-takes: a fork server imports torch, which takes longest, while the controller starts; then the
-engines are forked, and register.
+Runs on the notebook's kernel, called by ahead.py and ranks.py. What takes longest begins first: a
+fork server imports torch while the controller starts; then the engines are forked, and register.
 """
 
 from __future__ import annotations
@@ -59,14 +58,24 @@ class Connected:
     host_of_rank: tuple[int, ...]
 
 
-def start(plan: Plan) -> Processes:
+def start_processes(plan: Plan) -> Processes:
     """Start the processes of a plan, and connect to them.
+
+    It tries once more if another program has taken one of the controller's ports first.
 
     Raises:
         ClusterError: a process has ended, or did not register in time: nothing is left running, and
             the error has the last lines of what the processes wrote.
         HostError: a host cannot be used.
     """
+    try:
+        return _start_once(plan)
+    except ControllerEndedError:
+        return _start_once(plan)
+
+
+def _start_once(plan: Plan) -> Processes:
+    """Start the processes of a plan; ControllerEndedError if a port was taken first."""
     began_with = surroundings()
     tag = f"{os.getpid()}-{os.urandom(4).hex()}"
     with contextlib.ExitStack() as ends:  # the last that was added ends first
@@ -130,7 +139,7 @@ def _end_all(tag: str, engines: str) -> None:
         engines: the name of its launcher; two need a while to give back what outlives processes
             that are killed, the others are not asked politely for long.
     """
-    patience = {Mpi.name: mpiexec.END_SECONDS, Slurm.name: hosts.SLURM_END_SECONDS}
+    patience = {Mpi.name: mpiexec.MPI_END_SECONDS, Slurm.name: hosts.SLURM_END_SECONDS}
     reaper.end(reaper.find(tag), patience.get(engines, 0.2))
 
 
@@ -231,7 +240,7 @@ def _launch(launcher: Launcher, ends: contextlib.ExitStack) -> Connected:
         launcher.fork(range(plan.n), threads)
     else:
         _start_engines(launcher, address, threads)
-    client = _connect(launcher, connections["client"], ends)
+    client = _connect_client(launcher, connections["client"], ends)
     host_of_rank = () if plan.hosts is None else plan.hosts.host_of_rank
     return Connected(client, address, threads, host_of_rank)
 
@@ -296,14 +305,16 @@ def _start_engines(launcher: Launcher, address: str, threads: int) -> None:
             ranks = {host.name: host.ranks for host in plan.hosts.hosts}
             python = plan.hosts.python
         options = mpiexec.arguments(ranks, address, variables)
-        program = mpiexec.find() or "mpiexec"  # it is there, as the plan has made sure
+        program = mpiexec.find_mpiexec() or "mpiexec"  # it is there, as the plan has made sure
         commands = [[program, *options, "-n", str(plan.n), python, *ENGINE, "--mpi"]]
     for number, command in enumerate(commands):
         program_of_engines = launcher.start_program(command, variables, f"engine-{number}")
         launcher.programs.append(program_of_engines)
 
 
-def _connect(launcher: Launcher, connection: dict[str, Any], ends: contextlib.ExitStack) -> Any:
+def _connect_client(
+    launcher: Launcher, connection: dict[str, Any], ends: contextlib.ExitStack
+) -> Any:
     """Connect a client to the controller, and wait until all engines have registered.
 
     Args:

@@ -29,7 +29,7 @@ CLOCK_QUESTIONS = 20  # to a rank, for the time that its clock shows
 
 
 @contextlib.contextmanager
-def traced(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
+def record_trace(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     """Give a trace of what some ranks do meanwhile.
 
     Simulated ranks note what they do anyway, all of them; the others start to record, and end.
@@ -40,7 +40,7 @@ def traced(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     if trace.simulated:
         cluster.call(simulated.settle_notes)  # what has happened before is left out
     else:
-        _start(ranks, targets)
+        _begin_recording(ranks, targets)
     try:
         yield trace
     finally:
@@ -56,7 +56,7 @@ def traced(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
             trace.finish(read.from_recordings(received, offsets), missing, offsets)
 
 
-def _start(ranks: Ranks, targets: list[int]) -> None:
+def _begin_recording(ranks: Ranks, targets: list[int]) -> None:
     """Begin on every target, or on none.
 
     Raises:

@@ -54,7 +54,7 @@ def ssh_hosts(no_network_left, environment, tmp_path_factory):
 @pytest.fixture(scope="module")
 def mpi_hosts(ssh_hosts, environment):
     """The same, where PyPI's mpiexec starts processes through ssh."""
-    if not mpiexec.find():
+    if not mpiexec.find_mpiexec():
         pytest.skip(f"mpiexec is not installed here: {mpiexec.INSTALL}")
     environment.setenv("HYDRA_LAUNCHER", "ssh")
     environment.setenv("HYDRA_LAUNCHER_EXEC", str(ssh_hosts.programs / "ssh"))

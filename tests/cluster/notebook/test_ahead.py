@@ -110,7 +110,7 @@ def test_a_forked_process_leaves_them_to_the_notebook(kernel):
     forks = (
         "child = os.fork()\n"
         "if not child:\n"
-        "    os._exit(7 if ahead.take(cluster._plan) is None else 1)\n"
+        "    os._exit(7 if ahead.take_for_cluster(cluster._plan) is None else 1)\n"
     )
     assert (
         kernel.text(f"{forks}print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))").strip()

@@ -118,7 +118,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(m
 
     What they share over /dev/shm is gone with the cluster, however slow this machine is.
     """
-    monkeypatch.setattr(mpiexec, "END_SECONDS", 30.0)
+    monkeypatch.setattr(mpiexec, "MPI_END_SECONDS", 30.0)
     with distlab.Cluster(2, engines="mpi", timeout=30) as cluster:
         assert cluster.run(sum_of_ranks) == [1.0] * 2
         error = raised(distlab.RankDied, cluster.run, dies)
@@ -158,7 +158,8 @@ SCRIPT = """
 def mpi_script(n, body):
     """Run the lines of SCRIPT and then `body` on `n` processes that mpiexec starts."""
     source = textwrap.dedent(SCRIPT) + textwrap.dedent(body)
-    command = [mpiexec.find(), "-n", str(n), *mpiexec.arguments(), sys.executable, "-c", source]
+    command = [mpiexec.find_mpiexec(), "-n", str(n), *mpiexec.arguments()]
+    command += [sys.executable, "-c", source]
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 

@@ -328,11 +328,13 @@ def test_a_network_to_which_the_ranks_cannot_move_leaves_them_where_they_are(clu
 def test_a_network_that_cannot_be_left_at_once_is_left_before_the_next_cell(cluster, monkeypatch):
     """As long as a rank is busy, the group cannot be rebuilt."""
     before = cluster.simulated
+    elsewhere = cluster.network(Network("1 s", "1 GB/s"))
+    elsewhere.__enter__()
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) > 1
+    busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
+    monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
     with pytest.raises(distlab.ClusterError, match="an earlier cell is still running on rank 0"):
-        with cluster.network(Network("1 s", "1 GB/s")):
-            assert seconds(cluster, reduce_by, "ring", 3 << 16) > 1
-            monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
-            busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
+        elsewhere.__exit__(None, None, None)
     monkeypatch.undo()
     busy.wait()
     assert cluster.simulated == before

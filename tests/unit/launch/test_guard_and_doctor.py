@@ -57,8 +57,8 @@ def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):
     """What a check raises gives status 1 and FAIL, not a traceback; advice is a note."""
 
     def fine():
-        doctor.show("fine", "well")
-        doctor.show("small", "low", "Do this.")
+        doctor.print_finding("fine", "well")
+        doctor.print_finding("small", "low", "Do this.")
 
     def broken():
         raise OSError("no network")

@@ -27,7 +27,7 @@ def taken(begun):
 )
 def test_a_start_ahead_that_fails_says_nothing(threads_end_well, monkeypatch, error):
     """Nobody has asked for it; a cluster that is asked for says what is wrong."""
-    monkeypatch.setattr(ahead, "started", lambda plan: fails(error))
+    monkeypatch.setattr(ahead, "start_processes", lambda plan: fails(error))
     assert taken(ahead.Ahead()) is None
 
 
@@ -44,7 +44,7 @@ class NotEnding:
 def test_processes_that_do_not_end_well_are_not_used(threads_end_well, monkeypatch):
     """Nor does the thread that ends them say so."""
     monkeypatch.setattr(ahead, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(ahead, "started", lambda plan: NotEnding())
+    monkeypatch.setattr(ahead, "start_processes", lambda plan: NotEnding())
     begun = ahead.Ahead()
     begun.start()
     begun.join()

@@ -17,7 +17,7 @@ from tests.tool import ROOT
 
 
 def cell(source, ranks=(0, 1)):
-    return export.Step("cell", ranks, source)
+    return export.ScriptStep("cell", ranks, source)
 
 
 def script(folder, steps, n=2, backend="gloo", threads=1, hosts=(), job=None):
@@ -67,8 +67,8 @@ def test_a_cell_of_some_ranks_runs_on_these_only(tmp_path):
 def test_what_only_the_notebook_has_is_asked_for(tmp_path):
     """Pushed values, and functions that were run, are comments, and in the report."""
     steps = [
-        export.Step("pushed", (0, 1), "w, b"),
-        export.Step("called", (0,), "double(rank, ...)"),
+        export.ScriptStep("pushed", (0, 1), "w, b"),
+        export.ScriptStep("called", (0,), "double(rank, ...)"),
     ]
     text, report = script(tmp_path, steps)
     assert (

@@ -79,7 +79,7 @@ def test_a_module_is_wrapped_when_it_is_imported(monkeypatch, tmp_path):
     (tmp_path / "joins_later.py").write_text("def join(x):\n    return x\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     join = one_process.Wrapped("join", lambda original, x: ("seen", original(x)), ())
-    monkeypatch.setattr(one_process, "WRAPPED", {"joins_later": join})
+    monkeypatch.setattr(one_process, "WRAPPED_BY_MODULE", {"joins_later": join})
     monkeypatch.setattr(sys, "meta_path", [one_process._WhenImported(), *sys.meta_path])
     module = importlib.import_module("joins_later")
     del sys.modules["joins_later"]

@@ -116,7 +116,7 @@ def test_cluster_has_no_fields_of_start_methods(name):
 def all_installed(monkeypatch):
     """srun, mpiexec and mpi4py seem to be here."""
     monkeypatch.setattr(hosts.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(mpiexec, "find", lambda: "/usr/bin/mpiexec")
+    monkeypatch.setattr(mpiexec, "find_mpiexec", lambda: "/usr/bin/mpiexec")
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: name)
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
 

@@ -25,7 +25,7 @@ LOG = """\
 )
 def test_without_mpi_the_error_says_what_to_install(monkeypatch, found, module, missing):
     """The message names what is not there and the command that brings it; nothing was started."""
-    monkeypatch.setattr(mpiexec, "find", lambda: found)
+    monkeypatch.setattr(mpiexec, "find_mpiexec", lambda: found)
     monkeypatch.setattr(mpiexec, "find_spec", lambda name: module)
     assert str(refused(distlab.Cluster, 2, engines="mpi")) == (
         f'engines="mpi" needs {missing}: pip install mpich mpi4py. Or call Cluster(n).'
@@ -40,9 +40,9 @@ def test_mpiexec_beside_python_comes_first(monkeypatch, tmp_path):
         (folder / "mpiexec").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(other))
     monkeypatch.setattr(mpiexec.sys, "executable", str(tmp_path / "python"))
-    assert mpiexec.find() == str(tmp_path / "mpiexec")
+    assert mpiexec.find_mpiexec() == str(tmp_path / "mpiexec")
     (tmp_path / "mpiexec").unlink()
-    assert mpiexec.find() == str(other / "mpiexec")
+    assert mpiexec.find_mpiexec() == str(other / "mpiexec")
 
 
 def test_who_ended_first_is_read_from_the_log():
