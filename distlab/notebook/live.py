@@ -23,7 +23,7 @@ ARROWS = LANE_LEFT + LANE_WIDTH + 4  # where arrows begin
 OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
 # how opaque a lane is; other times leave a gap
 OPACITIES = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
-LEGEND = (
+HOW_TO_READ = (
     "full: computing, pale: waiting for a rank, none: sleeping or done; "
     "an arrow leads to the rank awaited"
 )
@@ -105,7 +105,7 @@ class Live:
         more = ""
         if len(self._runs) > LANES:
             more = f"<div>and {len(self._runs) - LANES} more ranks</div>"
-        return f"<b>{now:.0f} s</b> <small>({LEGEND})</small>{both}{more}"
+        return f"<b>{now:.0f} s</b> <small>({HOW_TO_READ})</small>{both}{more}"
 
     def _words(self, rank: int, now: float, megabytes: Mapping[int, float]) -> str:
         """What a rank does now, for how long, and its memory, as plain text."""
