@@ -6,8 +6,8 @@ Runs on the notebook's kernel, called by cell.py.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import need
@@ -47,8 +47,7 @@ class Run:
 
     def goes_on_as(self, other: Run) -> bool:
         """Whether the other one is the same, seen later."""
-        ours = (self.doing, self.words, self.activity)
-        return ours == (other.doing, other.words, other.activity)
+        return replace(other, since=self.since) == self
 
 
 class Live:
@@ -83,9 +82,8 @@ class Live:
         Returns:
             HTML.
         """
-        ranks = sorted(self._runs)[:LANES]
         middles = {}
-        for place, rank in enumerate(ranks):
+        for place, rank in enumerate(sorted(self._runs)[:LANES]):
             middles[rank] = LANE_HEIGHT * place + LANE_HEIGHT // 2
         shapes = []
         rows = []
@@ -95,17 +93,15 @@ class Live:
             shapes += _arrows(rank, states, middles)
             words = html.escape(self._words(rank, now, megabytes))
             rows.append(f"<div><b>rank {rank}</b> <span>{words}</span></div>")
-        size = f'width="{ARROWS + 30}" height="{LANE_HEIGHT * len(ranks)}"'
-        style = 'style="flex:none;font:12px monospace;fill:currentColor;color:inherit"'
-        # its words stand beside it
-        name = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"
-        lanes = f'<svg role="img" {size} {style}>{name}{"".join(shapes)}</svg>'
         texts = f'<div style="font:12px/18px monospace;{WRAPPED_CSS}">{"".join(rows)}</div>'
-        both = f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{lanes}{texts}</div>'
+        both = _svg(shapes, height=LANE_HEIGHT * len(middles)) + texts
         more = ""
         if len(self._runs) > LANES:
             more = f"<div>and {len(self._runs) - LANES} more ranks</div>"
-        return f"<b>{now:.0f} s</b> <small>({HOW_TO_READ})</small>{both}{more}"
+        return (
+            f"<b>{now:.0f} s</b> <small>({HOW_TO_READ})</small>"
+            f'<div style="display:flex;flex-wrap:wrap;gap:2px 12px">{both}</div>{more}'
+        )
 
     def _words(self, rank: int, now: float, megabytes: Mapping[int, float]) -> str:
         """What a rank does now, for how long, and its memory, as plain text."""
@@ -125,7 +121,8 @@ class Live:
         begin = max(0.0, now - LANE_SECONDS)
         scale = LANE_WIDTH / LANE_SECONDS
         runs = self._runs[rank]
-        ends = [run.since for run in runs[1:]] + [now]
+        ends = [run.since for run in runs[1:]]
+        ends.append(now)
         for run, end in zip(runs, ends, strict=True):
             opacity = OPACITIES.get(run.doing, 0)
             if end <= begin or not opacity:
@@ -133,8 +130,18 @@ class Live:
             shown_since = max(run.since, begin)
             left = LANE_LEFT + scale * (shown_since - begin)
             width = scale * (end - shown_since)
+            place = f'x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12"'
             look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {OUTLINE}'
-            yield f'<rect x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12" {look}/>'
+            yield f"<rect {place} {look}/>"
+
+
+def _svg(shapes: Sequence[str], height: int) -> str:
+    """A drawing of these shapes, with a title for those who do not see it."""
+    # a short title is enough: the words beside the drawing say the rest
+    title = f"<title>what each rank did in the last {LANE_SECONDS:.0f} seconds</title>"
+    size = f'width="{ARROWS + 30}" height="{height}"'
+    style = 'style="flex:none;font:12px monospace;fill:currentColor;color:inherit"'
+    return f'<svg role="img" {size} {style}>{title}{"".join(shapes)}</svg>'
 
 
 def _arrows(
@@ -158,7 +165,8 @@ def _arrows(
         if other not in middles:
             continue
         end = middles[other]
-        curve = f"M{ARROWS} {y}C{ARROWS + 26} {y} {ARROWS + 26} {end} {ARROWS + 6} {end}"
+        bend = ARROWS + 26
+        curve = f"M{ARROWS} {y}C{bend} {y} {bend} {end} {ARROWS + 6} {end}"
         head = f"{ARROWS},{end} {ARROWS + 8},{end - 4} {ARROWS + 8},{end + 4}"
         yield f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>'
         yield f'<polygon points="{head}" fill="{color}" {OUTLINE}/>'

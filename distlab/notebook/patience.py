@@ -4,7 +4,6 @@ Runs on the notebook's kernel; ranks.py makes one for each group of ranks that i
 """
 
 import contextlib
-import glob
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,21 +34,25 @@ class Patience:
         self._pids = pids
         self._began = time.monotonic()
         self._queued_before = {rank: _queued(pid) for rank, pid in pids.items()}
-        # by rank, its own time when it was last seen idle or in an import
+        # The own time of a rank when it was last seen idle or in an import.
         self._excused: dict[int, float] = {}
 
     def own_time(self, rank: int) -> float:
-        """Seconds of the rank's own time.
+        """Seconds of the rank's own time: the clock's, without those spent in the queue for a CPU.
 
-        Its main thread and the one that answers take turns, so the queues of both count.
+        Its main thread and the one that answers take turns, so the queues of both count. Which of
+        the other threads answers is not known here: the longest of their queues is taken.
         """
         pid = self._pids[rank]
         before = self._queued_before[rank]
-        waits = {
-            thread: queued - before.get(thread, 0.0) for thread, queued in _queued(pid).items()
-        }
-        of_main_thread = waits.pop(str(pid), 0.0)
-        of_another = max(waits.values(), default=0.0)
+        of_main_thread = 0.0
+        of_another = 0.0
+        for thread, queued in _queued(pid).items():
+            waited = queued - before.get(thread, 0.0)
+            if thread == pid:
+                of_main_thread = waited
+            else:
+                of_another = max(of_another, waited)
         return self._clock() - of_main_thread - of_another
 
     def ask(self, limit: float, want: str = STATUS) -> dict[int, Answer]:
@@ -62,15 +65,15 @@ class Patience:
             want: a question.
         """
         received = self._channel.ask(self._pids, limit, want)
-        while True:
-            silent = set(self._pids) - set(received)
-            if not silent or self._clock() >= seconds.LIMIT:
-                return received
+        silent = set(self._pids) - set(received)
+        while silent and self._clock() < seconds.LIMIT:
             enough = min(limit, 0.75 * self._clock())
             if all(self.own_time(rank) >= enough for rank in silent):
-                return received
+                break
             longer = min(2 * self._clock(), seconds.LIMIT)
             received |= self._channel.ask(silent, longer, want)
+            silent -= set(received)
+        return received
 
     def given_up(self, busy: Iterable[int]) -> set[int]:
         """The ranks of `busy` that have used up their time limit.
@@ -81,35 +84,45 @@ class Patience:
         Args:
             busy: ranks that were to become free when this was made, and are not free yet.
         """
-        own = {rank: self.own_time(rank) for rank in busy}
-        late = {rank: self._pids[rank] for rank in own if own[rank] >= seconds.ASK_WHY}
-        for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():
-            status = answer.status
-            if status is not None and (status.doing == IDLE or status.importing):
-                self._excused[rank] = own[rank]
+        own_times = {rank: self.own_time(rank) for rank in busy}
+        self._excuse(own_times)
         if self._clock() >= seconds.LIMIT:
-            return set(own)
+            return set(own_times)
         hopeless = set()
-        for rank, used in own.items():
+        for rank, own_time in own_times.items():
             limit = self._excused.get(rank, 0.0) + seconds.GIVE_UP
-            if used >= min(limit, seconds.GIVE_UP_LATE):
+            if own_time >= min(limit, seconds.GIVE_UP_LATE):
                 hopeless.add(rank)
         return hopeless
+
+    def _excuse(self, own_times: Mapping[int, float]) -> None:
+        """Ask ranks that are late what they do, and note which ones are idle or in an import."""
+        late: dict[int, int | None] = {}
+        for rank, own_time in own_times.items():
+            if own_time >= seconds.ASK_WHY:
+                late[rank] = self._pids[rank]
+        for rank, answer in Patience(self._channel, late).ask(seconds.ANSWER).items():
+            status = answer.status
+            if status is None:
+                continue
+            if status.doing == IDLE or status.importing:
+                self._excused[rank] = own_times[rank]
 
     def _clock(self) -> float:
         """Seconds since this was made."""
         return time.monotonic() - self._began
 
 
-def _queued(pid: int | None) -> dict[str, float]:
+def _queued(pid: int | None) -> dict[int, float]:
     """The seconds that each thread of a process has waited for a CPU since it began.
 
-    There are none for a process elsewhere.
+    Nothing is known of a process elsewhere, whose number is None here.
     """
-    waits: dict[str, float] = {}
-    for name in glob.glob(f"/proc/{pid}/task/*/schedstat"):
-        file = Path(name)
+    waits: dict[int, float] = {}
+    if pid is None:
+        return waits
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
             nanoseconds = int(file.read_text().split()[1])
-            waits[file.parent.name] = nanoseconds / 1e9
+            waits[int(file.parent.name)] = nanoseconds / 1e9
     return waits

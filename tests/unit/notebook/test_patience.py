@@ -20,7 +20,7 @@ def machine(monkeypatch):
     """A machine on paper: its clock, and for how long its processes have waited for a CPU."""
     there = SimpleNamespace(now=100.0, queued=5.0)
     monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: there.now))
-    monkeypatch.setattr(patience, "_queued", lambda pid: {str(pid): there.queued})
+    monkeypatch.setattr(patience, "_queued", lambda pid: {pid: there.queued})
     return there
 
 
