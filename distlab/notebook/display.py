@@ -23,6 +23,7 @@ from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.notebook.plan import Plan
 from distlab.notebook.start_methods import check_start_method
+from distlab.tables import count
 from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
 
@@ -59,13 +60,19 @@ class Item:
     @property
     def has_place_for_label(self) -> bool:
         """Whether it can be shown with its ranks in front, in the same output."""
-        return self.data is None or not LABELLED.isdisjoint(self.data)
+        if self.data is None:
+            return True
+        return not LABELLED.isdisjoint(self.data)
 
     @property
     def label(self) -> str:
         """The names of its ranks, and how it came to be."""
-        ends = {"stderr": " stderr:", "result": " ->"}
-        return _in_words(self.ranks) + ends.get(self.kind, ":")
+        ranks = _in_words(self.ranks)
+        if self.kind == "stderr":
+            return f"{ranks} stderr:"
+        if self.kind == "result":
+            return f"{ranks} ->"
+        return f"{ranks}:"
 
 
 _in_words = functools.cache(rank_list)
@@ -86,41 +93,60 @@ def collect(
         served: what functions of remote calls have printed, by the rank that ran them.
     """
     items = []
-    for rank, text in (served or {}).items():
-        items.append(Item("stdout", (rank,), _shorten(text)))
+    if served is not None:
+        for rank, text in served.items():
+            items.append(Item("stdout", (rank,), _shorten(text)))
     for rank, written in zip(targets, written_by_engines(result), strict=True):
-        for kind in ("stdout", "stderr"):
-            items.append(Item(kind, (rank,), _shorten(written[kind])))
-        for turn, output in enumerate(written["outputs"]):
-            items.append(_rich("display", rank, output["data"], turn))
-        if written["execute_result"] is not None:
-            items.append(_rich("result", rank, written["execute_result"]["data"]))
+        items += _items_of(rank, written)
     shown = [item for item in items if item.text or item.data]
     shown.sort(key=lambda item: (OUTPUT_KINDS.index(item.kind), item.ranks))
     return _fold(shown)
 
 
-def _rich(kind: str, rank: int, data: dict[str, Any], turn: int = 0) -> Item:
+def _items_of(rank: int, written: Mapping[str, Any]) -> list[Item]:
+    """What one rank has written, as ipyparallel keeps it: its streams, its outputs, its result."""
+    items = []
+    for kind in ("stdout", "stderr"):
+        items.append(Item(kind, (rank,), _shorten(written[kind])))
+    for turn, output in enumerate(written["outputs"]):
+        items.append(_output("display", rank, output["data"], turn))
+    result = written["execute_result"]
+    if result is not None:
+        items.append(_output("result", rank, result["data"]))
+    return items
+
+
+def _output(kind: str, rank: int, bundle: dict[str, Any], turn: int = 0) -> Item:
     """An item with a MIME bundle, or a plain one if the bundle has nothing but text."""
-    is_rich = bool(set(data) - {"text/plain"})
-    return Item(kind, (rank,), data.get("text/plain", ""), data if is_rich else None, turn)
+    text = bundle.get("text/plain", "")
+    if set(bundle) <= {"text/plain"}:
+        return Item(kind, (rank,), text, turn=turn)
+    return Item(kind, (rank,), text, bundle, turn)
 
 
 def _fold(items: list[Item]) -> list[Item]:
     """Items with those of several ranks that are equal as one; a rank's own stay apart."""
     folded: list[Item] = []
+    is_display_shared = False
     for item in items:
-        rank = item.ranks[0]
-        for other in folded:
-            if other == item and rank not in other.ranks:
-                other.ranks += item.ranks
-                break
-        else:
+        same = _same_of_another_rank(item, folded)
+        if same is None:
             folded.append(item)
-    # one that several ranks have displayed has its turn among those of others
-    if any(item.kind == "display" and len(item.ranks) > 1 for item in folded):
+            continue
+        same.ranks += item.ranks
+        is_display_shared |= item.kind == "display"
+    if is_display_shared:  # what several ranks have displayed has its turn among those of others
         folded.sort(key=lambda item: (OUTPUT_KINDS.index(item.kind), item.turn, item.ranks))
     return folded
+
+
+def _same_of_another_rank(item: Item, items: Sequence[Item]) -> Item | None:
+    """The first of some items that is equal to this one, and not of its rank; None without one."""
+    (rank,) = item.ranks
+    for other in items:
+        if other == item and rank not in other.ranks:
+            return other
+    return None
 
 
 def _shorten(text: str) -> str:
@@ -179,9 +205,12 @@ def chips(ranks: tuple[int, ...]) -> str:
     """The ranks' colours as small squares, for at most 16 ranks."""
     from distlab.plotting.style import rank_color
 
-    box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px;background:"
-    shown = "".join(f'<span style="{box}{rank_color(rank)}"></span>' for rank in ranks[:16])
-    return shown + '<span style="margin-right:4px"></span>'
+    box = "display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:2px"
+    squares = []
+    for rank in ranks[:16]:
+        squares.append(f'<span style="{box};background:{rank_color(rank)}"></span>')
+    squares.append('<span style="margin-right:4px"></span>')
+    return "".join(squares)
 
 
 def show(
@@ -202,17 +231,20 @@ def show(
     items = collect(result, targets, served)
     for block in _blocks(items):
         first = block[0]
+        if first.data is None:
+            place.leave(_bundle(block))
+            continue
         if not first.has_place_for_label:
             place.leave(_bundle([replace(first, text="", data=None)]))
-        place.leave(_bundle(block) if first.data is None else _rich_bundle(first))
+        place.leave(_rich_bundle(first))
 
 
 def _blocks(items: Sequence[Item]) -> list[list[Item]]:
     """Items that are shown together: those without rich output side by side, a rich one alone."""
     blocks: list[list[Item]] = []
     for item in items:
-        is_plain = not item.data
-        if blocks and is_plain and not blocks[-1][-1].data:
+        goes_on = bool(blocks) and item.data is None and blocks[-1][-1].data is None
+        if goes_on:
             blocks[-1].append(item)
         else:
             blocks.append([item])
@@ -257,21 +289,23 @@ def show_source(states: Mapping[int, RankStatus], cell: str) -> None:
 
 def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
     """A MIME bundle of plain items, below a headline if there is one."""
-    above = f"<b>{html.escape(headline)}</b>" if headline else ""
     text = as_text(items)
+    markup = as_html(items)
     if headline:
-        text = f"{headline}\n{text}" if text else headline
-    return {"text/plain": text, "text/html": above + as_html(items)}
+        text = f"{headline}\n{text}" if items else headline
+        markup = f"<b>{html.escape(headline)}</b>{markup}"
+    return {"text/plain": text, "text/html": markup}
 
 
 def _rich_bundle(item: Item) -> dict[str, Any]:
     """The MIME bundle of a rich item, with the names of its ranks where there is a place."""
     bundle = dict(item.data or {})
-    bundle["text/plain"] = f"{item.label} {item.text}"
+    label = item.label
+    bundle["text/plain"] = f"{label} {item.text}"
     if "text/html" in bundle:
-        bundle["text/html"] = f"{chips(item.ranks)}{item.label}{bundle['text/html']}"
+        bundle["text/html"] = chips(item.ranks) + label + bundle["text/html"]
     if "text/markdown" in bundle:
-        bundle["text/markdown"] = f"{item.label}\n\n{bundle['text/markdown']}"
+        bundle["text/markdown"] = f"{label}\n\n{bundle['text/markdown']}"
     return bundle
 
 
@@ -282,13 +316,12 @@ def _rich_bundle(item: Item) -> dict[str, Any]:
 def starting(n: int, backend: str) -> Iterator[None]:
     """Show that ranks are starting; afterwards, one line that is the same on every run."""
     place = Place()
-    ranks = "1 rank" if n == 1 else f"{n} ranks"
-    place.show({"text/plain": f"starting {ranks} ..."})
+    place.show({"text/plain": f"starting {count(n, 'rank')} ..."})
     try:
         yield
         if notebook_shell() is not None:
             are = "is" if n == 1 else "are"
-            place.leave({"text/plain": f"{ranks} {are} ready ({backend})."})
+            place.leave({"text/plain": f"{count(n, 'rank')} {are} ready ({backend})."})
     finally:
         place.erase()
 
@@ -318,9 +351,10 @@ def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     host_width = max((len(row.get("host", "")) for row in rows), default=0)
     items = []
     for row in rows:
-        words = f"{row['state']:<{state_width}}"
-        memory = "-" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB"
-        words += f"  {memory:>7}"
+        memory = "-"
+        if row["megabytes"] is not None:
+            memory = f"{row['megabytes']:.0f} MB"
+        words = f"{row['state']:<{state_width}}  {memory:>7}"
         if "host" in row:
             words += f"  {row['host']:<{host_width}}"
         words += f"  pid {row['pid']}"
