@@ -6,7 +6,7 @@ rebuilt before the error is made, because the error says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,25 +87,22 @@ class FailedCell:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
         ended = failures.EndedWithGroup() if busy else self.ranks.rebuild()
-        in_time = [one for one in _at_fault(raised) if one.rank not in late]
         # a rank that raised in time explains why others are late: report it, and not the timeout
         has_timed_out = self.timeout is not None and not was_interrupted
-        if in_time and has_timed_out and not busy and not replaced:
+        raised_in_time = any(one.rank not in late for one in _at_fault(raised))
+        if raised_in_time and has_timed_out and not busy and not replaced:
             if made:
                 return self._groups_error(made, raised, ended)
             return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
         states = {rank: state for rank, state in self.states.items() if rank in self.targets}
         display.show_source(states, self.source)
-        message = "\n".join(
-            [
-                self._headline(late, was_interrupted),
-                report.table(states),
-                *failures.raised_words(_own_errors(raised)),
-                *failures.handled_words(raised),
-                *report.begun_earlier(self.states),
-                failures.words_of_freeing(duration, busy, replaced, ended.words()),
-            ]
-        )
+        lines = [self._headline(late, was_interrupted), report.table(states)]
+        lines += failures.raised_words(_own_errors(raised))
+        lines += failures.handled_words(raised)
+        lines += report.begun_earlier(self.states)
+        lines.append(failures.words_of_freeing(duration, busy, replaced, ended.words()))
+        message = "\
+".join(lines)
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
             return DeadlockError(message, _failures_of_waiting(states), finished)
@@ -121,24 +118,36 @@ class FailedCell:
 
     def _rank_error(self, raised: list[Failure]) -> RankError:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
-        n = self.ranks.plan.n
         cause = ""
         if not _at_fault(raised):
-            cause = failures.words_of_destroyed(self.ranks.states(range(n)))
-            if not cause:
-                cause = meanwhile.were_late(self.at_first_failure)
+            cause = self._cause_elsewhere()
         made = self._groups_that_differ(raised)
         ended = failures.EndedWithGroup()
-        kinds = {(one.kind, one.message, one.lines) for one in raised}
-        all_raised_alike = len(raised) == n and len(kinds) == 1
-        communicated = any(one.communicated for one in raised)
-        # a message that one rank sent and no rank received would be taken by the next cell's recv
-        rebuilt = n > 1 and (communicated or not all_raised_alike)
+        rebuilt = self._may_have_damaged_group(raised)
         if rebuilt:
             ended = self.ranks.rebuild()
         if made:
             return self._groups_error(made, raised, ended)
         return failures.rank_error(raised, self.targets, rebuilt, ended.words(), cause)
+
+    def _cause_elsewhere(self) -> str:
+        """Why ranks failed of which none is at fault, in words; "" where that is not known."""
+        cause = failures.words_of_destroyed(self.ranks.states(range(self.ranks.plan.n)))
+        return cause or meanwhile.were_late(self.at_first_failure)
+
+    def _may_have_damaged_group(self, raised: list[Failure]) -> bool:
+        """Whether the failures may have left messages that nobody has received.
+
+        The next cell's recv would take such a message. There is none if all ranks raised the same
+        outside of communication.
+        """
+        n = self.ranks.plan.n
+        if n == 1:
+            return False
+        if any(one.communicated for one in raised):
+            return True
+        kinds = {(one.kind, one.message, one.lines) for one in raised}
+        return len(raised) < n or len(kinds) > 1
 
     def _groups_error(
         self, made: Mapping[int, NewGroup], raised: list[Failure], ended: failures.EndedWithGroup
@@ -162,20 +171,18 @@ class FailedCell:
         """
         dead = self.ranks.dead
         dead.wait_for_deaths(self.targets)
-        replies = {
-            rank: reply
-            for rank, reply in self.sent.so_far().items()
-            if has_failed(reply) and rank not in dead.lost
-        }
-        described = self._described(
-            rank for rank, reply in replies.items() if isinstance(reply, Exception)
-        )
+        replies: dict[int, Any] = {}
+        for rank, reply in self.sent.so_far().items():
+            if has_failed(reply) and rank not in dead.lost:
+                replies[rank] = reply
+        undescribed = [rank for rank, reply in replies.items() if isinstance(reply, Exception)]
+        described = self._described(undescribed)
         raised = []
         for rank, reply in replies.items():
             raised.append(_failure_of_reply(rank, reply, described.get(rank)))
         nobody_died = self.lost_before.issuperset(dead.lost)
         if raised and not _at_fault(raised) and nobody_died:
-            # of one that served a call, without a cell
+            # the culprit may be a rank outside of the cell, which has served a remote call
             dead.wait_for_deaths(range(self.ranks.plan.n), seconds.DEATH)
         return raised
 
@@ -222,10 +229,8 @@ class FailedCell:
         survivors = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
         seen = self.states or ranks.states(survivors)
         had_rpc = any(seen[rank].threads for rank in survivors if rank in seen)
-        sentences = [
-            *failures.not_freed(replaced),
-            failures.EndedWithGroup(rpc=had_rpc).words(),
-        ]
+        sentences = failures.not_freed(replaced)
+        sentences.append(failures.EndedWithGroup(rpc=had_rpc).words())
         return deaths.rank_died(
             died,
             survivors,
@@ -253,23 +258,38 @@ class FailedCell:
         others = [rank for rank in self.targets if rank not in self.ranks.lost]
         states = meanwhile.at_that_time(others, self.at_first_failure, raised)
         is_mismatch = any(ending.may_be_mismatch for ending in died.values())
-        ops = self._ops_of_dead(died) if is_mismatch else set()
         if is_mismatch:
-            finished = [rank for rank, state in states.items() if state.doing == IDLE]
-            asked = self.ranks.states(finished, patient=True) if finished else {}
-            for op in ops:
-                states |= meanwhile.last_calls(op, asked)
+            states |= self._last_calls_like(died, states)
         if any(state.doing != IDLE for state in states.values()):
             plural = "s" if len(states) > 1 else ""
             words.append(f"What the other rank{plural} did last:")
             words.append(report.table(states))
         if is_mismatch:
-            seen = {rank: state for rank, state in self.states.items() if rank in died}
-            if clash := meanwhile.clash_of(states | seen):
-                words.append(clash)
-            else:
-                words += failures.about_checks(bool(ops), self.is_checked)
+            words += self._mismatch_words(died, states)
         return words
+
+    def _last_calls_like(
+        self, died: Mapping[int, Ending], states: Mapping[int, RankStatus]
+    ) -> dict[int, RankStatus]:
+        """The last calls of finished ranks that are of the functions in which others have died."""
+        finished = [rank for rank, state in states.items() if state.doing == IDLE]
+        if not finished:
+            return {}
+        asked = self.ranks.states(finished, patient=True)
+        found: dict[int, RankStatus] = {}
+        for op in self._ops_of_dead(died):
+            found |= meanwhile.last_calls(op, asked)
+        return found
+
+    def _mismatch_words(
+        self, died: Mapping[int, Ending], states: Mapping[int, RankStatus]
+    ) -> Sequence[str]:
+        """Which calls of living and dead ranks do not fit, in words, or how to find that out."""
+        of_dead = {rank: state for rank, state in self.states.items() if rank in died}
+        clash = meanwhile.clash_of({**states, **of_dead})
+        if clash:
+            return [clash]
+        return failures.about_checks(bool(self._ops_of_dead(died)), self.is_checked)
 
     def _ops_of_dead(self, died: Mapping[int, Ending]) -> set[str]:
         """The functions of torch.distributed in which ranks have died, as far as that is known."""

@@ -58,25 +58,29 @@ def bring_back(ranks: Ranks, sent: Replies, states: Mapping[int, RankStatus]) ->
     hopeless = sorted(set(sent.unfinished()) - set(ranks.lost))
     if not hopeless or not ranks.plan.forks:
         return {}
-    names = ranks.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
+    answers = ranks.patience(hopeless).ask(seconds.ANSWER_FOR_REPORT, messages.VARIABLES)
     ranks.kill(hopeless)
     sent.result.wait(seconds.LAST_FAILURE)
     losses = {}
     for rank in hopeless:
         ranks.dead.mark_dead(rank)
-        variables = names[rank].variables if rank in names else None
-        losses[rank] = failures.words_of_loss(variables or ())
+        variables: tuple[str, ...] = ()
+        if rank in answers:
+            variables = answers[rank].variables or ()
+        losses[rank] = failures.words_of_loss(variables)
     return losses
 
 
 def _free_until_given_up(ranks: Ranks, sent: Replies, states: Mapping[int, RankStatus]) -> None:
     """Free and interrupt busy ranks until each is free, is dead, or has used up its time limit."""
     patience = ranks.patience(sent.unfinished())
-    given_up: set[int] = set()
     only_freed = {rank for rank, state in states.items() if state.doing == messages.COMMUNICATING}
-    while busy := set(sent.unfinished()) - given_up - set(ranks.lost):
+    given_up: set[int] = set()
+    busy = set(sent.unfinished()) - set(ranks.lost)
+    while busy:
         ranks.free(busy & only_freed, messages.FREE)
         ranks.channel.ask(busy - only_freed, 0, messages.COME_BACK)
         only_freed = set()
         sent.result.wait(seconds.AGAIN)
         given_up |= patience.given_up(busy)
+        busy = set(sent.unfinished()) - given_up - set(ranks.lost)
