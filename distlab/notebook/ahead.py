@@ -15,7 +15,7 @@ from distlab.compat.ipython import notebook_shell
 from distlab.launch import reaper
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
-from distlab.notebook.start_methods import FORK, check_start_method
+from distlab.notebook.start_methods import FORK, default_start_method
 from distlab.notebook.starting import start_processes
 from distlab.supervised import SupervisedThread
 
@@ -86,7 +86,7 @@ def begin() -> None:
 
     They are started once, until a cluster is asked for.
     """
-    if not BEGUN and check_start_method(None) == FORK:
+    if not BEGUN and default_start_method() == FORK:
         _offer_to_next_cluster(Ahead())
 
 

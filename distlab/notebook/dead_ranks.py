@@ -49,10 +49,10 @@ class DeadRanks:
         """
         there = set(self.processes.client.ids)
         found = []
-        for rank, one in enumerate(self._joined):
+        for rank, joined in enumerate(self._joined):
             if rank in self.lost:
                 continue
-            if rank not in there or self.processes.exit_reason(rank, one.pid):
+            if rank not in there or self.processes.exit_reason(rank, joined.pid):
                 found.append(rank)
         return found
 
@@ -65,12 +65,12 @@ class DeadRanks:
         channel = self.processes.channel
         channel.receive(0)
         with_work = engines_with_work(self.processes.client)
-        fine = set(channel.ends) | set(self.lost) | with_work
-        return [rank for rank in range(len(self._joined)) if rank not in fine]
+        ranks = set(range(len(self._joined)))
+        return sorted(ranks - set(channel.ends) - set(self.lost) - with_work)
 
     def mark_all(self) -> dict[int, Ending]:
         """Mark the ranks that have died or are cut off, and return how, by rank."""
-        found = {*self.newly_dead(), *self.cut_off()}
+        found = set(self.newly_dead()) | set(self.cut_off())
         return {rank: self.mark_dead(rank) for rank in sorted(found)}
 
     def wait_for_deaths(self, ranks: Iterable[int], limit: float = 0.0) -> None:
@@ -86,16 +86,25 @@ class DeadRanks:
 
     def mark_dead(self, rank: int) -> Ending:
         """Remember that a rank has died, and return how."""
-        # one has ended, and mpiexec ended the others
-        if self._plan.engines == Mpi.name and not self.lost:
-            self.lost = dict.fromkeys(range(self._plan.n), endings.WITH_ANOTHER)
-            first = self.processes.launcher.first_to_end(otherwise=rank)
-            self.lost[first] = endings.UNKNOWN
-        if rank not in self.lost:
+        if self._plan.engines == Mpi.name:
+            self._mark_all_of_mpi(rank)
+        elif rank not in self.lost:
             self.lost[rank] = self.exit_reason(rank)
             self.last_lines[rank] = self.processes.servers.log_of(rank)
         self.faults[rank] = self.processes.fault_of(rank)
         return self.lost[rank]
+
+    def _mark_all_of_mpi(self, rank: int) -> None:
+        """Remember that all ranks have died, once: one has ended, and mpiexec ended the others.
+
+        Args:
+            rank: one of them.
+        """
+        if self.lost:
+            return
+        self.lost = dict.fromkeys(range(self._plan.n), endings.WITH_ANOTHER)
+        first = self.processes.launcher.first_to_end(otherwise=rank)
+        self.lost[first] = endings.UNKNOWN
 
     def exit_reason(self, rank: int) -> Ending:
         """How the process of a dead rank has ended.

@@ -22,7 +22,7 @@ from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis.marks import marked_source, source_html, source_text
 from distlab.notebook.plan import Plan
-from distlab.notebook.start_methods import check_start_method
+from distlab.notebook.start_methods import default_start_method
 from distlab.tables import count
 from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
@@ -338,7 +338,7 @@ def headline(plan: Plan, hosts: Sequence[str], simulated: str) -> str:
     if hosts:
         words += f" on {' and '.join(dict.fromkeys(hosts))}"
     words += f": backend {plan.backend}"
-    if plan.engines != check_start_method(None):
+    if plan.engines != default_start_method():
         words += f", engines {plan.engines}"
     if simulated:
         words += f", {simulated}"

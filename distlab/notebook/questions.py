@@ -30,10 +30,10 @@ def describe(ranks: Ranks) -> list[dict[str, Any]]:
     megabytes = megabytes_by_rank(ranks, seconds.ANSWER_FOR_REPORT)
     hosts = ranks.hosts
     rows = []
-    for rank, one in enumerate(ranks.joined):
+    for rank, joined in enumerate(ranks.joined):
         row = {
             "rank": rank,
-            "pid": one.pid,
+            "pid": joined.pid,
             "state": words[rank],
             "megabytes": megabytes.get(rank),
         }
@@ -57,7 +57,7 @@ def megabytes_by_rank(ranks: Ranks, limit: float) -> dict[int, float]:
 def names(ranks: Ranks, rank: int) -> tuple[str, ...]:
     """The names that cells can use on a rank, also while it is busy: its watchdog answers.
 
-    There are none if it does not answer.
+    No names are returned if it does not answer.
     """
     answer = ranks.channel.ask([rank], seconds.ANSWER, messages.NAMES).get(rank)
     if answer is None or answer.variables is None:
@@ -79,10 +79,16 @@ def peek(ranks: Ranks, rank: int, packed: Sequence[Any], limit: float) -> Any:
     """
     if rank in ranks.lost or rank in ranks.dead.newly_dead():
         return None
-    if ranks.states([rank])[rank].doing != messages.IDLE:
+    status = ranks.states([rank])[rank]
+    if status.doing != messages.IDLE:
         return None
-    result = ranks.client.direct_view([rank]).apply_async(entry.call, *packed)
-    reply = Replies(result, [rank]).within(limit).get(rank)
-    if not isinstance(reply, list) or reply[0].failure is not None or reply[0].unsendable:
+    view = ranks.client.direct_view([rank])
+    sent = Replies(view.apply_async(entry.call, *packed), [rank])
+    reply = sent.within(limit).get(rank)
+    if not isinstance(reply, list):  # there is none yet, or an exception in its place
         return None
-    return pickling.unpack([reply])[0]
+    header = reply[0]
+    if header.failure is not None or header.unsendable:
+        return None
+    (value,) = pickling.unpack([reply])
+    return value

@@ -17,7 +17,25 @@ from distlab.arguments import refuse, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssh:
+class OnOtherMachines:
+    """What `Ssh`, `Slurm` and `Mpi` share: which Python and which interface ranks use there.
+
+    Attributes:
+        python: path of the Python there; None for the path of this Python.
+        interface: name of the network interface there over which the ranks talk; None for the one
+            that leads to this machine.
+    """
+
+    python: str | None = None
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("python", self.python, "/opt/python/bin/python")
+        _check_text("interface", self.interface, "ib0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ssh(OnOtherMachines):
     """Ranks on machines that ssh reaches without asking for a password.
 
     hosts= names them: `Cluster(hosts={"nodeA": 4}, engines=Ssh(interface="ib0"))`. Where neither
@@ -34,16 +52,9 @@ class Ssh:
 
     name: ClassVar[str] = "ssh"
 
-    python: str | None = None
-    interface: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_text("python", self.python, "/opt/python/bin/python")
-        _check_text("interface", self.interface, "ib0")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm:
+class Slurm(OnOtherMachines):
     """Ranks on nodes of a Slurm cluster, started by one `srun`.
 
     `Cluster(8, engines=Slurm(nodes=2, partition="debug", time="10:00"))` has four ranks on each of
@@ -70,8 +81,6 @@ class Slurm:
     time: str | None = None
     options: Sequence[str] = ()
     queue_timeout: float = 60.0
-    python: str | None = None
-    interface: str | None = None
 
     def __post_init__(self) -> None:
         if self.nodes is not None:
@@ -80,15 +89,14 @@ class Slurm:
         _check_text("time", self.time, "10:00")
         _check_options(self.options)
         queue_timeout = arguments.seconds("queue_timeout", self.queue_timeout)
-        _check_text("python", self.python, "/opt/python/bin/python")
-        _check_text("interface", self.interface, "ib0")
+        super().__post_init__()
         # the class is frozen
         object.__setattr__(self, "options", tuple(self.options))
         object.__setattr__(self, "queue_timeout", queue_timeout)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mpi:
+class Mpi(OnOtherMachines):
     """Ranks that mpiexec starts, here or on hosts=; they have mpi4py's `MPI`.
 
     `Cluster(4, engines=Mpi())` is the same as `Cluster(4, engines="mpi")`. A rank that dies ends
@@ -105,24 +113,24 @@ class Mpi:
 
     name: ClassVar[str] = "mpi"
 
-    python: str | None = None
-    interface: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_text("python", self.python, "/opt/python/bin/python")
-        _check_text("interface", self.interface, "ib0")
-
 
 StartMethod = Ssh | Slurm | Mpi
-# by name: forks of one process, a process for each rank by ipyparallel, and those above
-FORK, STOCK = "fork", "local"
+FORK = "fork"  # forks of one process
+STOCK = "local"  # a process for each rank by ipyparallel
 START_METHODS = (FORK, STOCK, Mpi.name, Slurm.name, Ssh.name)
+
+
+def default_start_method() -> str:
+    """The name of the best start method here."""
+    if sys.platform == "linux":
+        return FORK
+    return STOCK
 
 
 def check_start_method(engines: str | None) -> str:
     """The start method's name, None for the best one here; ArgumentError if it does not exist."""
     if engines is None:
-        return FORK if sys.platform == "linux" else STOCK
+        return default_start_method()
     name = engines.lower() if isinstance(engines, str) else engines
     advice = f'Call Cluster(n) or Cluster(n, engines="{STOCK}").'
     return arguments.one_of("engines", name, START_METHODS, advice)
@@ -151,13 +159,13 @@ def start_method_of(
 
 
 def _check_text(name: str, value: object, example: str) -> None:
-    """A text, or None for the default."""
+    """Refuse what is neither a text nor None, which stands for the default."""
     if value is not None and not isinstance(value, str):
         refuse(name, "a text", value, f'For example: {name}="{example}".', wrong_type=True)
 
 
 def _check_options(value: Any) -> None:
-    """A list of texts: one text alone would be read as a list of letters."""
+    """Refuse what is no list of texts: one text alone would be read as a list of letters."""
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     if not is_list or not all(isinstance(word, str) for word in value):
         advice = 'For example: options=["--account=me"].'
