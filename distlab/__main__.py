@@ -1,4 +1,4 @@
-"""`python -m distlab`: its commands, and the doctor: what this machine can do, and what to change.
+"""The commands of `python -m distlab`, and the doctor, which finds what is wrong with a machine.
 
 Run by a person and by `make lab`, in its own process. Each check prints lines; the machine is fine
 if none of them raises. Other commands are entry points of the group "distlab.commands", functions
@@ -7,24 +7,27 @@ of the list of arguments, whose docstrings begin with the command and what it do
 """
 
 import argparse
+import functools
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points, version
-from typing import Any
 
-import distlab
 from distlab import machine
 from distlab.errors import ClusterError
 from distlab.launch import reaper, this_host
+from distlab.notebook.cluster import Cluster
+from distlab.notebook.start_methods import Ssh
 from distlab.notebook.tracing import clock_offsets
+from distlab.traces.events import Offset
 
 MOST_SKEW = 0.1  # seconds between two clocks, beyond which they mislead people
 LESSON_RANKS = 4  # as many as the lessons use
 
 Command = Callable[[list[str]], int]  # from its arguments to its exit status
+Check = Callable[[], None]  # prints what it finds; any exception is a failure
 
 
 def main() -> int:
@@ -34,15 +37,17 @@ def main() -> int:
     """
     others = {point.name: point for point in entry_points(group="distlab.commands")}
     given = sys.argv[1:]
-    name = _command_in(given, ["doctor", *others])
-    if name:
-        given.remove(name)
-        command: Command = doctor if name == "doctor" else others[name].load()
+    named = _command_in(given, ["doctor", *others])
+    if named:
+        given.remove(named)
+        command: Command = doctor
+        if named != "doctor":
+            command = others[named].load()
         return command(given)
     commands: dict[str, Command] = {"doctor": doctor}
     for name, point in others.items():
         commands[name] = point.load()
-    _help_on(commands).parse_args(given)
+    _help_on(commands).parse_args(given)  # which shows the help or an error, and exits
     return 2
 
 
@@ -58,12 +63,14 @@ def _command_in(given: Sequence[str], names: Sequence[str]) -> str:
 
 def _help_on(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     """What reads a command line without a command, and says which there are."""
-    rows = [f"  {name:<8} {_what_it_does(command)}" for name, command in commands.items()]
-    more = "python -m distlab COMMAND --help says more about one."
+    lines = ["commands:"]
+    for name, command in commands.items():
+        lines.append(f"  {name:<8} {_what_it_does(command)}")
+    lines += ["", "python -m distlab COMMAND --help says more about one."]
     parser = argparse.ArgumentParser(
         "python -m distlab",
         description="Distributed PyTorch on real ranks.",
-        epilog="\n".join(["commands:", *rows, "", more]),
+        epilog="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=[*commands])
@@ -94,19 +101,27 @@ def doctor(arguments: Sequence[str]) -> int:
     checks = CHECKS
     where = "here"
     if chosen.hosts:
-        ranks_on = dict.fromkeys(chosen.hosts.split(","), 1)
-        engines = distlab.Ssh(python=chosen.python, interface=chosen.interface)
-        checks = {"hosts": lambda: check_group(hosts=ranks_on, engines=engines)}
+        names = chosen.hosts.split(",")
+        engines = Ssh(python=chosen.python, interface=chosen.interface)
+        checks = {"hosts": functools.partial(check_hosts, names, engines)}
         where = "on these hosts together"
-    status = 0
+    if _all_pass(checks):
+        print(f"Ranks work {where}.")
+        return 0
+    print(f"Ranks cannot work {where} yet.")
+    return 1
+
+
+def _all_pass(checks: Mapping[str, Check]) -> bool:
+    """Make all of these checks, and say which ones fail; whether none does."""
+    failed = 0
     for name, check in checks.items():
         try:
             check()
         except Exception as error:  # from any library: a check that cannot be made is a finding
-            status = 1
+            failed += 1
             print(f"FAIL  {name:<11} {type(error).__name__}: {error}", flush=True)
-    print(f"Ranks cannot work {where} yet." if status else f"Ranks work {where}.")
-    return status
+    return failed == 0
 
 
 def _options_of_doctor() -> argparse.ArgumentParser:
@@ -169,9 +184,9 @@ def check_machine() -> None:
 
 def _limits() -> str:
     """What a process may open and start here, in words."""
-    files, tasks = machine.open_files(), machine.tasks()
-    number = "any number of" if files is None else files
-    words = f"{number} open files"
+    files = machine.open_files()
+    words = "any number of open files" if files is None else f"{files} open files"
+    tasks = machine.tasks()
     if tasks is None:
         return f"{words}, any number of processes"
     return f"{words}, {tasks.most} processes and threads, of which {tasks.left} are free"
@@ -187,38 +202,54 @@ def sum_of_ranks(rank: int, world_size: int) -> float:
     return tensor.item()
 
 
-def check_group(n: int | None = None, **where: Any) -> None:
-    """Build a real gloo group and call all_reduce in it.
-
-    With hosts, a rank on each is in the group, and their clocks are compared.
-
-    Args:
-        n: the number of ranks; None with hosts.
-        where: `hosts` and `engines`, as for `Cluster`.
-    """
+def check_group() -> None:
+    """Build a real gloo group of as many ranks as the lessons have, and call all_reduce in it."""
     began = time.monotonic()
-    with distlab.Cluster(n, **where, timeout=20) as cluster:
-        sums = cluster.run(sum_of_ranks)
-        names = cluster.ranks.hosts
+    with Cluster(LESSON_RANKS, timeout=20) as cluster:
+        total = _total_of_ranks(cluster)
+    _print_group(f"{LESSON_RANKS} ranks started", total, time.monotonic() - began)
+
+
+def check_hosts(names: Sequence[str], engines: Ssh) -> None:
+    """Build a real gloo group with a rank on each of these hosts, and compare their clocks."""
+    began = time.monotonic()
+    ranks_on = dict.fromkeys(names, 1)
+    with Cluster(hosts=ranks_on, engines=engines, timeout=20) as cluster:
+        total = _total_of_ranks(cluster)
+        hosts = cluster.ranks.hosts
         offsets = clock_offsets(cluster.ranks, range(cluster.n))
-    for rank, name in enumerate(names):
-        offset = offsets.get(rank)
-        if offset is None:
-            print_finding("clock", f"{name}: the same as here")
-            continue
-        seen = f"{name}: {offset.seconds:+.3f} s, to within {offset.error:.4f} s"
-        advice = ""
-        if abs(offset.seconds) >= MOST_SKEW:
-            advice = "Traces correct for it, logs do not: run ntpd or chronyd on all hosts."
-        print_finding("clock", seen, advice)
-    if sums != [float(sum(range(cluster.n)))] * cluster.n:
+    for rank, host in enumerate(hosts):
+        _print_clock(host, offsets.get(rank))
+    _print_group(f"a rank on each of {len(hosts)} hosts", total, time.monotonic() - began)
+
+
+def _total_of_ranks(cluster: Cluster) -> float:
+    """The sum of all ranks, by all_reduce on each of them; ClusterError if it is wrong anywhere."""
+    sums: list[float] = cluster.run(sum_of_ranks)
+    total = sum(range(cluster.n))
+    if any(one != total for one in sums):
         raise ClusterError(f"all_reduce gave {sums}, which is wrong: please report this.")
-    what = f"a rank on each of {len(names)} hosts" if names else f"{cluster.n} ranks started"
-    took = time.monotonic() - began
-    print_finding("gloo group", f"{what}, all_reduce gave {sums[0]:g}; {took:.1f} s")
+    return sums[0]
 
 
-CHECKS = {"machine": check_machine, "group": lambda: check_group(LESSON_RANKS)}
+def _print_clock(host: str, offset: Offset | None) -> None:
+    """Print how far the clock of a host is ahead of this machine's; None if it is the same clock."""
+    if offset is None:
+        print_finding("clock", f"{host}: the same as here")
+        return
+    seen = f"{host}: {offset.seconds:+.3f} s, to within {offset.error:.4f} s"
+    advice = ""
+    if abs(offset.seconds) >= MOST_SKEW:
+        advice = "Traces correct for it, logs do not: run ntpd or chronyd on all hosts."
+    print_finding("clock", seen, advice)
+
+
+def _print_group(what: str, total: float, seconds: float) -> None:
+    """Print that ranks have worked together."""
+    print_finding("gloo group", f"{what}, all_reduce gave {total:g}; {seconds:.1f} s")
+
+
+CHECKS: Mapping[str, Check] = {"machine": check_machine, "group": check_group}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -97,13 +97,13 @@ def test_the_doctor_cleans_before_it_looks_at_hosts(capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean", "--hosts", "a,b"])
     monkeypatch.setattr(reaper, "leftovers", list)
-    monkeypatch.setattr(doctor, "check_group", lambda hosts, engines: asked.append(hosts))
+    monkeypatch.setattr(doctor, "check_hosts", lambda names, engines: asked.append(names))
     assert doctor.main() == 0
     assert capsys.readouterr().out.splitlines() == [
         "ended 0 processes of clusters whose notebook is gone",
         "Ranks work on these hosts together.",
     ]
-    assert asked == [{"a": 1, "b": 1}]
+    assert asked == [["a", "b"]]
 
 
 def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
