@@ -233,7 +233,7 @@ def _total_of_ranks(cluster: Cluster) -> float:
 
 
 def _print_clock(host: str, offset: Offset | None) -> None:
-    """Print how far the clock of a host is ahead of this machine's; None if it is the same clock."""
+    """Print how far a host's clock is ahead of this machine's; None if it is the same clock."""
     if offset is None:
         print_finding("clock", f"{host}: the same as here")
         return

@@ -25,6 +25,7 @@ from distlab.notebook.start_methods import Slurm
 from distlab.words import rank_list
 
 SET_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+SCRIPT_BACKENDS = ("gloo", "nccl")  # those that a script can have
 TAIL = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
 
 
@@ -81,8 +82,7 @@ def write(
     hosts: Sequence[str],
     slurm: bool,
 ) -> Export:
-    """Write the steps into a script, in the order in which they ran, and a file for sbatch if
-    wanted.
+    """Write the steps into a script, in the order in which they ran.
 
     Args:
         steps: what ran on the ranks.
@@ -101,18 +101,13 @@ def write(
     if job is None:
         command = _torchrun(path, plan, nodes)
     else:
-        command = _write_batch_file(path, plan, nodes, job)
-    backend = "gloo"
-    gpu = ""
-    if plan.backend == "nccl":
-        backend = "nccl"
-        gpu = SET_GPU  # objects and barriers travel through the current GPU, which is 0 at first
+        batch = path.with_suffix(".sbatch")
+        batch.write_text(_batch_file(path, plan, nodes, job), encoding="utf-8")
+        command = f"sbatch {shlex.quote(str(batch))}"
     notes = []
-    if backend != plan.backend:
+    if plan.backend not in SCRIPT_BACKENDS:
         notes.append(f"left out: the backend {plan.backend}; the script uses gloo")
-    parts = [
-        _template("script_head.txt").format(n=plan.n, command=command, backend=backend, gpu=gpu)
-    ]
+    parts = [_head(plan, command)]
     cells = 0
     for step in steps:
         if step.kind == "cell":
@@ -128,6 +123,17 @@ def write(
     return Export(str(path), command, cells, tuple(dict.fromkeys(notes)))
 
 
+def _head(plan: Plan, command: str) -> str:
+    """What stands above the cells of a script: how to start it, and that it joins a group."""
+    backend = "gloo"
+    gpu = ""
+    if plan.backend == "nccl":
+        backend = "nccl"
+        gpu = SET_GPU  # objects and barriers travel through the current GPU, which is 0 at first
+    head = _template("script_head.txt")
+    return head.format(n=plan.n, command=command, backend=backend, gpu=gpu)
+
+
 def _check_path(path: Path, force: bool, has_batch_file: bool) -> None:
     """Raise ArgumentError if a script cannot be written there, or would replace a file.
 
@@ -139,9 +145,11 @@ def _check_path(path: Path, force: bool, has_batch_file: bool) -> None:
     files = [path]
     if has_batch_file:
         files.append(path.with_suffix(".sbatch"))
-    existing = [] if force else [file for file in files if file.exists()]
-    is_new_file = path.suffix == ".py" and path.parent.is_dir() and not path.is_dir()
-    if is_new_file and not existing:
+    existing = []
+    if not force:
+        existing = [file for file in files if file.exists()]
+    may_be_script = path.suffix == ".py" and path.parent.is_dir() and not path.is_dir()
+    if may_be_script and not existing:
         return
     replaced = existing[0].name if existing else "it"
     advice = f"Choose another name, or replace {replaced}: --force, or force=True."
@@ -158,9 +166,11 @@ def _cell(step: ScriptStep, number: int, n: int) -> tuple[str, str]:
     """
     heading = f"cell {number}"
     text = step.source.strip("\n") + "\n"
-    if why := _not_python(text):
+    why = _not_python(text)
+    if why:
+        comment = textwrap.indent(text, "# ", lambda _: True)
         note = f"left out: cell {number}, which no script can hold: {why}"
-        return _part(heading, textwrap.indent(text, "# ", lambda _: True)), note
+        return _part(heading, comment), note
     if len(step.ranks) < n:
         heading += f", on {rank_list(step.ranks)} only"
         text = f"if rank in {sorted(step.ranks)}:\n{indented(text)}"
@@ -200,8 +210,9 @@ def indented(source: str) -> str:
     in_strings = _lines_in_strings(tree)
     found = []
     for number, line in enumerate(lines, 1):
-        moves = line.strip() and number not in in_strings
-        found.append(f"    {line}" if moves else line)
+        if line.strip() and number not in in_strings:
+            line = f"    {line}"
+        found.append(line)
     return "\n".join(found)
 
 
@@ -210,7 +221,7 @@ def _lines_in_strings(tree: ast.Module) -> set[int]:
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Constant, ast.JoinedStr)):
-            last = node.lineno if node.end_lineno is None else node.end_lineno
+            last = node.end_lineno or node.lineno
             found.update(range(node.lineno + 1, last + 1))
     return found
 
@@ -227,19 +238,22 @@ def _torchrun(path: Path, plan: Plan, nodes: int) -> str:
         meet = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500"
     ranks = _ranks_of_a_node(plan, nodes)
     command = f"torchrun {meet} --nproc-per-node {ranks} {shlex.quote(str(path))}"
-    # by default torchrun gives each rank one thread, and then sums may differ in their last digits
     threads = plan.threads or 1
-    return f"OMP_NUM_THREADS={threads} {command}" if threads > 1 else command
+    if threads == 1:  # which is what torchrun gives each rank
+        return command
+    # with another number of threads, sums may differ in their last digits
+    return f"OMP_NUM_THREADS={threads} {command}"
 
 
-def _write_batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
-    """Write the file for sbatch that runs a script, and return the command that submits it."""
-    batch = path.with_suffix(".sbatch")
+def _batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
+    """The text of a file for sbatch that runs a script on these nodes."""
+    options = []
+    for word in slurm_options(job):
+        options.append(f"#SBATCH {shlex.quote(word)}\n")
     ranks = _ranks_of_a_node(plan, nodes)
     threads = plan.threads or 1
-    words = "".join(f"#SBATCH {shlex.quote(word)}\n" for word in slurm_options(job))
-    text = _template("sbatch.txt").format(
-        words=words,
+    return _template("sbatch.txt").format(
+        words="".join(options),
         nodes=nodes,
         ranks=ranks,
         cpus=ranks * threads,
@@ -247,5 +261,3 @@ def _write_batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
         python=shlex.quote(sys.executable),
         script=shlex.quote(str(path.resolve())),
     )
-    batch.write_text(text, encoding="utf-8")
-    return f"sbatch {shlex.quote(str(batch))}"
