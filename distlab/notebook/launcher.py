@@ -45,7 +45,8 @@ class Launcher:
         tag: the value of `reaper.TAG` in the environment of every process.
         folder: for connection files and logs.
         environment: what each process has in its environment in addition to this one's.
-        ends: what to do when the processes have ended; each program adds that it is killed.
+        when_all_ended: what to do when the processes have ended; each program adds that it is
+            killed and waited for.
 
     Attributes:
         servers: the fork servers, where they start the engines.
@@ -64,13 +65,13 @@ class Launcher:
         tag: str,
         folder: str,
         environment: dict[str, str],
-        ends: contextlib.ExitStack,
+        when_all_ended: contextlib.ExitStack,
     ):
         self.plan = plan
         self.tag = tag
         self.folder = folder
         self.environment = environment
-        self.ends = ends
+        self._when_all_ended = when_all_ended
         # without hosts all engines are here, those that are added later too
         host_of_engine: Sequence[int] | Mapping[int, int] = defaultdict(int)
         if plan.hosts is not None:
@@ -126,10 +127,10 @@ class Launcher:
                 stdout=stdout,
                 stderr=log,
             )
-        # The last one is called first: it is killed, and then waited for. The guard, which is among
-        # the first programs, ends among the last.
-        self.ends.callback(program.wait)
-        self.ends.callback(program.kill)
+        # What is added last is done first: the program is killed, and then waited for. The guard,
+        # which is among the first programs, ends among the last.
+        self._when_all_ended.callback(program.wait)
+        self._when_all_ended.callback(program.kill)
         return program
 
     def start_server(self, command: Sequence[str], plan: ServerPlan) -> None:

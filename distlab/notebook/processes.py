@@ -47,7 +47,7 @@ class Processes:
         threads: OpenMP threads of each engine; None for engines that others started.
         host_of_rank: number of each rank's host; none if all are on one machine.
         surroundings: what `surroundings` returned before they were started.
-        ends: what ends all of them, and removes their folder.
+        cleanup: what ends all of them, and removes their folder.
 
     Attributes:
         folder: private folder for connection files and logs, removed by `stop`.
@@ -68,7 +68,7 @@ class Processes:
         threads: int | None,
         host_of_rank: tuple[int, ...],
         surroundings: tuple[dict[str, str], str],
-        ends: contextlib.ExitStack,
+        cleanup: contextlib.ExitStack,
     ):
         self.launcher = launcher
         self.client = client
@@ -83,7 +83,7 @@ class Processes:
         self._plan = launcher.plan
         self._store_here = store_here
         self._surroundings = surroundings
-        self._ends = ends
+        self._cleanup = cleanup
 
     def next_meeting(self, plan: Plan) -> Meeting:
         """Where the ranks of a new generation meet, whose keys no rank has used before."""
@@ -209,4 +209,4 @@ class Processes:
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folder. Safe to repeat."""
-        self._ends.close()
+        self._cleanup.close()

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,25 +78,22 @@ def _start_once(plan: Plan) -> Processes:
     """Start the processes of a plan; ControllerEndedError if a port was taken first."""
     began_with = surroundings()
     tag = f"{os.getpid()}-{os.urandom(4).hex()}"
-    with contextlib.ExitStack() as ends:  # the last that was added ends first
+    # What is added last is done first: the client is closed, the servers are asked to end, all that
+    # has the tag is ended, the programs are waited for, and the folder is removed.
+    with contextlib.ExitStack() as cleanup:
         folder = tempfile.mkdtemp(prefix="distlab-")
-        ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        programs = ends.enter_context(contextlib.ExitStack())
-        ends.callback(_end_all, tag, plan.engines)
-        interface: str | None = loopback_interface()
-        if plan.hosts is not None:
-            interface = plan.hosts.start_method.interface
-        environment = settings.environment(tag, interface)
-        environment |= {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": folder}
-        launcher = Launcher(plan, tag, folder, environment, programs)
-        ends.callback(launcher.servers.close)
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        when_all_ended = cleanup.enter_context(contextlib.ExitStack())
+        cleanup.callback(_end_all, tag, plan.engines)
+        launcher = Launcher(plan, tag, folder, _environment(plan, tag, folder), when_all_ended)
+        cleanup.callback(launcher.servers.close)
         try:
             if plan.attached is not None:
-                connected = _attach(launcher, plan.attached.client, ends)
+                connected = _attach(launcher, plan.attached.client, cleanup)
             else:
-                connected = _launch(launcher, ends)
-            # it closes when the processes have ended, as the programs do
-            channel = programs.enter_context(contextlib.closing(ControlChannel(connected.address)))
+                connected = _launch(launcher, cleanup)
+            channel = ControlChannel(connected.address)
+            when_all_ended.callback(channel.close)
             store, store_here = _store(launcher, connected.address)
         except HostError:
             raise
@@ -111,8 +108,19 @@ def _start_once(plan: Plan) -> Processes:
             threads=connected.threads,
             host_of_rank=connected.host_of_rank,
             surroundings=began_with,
-            ends=ends.pop_all(),
+            cleanup=cleanup.pop_all(),
         )
+
+
+def _environment(plan: Plan, tag: str, folder: str) -> dict[str, str]:
+    """What each process of a cluster has in its environment in addition to this one's."""
+    interface: str | None = loopback_interface()
+    if plan.hosts is not None:
+        interface = plan.hosts.start_method.interface
+    variables = settings.environment(tag, interface)
+    variables["IPP_CLUSTER_ID"] = ""
+    variables["IPP_PROFILE_DIR"] = folder
+    return variables
 
 
 def _store(launcher: Launcher, address: str) -> tuple[tuple[str, int], Any]:
@@ -148,18 +156,20 @@ def _not_started(launcher: Launcher, error: Exception) -> ClusterError:
     logs = launcher.last_lines()
     kind = ControllerEndedError if launcher.controller_ended else ClusterError
     words = f"The ranks did not start: {error}"
-    if advice := on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}"):
-        # what was refused, logs say in other words
+    advice = on_limit_of_processes(f"{type(error).__name__}: {error}\n{logs}")
+    if advice:  # the logs repeat what was refused in other words: they are left out
         return kind(f"{words.rstrip('.')}. {advice}")
-    return kind(f"{words}\n{logs}" if logs else words)
+    if logs:
+        return kind(f"{words}\n{logs}")
+    return kind(words)
 
 
 # --- engines that others started ---
 
 
-def _attach(launcher: Launcher, client: Any, ends: contextlib.ExitStack) -> Connected:
+def _attach(launcher: Launcher, client: Any, cleanup: contextlib.ExitStack) -> Connected:
     """Use engines that others started, which go on when this cluster ends."""
-    ends.callback(client.close)
+    cleanup.callback(client.close)
     again = launcher.plan.again
     engines = client.direct_view("all")
     try:
@@ -173,8 +183,7 @@ def _attach(launcher: Launcher, client: Any, ends: contextlib.ExitStack) -> Conn
         _check_versions(names, theirs, again)
     except HostError:
         raise
-    # whatever an engine raises, for example because distlab is not installed there
-    except Exception as error:
+    except Exception as error:  # an engine may raise anything, as where distlab is not installed
         advice = "Each engine needs distlab, as installed here, and must be idle."
         raise HostError(f"The engines do not answer: {error}. {advice}") from error
     launcher.names = tuple(dict.fromkeys(names))
@@ -211,38 +220,73 @@ def _check_versions(
 # --- engines of our own ---
 
 
-def _launch(launcher: Launcher, ends: contextlib.ExitStack) -> Connected:
-    """Start servers, guard, controller and engines, and connect a client."""
+def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
+    """Start servers, guard, controller and engines, and connect a client.
+
+    Args:
+        launcher: the cluster's.
+        cleanup: what to do when the cluster ends.
+    """
     plan = launcher.plan
-    is_only_here = plan.forks and plan.hosts is None  # one server forks the controller, too
-    if is_only_here:  # before all else that takes time: importing torch takes longest
-        controller = settings.controller_arguments(LOOPBACK, launcher.folder)
-        server_plan = ServerPlan(launcher.environment, plan.preload, controller)
-        launcher.start_server(fork_server.command(), server_plan)
-    guard = [sys.executable, reaper.__file__, str(os.getpid()), launcher.tag, launcher.folder]
-    launcher.start_program(guard, {}, "guard")
     address = LOOPBACK
     threads = plan.threads or 1
-    if plan.hosts is not None:  # for mpiexec, too, which does not say what is wrong with a host
-        address, cores = _reach_all(launcher, plan.hosts)
-        threads = plan.threads or max(1, cores)
-        settings.encrypt(launcher.folder)
-    if not plan.forks:  # the hosts were looked at
-        for connection in launcher.servers.connections:
-            connection.process.kill()
-    if not is_only_here:
-        arguments = settings.controller_arguments(address, launcher.folder)
-        command = [*programs.command(CONTROLLER_MODULE), *arguments]
-        launcher.controller = launcher.start_program(command, launcher.environment, "controller")
+    host_of_rank: tuple[int, ...] = ()
+    if plan.forks and plan.hosts is None:
+        # One server forks controller and engines. It starts before all else: importing torch takes
+        # longest.
+        _start_server_here(launcher)
+        _start_guard(launcher)
+    else:
+        _start_guard(launcher)
+        if plan.hosts is not None:
+            address, cores = _use_hosts(launcher, plan.hosts)
+            threads = plan.threads or max(1, cores)
+            host_of_rank = plan.hosts.host_of_rank
+        _start_controller(launcher, address)
     connections = _connections(launcher)
     launcher.engine_variables = {"IPP_CONNECTION_INFO": json.dumps(connections["engine"])}
     if plan.forks:
         launcher.fork(range(plan.n), threads)
     else:
         _start_engines(launcher, address, threads)
-    client = _connect_client(launcher, connections["client"], ends)
-    host_of_rank = () if plan.hosts is None else plan.hosts.host_of_rank
+    client = _connect_client(launcher, connections["client"], cleanup)
     return Connected(client, address, threads, host_of_rank)
+
+
+def _start_server_here(launcher: Launcher) -> None:
+    """Start the only fork server, on this machine, which forks the controller, too."""
+    controller = settings.controller_arguments(LOOPBACK, launcher.folder)
+    server_plan = ServerPlan(launcher.environment, launcher.plan.preload, controller)
+    launcher.start_server(fork_server.command(), server_plan)
+
+
+def _start_guard(launcher: Launcher) -> None:
+    """Start the program that ends what is left of the cluster when this process has ended."""
+    guard = [sys.executable, reaper.__file__, str(os.getpid()), launcher.tag, launcher.folder]
+    launcher.start_program(guard, {}, "guard")
+
+
+def _start_controller(launcher: Launcher, address: str) -> None:
+    """Start a controller that no fork server forks, which listens at this address."""
+    arguments = settings.controller_arguments(address, launcher.folder)
+    command = [*programs.command(CONTROLLER_MODULE), *arguments]
+    launcher.controller = launcher.start_program(command, launcher.environment, "controller")
+
+
+def _use_hosts(launcher: Launcher, wanted: hosts.Hosts) -> tuple[str, int]:
+    """Start a fork server on each host, and have what is sent to and from the hosts encrypted.
+
+    Returns:
+        the same as `_reach_all`.
+    """
+    address, cores = _reach_all(launcher, wanted)
+    settings.encrypt(launcher.folder)
+    if not launcher.plan.forks:
+        # mpiexec starts the engines. The servers have only looked at the hosts, because mpiexec
+        # does not say what is wrong with one.
+        for connection in launcher.servers.connections:
+            connection.process.kill()
+    return address, cores
 
 
 def _reach_all(launcher: Launcher, wanted: hosts.Hosts) -> tuple[str, int]:
@@ -297,39 +341,52 @@ def _start_engines(launcher: Launcher, address: str, threads: int) -> None:
     plan = launcher.plan
     variables = launcher.environment | launcher.engine_variables
     variables |= settings.thread_variables(threads)
-    commands = [[sys.executable, *ENGINE]] * plan.n
     if plan.engines == Mpi.name:
-        ranks = None
-        python = sys.executable
-        if plan.hosts is not None:
-            ranks = {host.name: host.ranks for host in plan.hosts.hosts}
-            python = plan.hosts.python
-        options = mpiexec.arguments(ranks, address, variables)
-        program = mpiexec.find_mpiexec() or "mpiexec"  # it is there, as the plan has made sure
-        commands = [[program, *options, "-n", str(plan.n), python, *ENGINE, "--mpi"]]
+        commands = [_mpiexec_command(plan, address, variables)]
+    else:
+        commands = [[sys.executable, *ENGINE]] * plan.n
     for number, command in enumerate(commands):
-        program_of_engines = launcher.start_program(command, variables, f"engine-{number}")
-        launcher.programs.append(program_of_engines)
+        program = launcher.start_program(command, variables, f"engine-{number}")
+        launcher.programs.append(program)
+
+
+def _mpiexec_command(plan: Plan, address: str, variables: Iterable[str]) -> list[str]:
+    """The command line with which mpiexec starts all engines.
+
+    Args:
+        plan: of the cluster.
+        address: of this machine, as the hosts see it.
+        variables: names of the environment variables that the engines need.
+    """
+    ranks = None
+    python = sys.executable
+    if plan.hosts is not None:
+        ranks = {host.name: host.ranks for host in plan.hosts.hosts}
+        python = plan.hosts.python
+    mpiexec_here = mpiexec.find_mpiexec() or "mpiexec"  # it is there, as the plan has made sure
+    options = mpiexec.arguments(ranks, address, variables)
+    return [mpiexec_here, *options, "-n", str(plan.n), python, *ENGINE, "--mpi"]
 
 
 def _connect_client(
-    launcher: Launcher, connection: dict[str, Any], ends: contextlib.ExitStack
+    launcher: Launcher, connection: dict[str, Any], cleanup: contextlib.ExitStack
 ) -> Any:
     """Connect a client to the controller, and wait until all engines have registered.
 
     Args:
         launcher: the cluster's.
         connection: how a client reaches the controller.
-        ends: what to do when the cluster ends.
+        cleanup: what to do when the cluster ends.
     """
-    # now: it would slow a server that imports torch, and nobody waits for it here
+    # Imported as late as this: it would slow a server that imports torch, and by now nobody waits
+    # for it.
     import ipyparallel
 
     client = ipyparallel.Client(connection)
-    ends.callback(client.close)
+    cleanup.callback(client.close)
     launcher.when_engine_ended = lambda engine: compat.forget_engine(client, engine)
     compat.drop_late_replies(client)
-    # which imports numpy; later, the ranks would wait for it
+    # This imports numpy while the engines start; later, the ranks would wait for it.
     ipyparallel.serialize.serialize_object(None)
     everyone = list(range(launcher.plan.n))
 
