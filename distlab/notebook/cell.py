@@ -6,12 +6,13 @@ for %%px.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from distlab import arguments
 from distlab.compat.ipyparallel import Replies
@@ -35,8 +36,9 @@ class Options:
     Attributes:
         timeout: seconds before its ranks are freed; None waits without a limit.
         check: whether the ranks compare the arguments of their calls.
-        quiet: it is one call of many and concerns its own ranks alone: neither the newest lines nor
-            what was left unmatched are shown, and other ranks do not decide whether it can go on.
+        quiet: whether it is one call of many, and concerns its own ranks alone: neither the newest
+            lines nor what was left unmatched are shown, and other ranks do not decide whether it
+            can go on.
         source: the text of a %%px cell, its first line included; "" for a function.
         pauses: whether it may come to a breakpoint: then the groups' timeouts do not count.
         lines: of files that the ranks do not have, for the debugger.
@@ -53,11 +55,10 @@ class Options:
 
 
 def may_pause(code: bytes) -> bool:
-    """Whether there is a breakpoint() in a cell, or in a function and the learner's own that it
-    calls.
+    """Whether code may come to a breakpoint().
 
     Args:
-        code: the cell's text, or the packed function.
+        code: the cell's text; or a packed function, with the learner's own functions that it calls.
     """
     return b"breakpoint" in code or b"set_trace" in code
 
@@ -102,13 +103,13 @@ class Cell:
         self._place = display.Place()
         self._memory = MemoryWatch(lambda: questions.megabytes_by_rank(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
-        self._watch = DeadlockWatch(lambda patient: ranks.states(watched, patient))
+        self._watch = DeadlockWatch(functools.partial(ranks.states, watched))
         self._began = time.monotonic()
-        # with the debuggers of ranks that are at breakpoints
+        # Turns at the debuggers of ranks that are at breakpoints; None until the first one.
         self._turns: turns.Turns | None = None
-        # drawn while a person waits
+        # What a person sees who waits; None until it is first shown.
         self._live: live.Live | None = None
-        # what the ranks did when the first one had failed or died
+        # What the ranks did when the first one had failed or died.
         self._at_first_failure: dict[int, RankStatus] = {}
 
     @classmethod
@@ -138,12 +139,18 @@ class Cell:
             if options.check:
                 view.apply_async(entry.begin_checks, *ranks.checks())
             if options.pauses:
-                limit = seconds.PAUSE
-                view.apply_async(entry.set_pauses, limit, options.debug, options.lines)
+                view.apply_async(
+                    entry.set_pauses,
+                    limit=seconds.PAUSE,
+                    after_failure=options.debug,
+                    lines=options.lines,
+                )
             sent = Replies(send(view), targets)
         finally:
             if options.pauses:
-                view.apply_async(entry.set_pauses, ranks.plan.timeout, False, {})
+                view.apply_async(
+                    entry.set_pauses, limit=ranks.plan.timeout, after_failure=False, lines={}
+                )
             if options.check:
                 end_of_checks = Replies(view.apply_async(entry.end_checks), targets)
         return cls(ranks, targets, options, sent, lost_before, end_of_checks)
@@ -151,8 +158,9 @@ class Cell:
     # --- waiting ---
 
     def finish(self) -> list[Any]:
-        """Wait for the ranks, show what they wrote, and return their replies in the order of the
-        targets.
+        """Wait for the ranks, show what they wrote, and return their replies.
+
+        These are in the order of the targets.
 
         Raises:
             RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
@@ -161,8 +169,8 @@ class Cell:
         try:
             self._wait()
             replies = self._replies()
-            # it makes the calls that still wait for the other ranks
             if self._end_of_checks is not None:
+                # the end of checked mode makes the calls that it has held back for other ranks
                 self._end_of_checks.within(seconds.LAST_FAILURE)
             self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
             return replies
@@ -170,8 +178,7 @@ class Cell:
             self._place.erase()
 
     def _wait(self) -> None:
-        """Wait for the ranks; free them and raise when they cannot go on, take too long, or are
-        interrupted.
+        """Wait for the ranks; free them and raise if they cannot go on, or have no more time.
 
         The callers hold interrupts back; here they are allowed where they do no harm.
         """
@@ -185,7 +192,7 @@ class Cell:
         replaced: dict[int, str] = {}
         if not done:
             if not self._watch.needs:
-                self._watch.states = self._watch.ask(True)
+                self._watch.states = self._watch.ask(patient=True)
             turns.end_debuggers(self._ranks.channel)
             # A rank that has died never replies. One outside of the cell counts as well: any death
             # ends `_all_reply`, because ranks of the cell may need the one that is gone.
@@ -197,8 +204,9 @@ class Cell:
             raise self._failed_cell().error_of_late(late, replaced, duration, was_interrupted)
 
     def _all_reply(self) -> bool:
-        """Wait until every rank has replied; False if they take too long or cannot go on, or if one
-        has died.
+        """Wait until every rank has replied.
+
+        Returns False if they take too long or cannot go on, or if one has died.
         """
         limit = self._options.timeout or math.inf
         duration = 0.0
@@ -213,7 +221,7 @@ class Cell:
             died = self._ranks.dead.newly_dead()
             if died or self._a_rank_has_failed():
                 if not self._at_first_failure:
-                    self._at_first_failure = self._watch.ask(False)
+                    self._at_first_failure = self._watch.ask(patient=False)
                 self._ranks.free(self._sent.unfinished())
                 if died:
                     limit = min(limit, duration + seconds.AFTER_DEATH)
@@ -224,8 +232,9 @@ class Cell:
         return False
 
     def _let_person_type(self) -> None:
-        """Ask the person for lines while debuggers of ranks wait for one; that time does not count
-        as the cell's.
+        """Ask the person for lines while debuggers of ranks wait for one.
+
+        That time does not count as the cell's.
         """
         while self._ranks.channel.asks:
             began = time.monotonic()
@@ -250,18 +259,19 @@ class Cell:
     def _show(self) -> None:
         """Show what the ranks wrote; a rank that has died never sends the end of it."""
         all_there = set(self._targets) <= set(self._ranks.client.ids)
-        is_whole = all_there and not self._sent.unfinished()
-        limit = seconds.OUTPUT if is_whole else seconds.AFTER_DEATH
+        limit = seconds.AFTER_DEATH
+        if all_there and not self._sent.unfinished():
+            limit = seconds.OUTPUT
         with interrupts.allowed():
-            display.show(
-                self._sent.result, self._targets, self._place, limit, self._ranks.printed()
-            )
+            served = self._ranks.printed()
+            display.show(self._sent.result, self._targets, self._place, limit, served)
 
     # --- the outcome ---
 
     def _replies(self) -> list[Any]:
-        """The replies of a cell that has ended, in the targets' order; RankError or RankDied when a
-        rank failed.
+        """The replies of a cell that has ended, in the targets' order.
+
+        RankError or RankDied if a rank has failed.
         """
         if self._a_rank_has_failed():
             raise self._failed_cell().error()
@@ -288,32 +298,37 @@ class Cell:
         )
 
 
+class AskRanks(Protocol):
+    """Asks ranks what they are doing; see `Ranks.states`."""
+
+    def __call__(self, *, patient: bool) -> dict[int, RankStatus]:
+        """The status of each rank."""
+
+
 class DeadlockWatch:
     """What the ranks of a cluster were doing at the last look, and since when nothing has moved.
 
     Args:
-        ask: returns what the ranks are doing; its argument: whether a rank that only waits for a
-            CPU gets more time.
+        ask: returns what the ranks are doing; its argument `patient` says whether a rank that only
+            waits for a CPU gets more time.
 
     Attributes:
         states: by rank, from the last look.
         needs: why no rank can go on; empty until it is proven.
     """
 
-    def __init__(self, ask: Callable[[bool], dict[int, RankStatus]]):
+    def __init__(self, ask: AskRanks):
         self.ask = ask
         self._since = time.monotonic()
         self.states: dict[int, RankStatus] = {}
         self.needs: dict[int, Need] = {}
 
     def look(self) -> bool:
-        """Ask every rank; True if there is a deadlock and nothing has moved since it was first
-        seen.
-        """
+        """Ask every rank; True if there is a deadlock, and nothing has moved for a while."""
         before = self.states
         began = time.monotonic()
         was_silent = any(state.doing == SILENT for state in before.values())
-        self.states = self.ask(was_silent)
+        self.states = self.ask(patient=was_silent)
         needs = proof.proof(self.states)
         if needs is None or not proof.unmoved(before, self.states):
             self._since = began
@@ -323,8 +338,9 @@ class DeadlockWatch:
 
 
 class MemoryWatch:
-    """The memory of a cell's ranks, looked at rarely: a process takes long to add up the pages that
-    it shares.
+    """The memory of a cell's ranks, which is looked at rarely.
+
+    A process takes long to add up the pages that it shares.
 
     Args:
         ask: returns megabytes by rank, of the ranks that answer.
@@ -336,9 +352,7 @@ class MemoryWatch:
         self._megabytes: dict[int, float] = {}
 
     def look(self, now: float) -> dict[int, float]:
-        """Megabytes by rank, as they were at the last look; of a rank that did not answer, at an
-        earlier one.
-        """
+        """Megabytes by rank at the last look; of a rank that did not answer, at an earlier one."""
         if now - self._asked >= seconds.MEMORY_AGAIN:
             self._asked = now
             self._megabytes |= self._ask()

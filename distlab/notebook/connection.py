@@ -34,7 +34,7 @@ class Connection(SupervisedThread):
 
     Args:
         process: the only server, or the program that leads to the servers.
-        end: the socket to it.
+        talks_over: its end of the connection is the stdin and stdout of the process.
         hosts: their numbers.
         servers: all of the cluster's, which know each engine's host, and whom to call when one
             ends.
@@ -51,7 +51,7 @@ class Connection(SupervisedThread):
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        end: socket.socket,
+        talks_over: socket.socket,
         hosts: Sequence[int],
         servers: "Servers",
     ):
@@ -64,7 +64,7 @@ class Connection(SupervisedThread):
         self.store: tuple[str, int] | None = None
         self.trouble = ""
         self.refused = ""
-        self._end = end
+        self._socket = talks_over
         self._servers = servers
         self._sending = threading.Lock()  # the thread answers heartbeats, the main thread orders
         self._beats: dict[int, float] = {}  # when each host's newest heartbeat came
@@ -75,18 +75,18 @@ class Connection(SupervisedThread):
         Runs on: any thread.
         """
         with self._sending, contextlib.suppress(OSError):
-            self._end.sendall(to_json(order).encode() + b"\n")
+            self._socket.sendall(to_json(order).encode() + b"\n")
 
     def end_orders(self) -> None:
         """Have the servers end: they do when no more orders can come."""
         with contextlib.suppress(OSError):  # it has ended
-            self._end.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
 
     # --- the thread ---
 
     def serve(self) -> None:
         """Note what is reported until the connection ends."""
-        with contextlib.suppress(OSError), self._end:
+        with contextlib.suppress(OSError), self._socket:
             for line in self._lines():
                 if line.startswith(REPORT_BEGINS):
                     self._note(from_json(line))
@@ -110,24 +110,27 @@ class Connection(SupervisedThread):
         """
         pending = b""
         arrivals = select.poll()  # a descriptor may have any number
-        arrivals.register(self._end, select.POLLIN)
+        arrivals.register(self._socket, select.POLLIN)
         while True:
             # a server on this machine sends no heartbeats, so its silence means nothing
             milliseconds = 1000 * BEAT_SECONDS if self._beats else None
             if arrivals.poll(milliseconds):
-                received = self._end.recv(1 << 16)
+                received = self._socket.recv(1 << 16)
                 if not received:
                     return
-                *lines, pending = (pending + received).split(b"\n")
+                pending += received
+                *lines, pending = pending.split(b"\n")
                 yield from lines
             self._lose_silent_hosts()
 
     def _lose_silent_hosts(self) -> None:
+        """Mark the hosts as lost whose newest heartbeat came too long ago."""
         late = time.monotonic() - SILENCE_SECONDS
         silent = [host for host, beat in self._beats.items() if beat < late]
         self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
 
     def _note(self, report: orders.Report) -> None:
+        """Keep what a server reports, and answer a heartbeat."""
         if isinstance(report, orders.Alive):
             self._beats[report.host] = time.monotonic()
             self.order(report)
@@ -147,7 +150,8 @@ class Connection(SupervisedThread):
         """Mark hosts as lost, and with them their engines; the first reason stays."""
         newly_lost = [host for host in hosts if host not in self.lost]
         self.lost = {**self.lost, **dict.fromkeys(newly_lost, why)}
-        for engine in {engine for engine, _ in self.engines}:
+        engines = {engine for engine, _ in self.engines}
+        for engine in engines:
             if self._servers.host_of_engine[engine] in newly_lost:
                 self._servers.when_ended(engine)
 
@@ -189,7 +193,8 @@ class Servers:
         """
         words = ""
         for connection in self.connections:
-            words = words or connection.refused
+            if not words:
+                words = connection.refused
             connection.refused = ""
         return words
 

@@ -101,8 +101,7 @@ class FailedCell:
         lines += failures.handled_words(raised)
         lines += report.begun_earlier(self.states)
         lines.append(failures.words_of_freeing(duration, busy, replaced, ended.words()))
-        message = "\
-".join(lines)
+        message = "\n".join(lines)
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
             return DeadlockError(message, _failures_of_waiting(states), finished)

@@ -34,7 +34,7 @@ def join_all(
         is_first: whether the cluster starts.
 
     Raises:
-        ClusterError: a rank failed, which is the first to do so; or none joins for a while.
+        ClusterError: a rank has failed, or none joins for a while.
     """
     pending: dict[int, futures.Future[Any]] = {}
     for rank, join in joins.items():
@@ -64,17 +64,13 @@ def _wait_until_joined(
         pending: the reply of each rank; those that have arrived are taken out of it.
 
     Returns:
-        what the ranks report that have joined, by rank, and failures of others in the order of
-        time.
+        what each rank reports that has joined, and failures of others in the order of time.
     """
     joined: dict[int, Joined] = {}
     failed: list[Failure] = []
     # ranks wait for each other, then connect, and say themselves that this took too long
-    patience = seconds.BUILD + _connecting(plan) + seconds.AFTER_DEATH
+    limit = seconds.BUILD + _connecting(plan) + seconds.AFTER_DEATH
     while pending:
-        # one that only waited for others may lose its connections before the reply of the culprit
-        # is here
-        limit = seconds.AFTER_DEATH if failed else patience
         done, _ = futures.wait(pending.values(), limit, futures.FIRST_COMPLETED)
         if not done:
             break
@@ -87,19 +83,26 @@ def _wait_until_joined(
                 joined[rank] = reply
             else:
                 failed.append(_why_not_joined(processes, rank, reply))
-        if any(not joining.waited_to_join(one) for one in failed):
+        if any(not joining.waited_to_join(failure) for failure in failed):
             break
+        if failed:
+            # These have only waited for others. A rank that waits may lose its connections before
+            # the reply of the culprit is here.
+            limit = seconds.AFTER_DEATH
     return joined, failed
 
 
 def _why_not_joined(processes: Processes, rank: int, reply: Any) -> Failure:
-    """Why a rank could not join: as the rank describes it, as its process has ended, or what
-    ipyparallel knows.
+    """Why a rank could not join.
+
+    The rank describes it; if not, its process has ended, or ipyparallel knows.
     """
     if isinstance(reply, Failure):
         return failures.made_readable(reply)
     pid = processes.servers.pids.get(rank)
-    ending = None if pid is None else processes.exit_reason(rank, pid)
+    ending = None
+    if pid is not None:
+        ending = processes.exit_reason(rank, pid)
     if ending is None and rank not in processes.client.ids:
         ending = endings.UNKNOWN
     if ending is not None:

@@ -51,7 +51,7 @@ def _is_reachable(hosts: object) -> TypeGuard[Reachable]:
 def place_ranks(
     n: int | None, method: str | StartMethod, hosts: Mapping[str, int] | None
 ) -> Hosts | None:
-    """Where the ranks of a method run: None for this machine."""
+    """Where a start method runs the ranks; None for this machine."""
     if isinstance(method, Slurm):
         if hosts is not None:
             wrong(f'engines="slurm" needs no hosts=, because Slurm chooses them. {SLURM_EXAMPLE}')
@@ -84,11 +84,11 @@ def _named_hosts(n: int | None, method: str | Ssh | Mpi, hosts: Mapping[str, int
 
 
 def _read_hosts(hosts: Mapping[str, int]) -> tuple[Host, ...]:
-    """What leads to each host; ArgumentError for what is no number of ranks."""
+    """Each host with what leads to it; ArgumentError for what is no number of ranks."""
     arguments.mapping("hosts", hosts, "host names to numbers of ranks", HOSTS_EXAMPLE)
+    advice = f"{HOSTS_EXAMPLE} Leave out others."
     found = []
     for name, ranks in hosts.items():
-        advice = f"{HOSTS_EXAMPLE} Leave out others."
         arguments.whole_number(f"the number of ranks of {name}", ranks, 1, advice=advice)
         if _is_reachable(hosts):
             found.append(Host(name, ranks, (*hosts.reach(name), *SHELL), hosts.address(name)))
@@ -109,8 +109,11 @@ def _slurm_nodes(n: int | None, job: Slurm) -> Hosts:
     nodes = job.nodes or nodes_of_allocation() or 1
     if nodes > n:
         wrong(f"Each node needs a rank: n is {n}, and there are {nodes} nodes. {SLURM_EXAMPLE}")
-    ranks, more = divmod(n, nodes)
-    counts = [ranks + 1] * more + [ranks] * (nodes - more)
-    command = (*srun(job, nodes, max(counts)), *SHELL)
-    found = [Host(f"node {number}", count, command) for number, count in enumerate(counts)]
+    fewest, more = divmod(n, nodes)
+    most = fewest + 1 if more else fewest
+    command = (*srun(job, nodes, most), *SHELL)
+    found = []
+    for number in range(nodes):
+        ranks = fewest + 1 if number < more else fewest
+        found.append(Host(f"node {number}", ranks, command))
     return Hosts(tuple(found), job)

@@ -1,5 +1,4 @@
-"""The ranks of one cluster as processes and as a group: started, joined, asked, freed, replaced,
-ended.
+"""The ranks of one cluster, as processes and as a group, from their start to their end.
 
 Runs on the notebook's kernel, called by cluster.py; cell.py has ranks freed and the group rebuilt.
 """
@@ -64,8 +63,7 @@ class Ranks:
         self.broken = False
         self.stopped = False
         self._processes = processes
-        # whether connections between ranks were shut down since the group was built
-        self._cut = False
+        self._cut = False  # whether connections were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
         self._trouble_shown = False  # whether it was said that a watchdog has failed
         self._owner = os.getpid()
@@ -80,10 +78,11 @@ class Ranks:
         """
         everyone = list(range(plan.n))
         with display.starting(plan.n, plan.backend):
-            found = warm or take_for_cluster(plan)
-            ranks = cls(plan, start_processes(plan) if found is None else found)
+            without_engines = warm or take_for_cluster(plan)
+            processes = without_engines or start_processes(plan)
+            ranks = cls(plan, processes)
             try:
-                if found is not None:
+                if without_engines is not None:
                     ranks._renew(everyone)
                 ranks._build(everyone)
             except BaseException:
@@ -130,16 +129,16 @@ class Ranks:
             self._simulates = self.plan.network is not None
         whole = not self._cut and not new
         self.broken = True
-        joins = {
-            rank: functools.partial(entry.join, rank, meeting, rank in new, whole, gives_way)
-            for rank in everyone
-        }
+        joins = {}
+        for rank in everyone:
+            is_new = rank in new
+            joins[rank] = functools.partial(entry.join, rank, meeting, is_new, whole, gives_way)
         try:
             self.joined = join_all(self.plan, self._processes, joins, is_first=new == everyone)
         except ClusterError:
             self._cut = True  # those that wait for the others were freed
             raise
-        # which also reads what the ranks have reported of the old group
+        # besides accepting connections, this takes in what ranks have reported of the old group
         self.channel.meet(everyone, seconds.BUILD)
         threads = self.plan.threads or self._processes.threads
         self.plan = replace(self.plan, threads=threads)
@@ -148,8 +147,8 @@ class Ranks:
         self._cut = False
         self.channel.without_group = False
         return failures.EndedWithGroup(
-            subgroups=any(one.subgroups for one in self.joined),
-            rpc=any(one.rpc for one in self.joined),
+            subgroups=any(joined.subgroups for joined in self.joined),
+            rpc=any(joined.rpc for joined in self.joined),
         )
 
     def plan_on(self, network: Network | None) -> None:
@@ -192,17 +191,17 @@ class Ranks:
     def _wait_for_earlier_cells(self) -> None:
         """Wait until the living ranks have finished what they were sent before."""
         deadline = time.monotonic() + seconds.BUILD
-        while busy := engines_with_work(self.client) - set(self.lost):
+        busy = engines_with_work(self.client) - set(self.lost)
+        while busy:
             if time.monotonic() > deadline:
-                busy_ranks = rank_list([*busy])
-                words = (
-                    f"an earlier cell is still running on {busy_ranks} after {seconds.BUILD:g} s"
-                )
+                running = f"an earlier cell is still running on {rank_list(sorted(busy))}"
                 raise ClusterError(
-                    f"The process group cannot be rebuilt: {words}. Call cluster.interrupt() first."
+                    f"The process group cannot be rebuilt: {running} after {seconds.BUILD:g} s. "
+                    "Call cluster.interrupt() first."
                 )
             with interrupts.allowed():
                 time.sleep(0.002)
+            busy = engines_with_work(self.client) - set(self.lost)
 
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and that the group is whole.
@@ -213,14 +212,19 @@ class Ranks:
         if self._processes.launcher.changed or there < self.plan.n:
             self.mark_dead_ranks()
         is_damaged = self.broken or bool(self.lost)
-        if is_damaged and self._can_rebuild_for(targets):
+        if is_damaged and self._is_worth_rebuilding(targets):
             self.rebuild()
         elif self.channel.without_group:  # the cell before has destroyed it
             self.rebuild(gives_way=True)
 
-    def _can_rebuild_for(self, targets: Sequence[int]) -> bool:
-        """Whether to rebuild the group before a cell: not while a host is lost, for other ranks."""
-        return bool(set(targets) & set(self.lost)) or not self.host_is_lost
+    def _is_worth_rebuilding(self, targets: Sequence[int]) -> bool:
+        """Whether to rebuild a damaged group before a cell on these ranks.
+
+        While a host is lost a rebuild waits for it, so it is left to a cell that needs its ranks.
+        """
+        if not self.host_is_lost:
+            return True
+        return not set(targets).isdisjoint(self.lost)
 
     def rebuild_after_unmatched(self, print_report: bool) -> None:
         """After a cell: build a new group without the operations that nothing can match any more.
@@ -238,7 +242,9 @@ class Ranks:
         # virtual time goes on, and an operation that a rank may still wait for has to end
         may_wait = any(state.pending or state.more_unwaited for state in states.values())
         stays = self.plan.network is not None or may_wait
-        gone = "" if stays else self.rebuild().words()
+        gone = ""
+        if not stays:
+            gone = self.rebuild().words()
         if print_report:
             paragraphs.say(report.words_of_left(left, stays, gone), sys.stderr)
 
@@ -291,18 +297,21 @@ class Ranks:
         here = this_machine()
         pids: dict[int, int | None] = {}
         for rank in ranks:
-            one = self.joined[rank]
-            pids[rank] = one.pid if one.machine == here else None
+            joined = self.joined[rank]
+            pids[rank] = joined.pid if joined.machine == here else None
         return Patience(self.channel, pids)
 
     def printed(self) -> dict[int, str]:
-        """What functions of remote calls have printed since this was last asked, by the rank that
-        ran them.
+        """What functions of remote calls have printed since the last time, by rank.
+
+        The rank is the one that ran the function.
         """
         if self.stopped:
             return {}
-        arrived = self.channel.arrivals.select(0)
-        return self.channel.printed() if arrived or self.channel.texts else {}
+        has_news = self.channel.arrivals.select(0) or self.channel.texts
+        if not has_news:  # to read all connections would take long
+            return {}
+        return self.channel.printed()
 
     @property
     def hosts(self) -> list[str]:
@@ -357,8 +366,8 @@ class Ranks:
         # a cell that nobody is waiting for may be waiting for them
         self.free(engines_with_work(self.client) - set(self.lost))
         if self.plan.forks:
-            words = f"Since the last cell, {deaths.died_words(died)}."
-            paragraphs.say(f"{words} A new process starts without variables.", sys.stdout)
+            news = f"Since the last cell, {deaths.died_words(died)}."
+            paragraphs.say(f"{news} A new process starts without variables.", sys.stdout)
 
     @property
     def host_is_lost(self) -> bool:
@@ -375,8 +384,9 @@ class Ranks:
         return self._processes.can_serve(plan)
 
     def end(self, keep: bool = False) -> Processes | None:
-        """End all processes; does nothing the second time, or in a process forked from the
-        notebook's.
+        """End all processes.
+
+        Does nothing the second time, or in a process that was forked from the notebook's.
 
         Args:
             keep: whether to return them instead, where they can be used for another cluster.
