@@ -34,7 +34,7 @@ class Connection(SupervisedThread):
 
     Args:
         process: the only server, or the program that leads to the servers.
-        talks_over: its end of the connection is the stdin and stdout of the process.
+        talks_over: the socket for orders and reports; its other end is the stdin and stdout there.
         hosts: their numbers.
         servers: all of the cluster's, which know each engine's host, and whom to call when one
             ends.

@@ -1,11 +1,11 @@
 """The hosts of a cluster: how each is reached, and why one cannot be used, in words.
 
-Runs on the notebook's kernel, called by placement.py and launcher.py. A program leads to the fork
-server of each host: ssh, with the user's configuration, to one host; one srun to all of Slurm's
-nodes; a shell to a host that is this machine. srun passes its stdin to the servers of all nodes,
-and their reports come over its stdout. (ipyparallel's own launcher for Slurm submits a batch file
-that starts every engine by itself, and drops `options`.) Plans and keys travel over these
-connections, never on a command line.
+Runs on the notebook's kernel, called by placement.py, starting.py, launcher.py and export.py. A
+program leads to the fork server of each host: ssh, with the user's configuration, to one host; one
+srun to all of Slurm's nodes; a shell to a host that is this machine. srun passes its stdin to the
+servers of all nodes, and their reports come over its stdout. (ipyparallel's own launcher for Slurm
+submits a batch file that starts every engine by itself, and drops `options`.) Plans and keys travel
+over these connections, never on a command line.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from distlab.tables import count
 from distlab.wire import rendezvous
 from distlab.wire.orders import Hello, HostPlan, ServerPlan
 
-# for srun to give back the nodes, which stay allocated where it is killed
+# For srun to give back its nodes: if it is killed before, they stay allocated.
 SLURM_END_SECONDS = 10.0
 HELLO_SECONDS = 20.0  # for a host to report what it is
 SSH_SECONDS = 10  # for a host to answer ssh
@@ -129,13 +129,15 @@ def slurm_options(job: Slurm) -> list[str]:
         options.append(f"--partition={job.partition}")
     if job.time:
         options.append(f"--time={job.time}")
-    return [*options, *job.options]
+    options += job.options
+    return options
 
 
 def srun(job: Slurm, nodes: int, ranks: int) -> list[str]:
     """srun's command line: one task on each node, with a CPU for each of its ranks.
 
     Args:
+        job: what Slurm is asked for.
         nodes: how many there are.
         ranks: on the node that has the most.
     """
@@ -206,6 +208,9 @@ def answers(
     """What each of these hosts reports about itself, by number.
 
     Args:
+        servers: the fork servers of the cluster.
+        wanted: the hosts of the cluster.
+        numbers: of the hosts that are meant.
         logs: the folder of what the programs that lead to them write.
 
     Raises:
@@ -220,17 +225,13 @@ def answers(
     for number in numbers:
         connection = servers.to(number)
         hello = _hello_of(connection, number, deadline)
-        if hello is not None:
-            hellos[number] = hello
-            trouble = _what_differs(hello, wanted.start_method)
-        elif connection.trouble:
-            advice = f"install it, or give {_other_python(wanted.start_method)}"
-            trouble = f"{connection.trouble}. distlab must be the same there: {advice}."
-        else:
-            log = logs / f"host-{connection.hosts[0]}.log"
-            trouble = _why_silent(wanted, number, log, limit)
-        if trouble:
-            troubles[number] = trouble
+        if hello is None:
+            troubles[number] = _why_no_hello(wanted, number, connection, logs, limit)
+            continue
+        hellos[number] = hello
+        difference = _what_differs(hello, wanted.start_method)
+        if difference:
+            troubles[number] = difference
     if troubles:
         raise HostError(_all_troubles(wanted, troubles))
     return hellos
@@ -251,13 +252,26 @@ def _hello_of(connection: Connection, number: int, deadline: float) -> Hello | N
     return hello
 
 
-def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
-    """Why a host has reported nothing, and what to try.
+def _why_no_hello(
+    wanted: Hosts, number: int, connection: Connection, logs: Path, limit: float
+) -> str:
+    """Why a host has not said what it is, and what to try.
 
-    The last line that ssh, srun or the host's Python has written says why.
+    The last line that ssh, srun or the host's Python has written says why, if what the host has
+    reported can be read at all.
+
+    Args:
+        wanted: the hosts of the cluster.
+        number: the host's.
+        connection: to its server.
+        logs: the folder of what the programs that lead to hosts write.
+        limit: seconds for which it was waited for.
     """
-    lines = [line.strip() for line in log.read_text(errors="replace").split("\n") if line.strip()]
-    last = lines[-1] if lines else f"no answer within {limit:g} s"
+    if connection.trouble:
+        advice = f"install it, or give {_other_python(wanted.start_method)}"
+        return f"{connection.trouble}. distlab must be the same there: {advice}."
+    log = logs / f"host-{connection.hosts[0]}.log"
+    last = _last_line(log) or f"no answer within {limit:g} s"
     last = last.rstrip(".")
     if wanted.job is not None:
         where = "`squeue` shows the queue, and `sinfo` the partitions."
@@ -268,14 +282,22 @@ def _why_silent(wanted: Hosts, number: int, log: Path, limit: float) -> str:
     return f"{last}."
 
 
+def _last_line(log: Path) -> str:
+    """The last line of a log that is not blank; "" without one."""
+    lines = log.read_text(errors="replace").split("\n")
+    for line in reversed(lines):
+        if line.strip():
+            return line.strip()
+    return ""
+
+
 def _what_differs(hello: Hello, method: StartMethod) -> str:
     """Why a host that has answered cannot be used; "" if it can."""
     different = differences(hello.versions)
     if different:
         advice = f"install them there, or give {_other_python(method)}"
         return f"it {different}. They must be the same: {advice}."
-    own = [address for some in rendezvous.addresses().values() for address in some]
-    if hello.notebook not in own:
+    if not any(hello.notebook in own for own in rendezvous.addresses().values()):
         seen = f"it sees this machine as {hello.notebook}, which is not its address"
         return f"{seen}: the ranks could not connect."
     return ""

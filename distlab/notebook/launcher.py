@@ -29,9 +29,8 @@ from distlab.wire.orders import CONTROLLER, Hello, ServerPlan
 
 START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
-# Where this variable is set, ipykernel takes its process for one whose output pytest captures; then
-# it does not read what children of a rank print. A rank is another process than that of the test
-# which started it.
+# Where this variable is set, ipykernel takes its process for one whose output pytest captures, and
+# does not read what children of a rank print. It is taken away: a rank is no process of pytest's.
 OF_PYTEST = "PYTEST_CURRENT_TEST"
 
 T = TypeVar("T")
@@ -85,8 +84,9 @@ class Launcher:
         self.when_engine_ended: Callable[[int], None] = lambda engine: None
 
     def _note_end(self, engine: int) -> None:
-        """Remember that a process has ended, and report an engine. Runs on: the thread of its
-        connection.
+        """Remember that a process has ended, and report it if it is an engine.
+
+        Runs on: the thread of its connection.
         """
         self.changed = True
         if engine != CONTROLLER:
@@ -167,7 +167,7 @@ class Launcher:
                 self.start_server(command, plan)
             try:
                 with interrupts.allowed():
-                    return hosts.answers(self.servers, wanted, numbers, self.log("host").parent)
+                    return hosts.answers(self.servers, wanted, numbers, self.log_folder)
             except HostError:
                 if time.monotonic() > until:
                     raise
@@ -192,15 +192,16 @@ class Launcher:
             condition: returns something true when it holds.
             client: ipyparallel's Client, once it is connected; it is asked again and again which
                 engines there are, because it misses those that register while it connects.
-            old: engines and their process numbers that may end meanwhile; the client is not asked
-                then.
+            old: engines that ran before, with their process numbers; they may end meanwhile. The
+                client is not asked again where there are some.
 
         Raises:
             ClusterError: a process has ended, could not be forked, or was not there in time.
         """
         began = time.monotonic()
         asked = began
-        while not (value := condition()):
+        value = condition()
+        while not value:
             self.check_controller()
             if client is not None and not old and time.monotonic() > asked + 1:
                 compat.ask_for_engines(client)
@@ -212,6 +213,7 @@ class Launcher:
                     late = f"only the engines {client.ids} had registered"
                 raise ClusterError(f"{late} after {START_SECONDS:g} s.")
             time.sleep(0.005)  # what is waited for wants the cores itself
+            value = condition()
         return value
 
     def _check_start(self, old: Collection[tuple[int, int]]) -> None:
@@ -220,7 +222,8 @@ class Launcher:
         Args:
             old: engines and their process numbers that may have ended.
         """
-        if refused := self.servers.take_refusal():
+        refused = self.servers.take_refusal()
+        if refused:
             raise ClusterError(f"a process could not be forked ({refused}).")
         for rank, pid in self.servers.pids.items():
             if (rank, pid) in old:
@@ -229,18 +232,23 @@ class Launcher:
             if ending is not None:
                 log = self.servers.log_of(rank)[-500:]
                 raise ClusterError(f"rank {rank} {ending.words()} on starting.\n{log}".rstrip())
-        engines = range(max(1, self.plan.n))
-        lost = self.plan.forks and any(self.servers.why_lost(engine) for engine in engines)
-        if lost or any(program.poll() is not None for program in self.programs):
+        if self._server_is_lost() or any(one.poll() is not None for one in self.programs):
             raise ClusterError("a process ended before all engines had registered.")
+
+    def _server_is_lost(self) -> bool:
+        """Whether a fork server that starts engines of the cluster cannot be reached any more."""
+        if not self.plan.forks:
+            return False
+        engines = range(max(1, self.plan.n))  # a server without engines forks the controller
+        return any(self.servers.why_lost(engine) for engine in engines)
 
     # --- ends ---
 
     @property
     def controller_ended(self) -> bool:
         """Whether the process has ended that carries all messages."""
-        # a fork server reports nothing of the controller but its end
         for connection in self.servers.connections:
+            # a fork server reports nothing of the controller but its end
             if any(engine == CONTROLLER for engine, _ in connection.engines):
                 return True
         return self.controller is not None and self.controller.poll() is not None
@@ -310,15 +318,22 @@ class Launcher:
 
     # --- logs ---
 
+    @property
+    def log_folder(self) -> Path:
+        """The path of the folder of all logs."""
+        return Path(self.folder, "log")
+
     def log(self, name: str) -> Path:
         """The path of the log with this name."""
-        return Path(self.folder, "log", f"{name}.log")
+        return self.log_folder / f"{name}.log"
 
     def last_lines(self) -> str:
         """The last eight lines that the processes wrote, newest file last."""
-        logs = Path(self.folder, "log").glob("*.log")
-        lines: list[str] = []
-        for path in sorted(logs, key=lambda path: path.stat().st_mtime):
-            lines += path.read_text(errors="replace").splitlines()
-        written = [line for line in lines if line.strip()]
-        return "\n".join(written[-8:])
+        logs = list(self.log_folder.glob("*.log"))
+        logs.sort(key=lambda path: path.stat().st_mtime)
+        lines = []
+        for path in logs:
+            for line in path.read_text(errors="replace").splitlines():
+                if line.strip():
+                    lines.append(line)
+        return "\n".join(lines[-8:])

@@ -113,13 +113,12 @@ class PxMagics(Magics):
             pauses=args.pdb or may_pause(cell.encode()),
             debug=args.pdb,
         )
+
+        def send(view: Any) -> Any:
+            return view.execute(code, silent=False, block=False)
+
         with _shown_trace(cluster, targets) if args.trace else contextlib.nullcontext():
-            sent = Cell.send(
-                cluster.ranks,
-                targets,
-                lambda view: view.execute(code, silent=False, block=False),
-                options,
-            )
+            sent = Cell.send(cluster.ranks, targets, send, options)
             if args.local:
                 with interrupts.allowed():
                     self.shell.run_cell(code)
@@ -148,7 +147,7 @@ def with_first_line(first: str, cell: str) -> str:
         first: the line with %%px.
         cell: what stands below it.
     """
-    own = next((text for text in cell.split("\n") if text.strip()), "")
+    own = _first_line_of_code(cell)
     if not own.strip().startswith("%%"):
         indent = own[: len(own) - len(own.lstrip())]  # IPython takes off what all lines have
         return f"{indent}# {first}\n{cell}"
@@ -160,6 +159,14 @@ def with_first_line(first: str, cell: str) -> str:
     if name in PYTHON_BELOW:
         below = f"# {first}\n{above}# {own}\n{below}"
     return f"# {first}\n{above}get_ipython().run_cell_magic({name!r}, {options!r}, {below!r})\n"
+
+
+def _first_line_of_code(cell: str) -> str:
+    """The first line of a cell that is not blank; "" without one."""
+    for line in cell.split("\n"):
+        if line.strip():
+            return line
+    return ""
 
 
 def _ranks_of_targets(words: str, n: int) -> list[int]:
@@ -234,14 +241,21 @@ def _words_for(code: str, before: str) -> tuple[str, Sequence[str]] | None:
         from distlab.checking.exercises import all_exercises  # which imports torch
 
         return match[1], list(all_exercises())
-    if not PX.match(code):
-        return None
+    if PX.match(code):
+        return _words_on_rank_0(before)
+    return None
+
+
+def _words_on_rank_0(before: str) -> tuple[str, Sequence[str]] | None:
+    """What rank 0 knows of the word that a person types in a cell for ranks; see `_words_for`."""
     if match := KEY_OF_DICT.search(before):
         path, fragment = match.groups()
         return fragment, _ask(entry.keys_of, path) or []
     if match := DOTTED_NAME.search(before):
         below, fragment = match.groups()
-        return fragment, (_ask(entry.names_below, below) or []) if below else _names_on_rank_0()
+        if not below:
+            return fragment, _names_on_rank_0()
+        return fragment, _ask(entry.names_below, below) or []
     return None
 
 
@@ -272,20 +286,22 @@ def explain(
     Called by IPython for names that are not known, and for the kinds of errors that torch raises
     without a group.
     """
-    needs_ranks = not isinstance(error, NameError) and one_process.needs_ranks(error)
-    if needs_ranks:
-        traceback = one_process.without_torch(traceback)
-    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
     if isinstance(error, NameError):
+        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
         _explain_name(getattr(error, "name", None))
-    elif needs_ranks:
-        words = (
-            "torch.distributed works on the ranks, and this cell ran in the notebook: "
-            "begin the cell with %%px."
-        )
-        if Cluster.current is None:
-            words += " Start the ranks first: cluster = distlab.Cluster(4)."
-        paragraphs.say(words, sys.stderr)
+        return
+    if not one_process.needs_ranks(error):
+        shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+        return
+    traceback = one_process.without_torch(traceback)
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+    words = (
+        "torch.distributed works on the ranks, and this cell ran in the notebook: "
+        "begin the cell with %%px."
+    )
+    if Cluster.current is None:
+        words += " Start the ranks first: cluster = distlab.Cluster(4)."
+    paragraphs.say(words, sys.stderr)
 
 
 def _explain_name(name: str | None) -> None:

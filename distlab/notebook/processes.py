@@ -54,7 +54,7 @@ class Processes:
         tag: the value of `reaper.TAG` in the environment of every process.
         names: of the hosts, where there are any.
         servers: the fork servers, where they start the engines.
-        The arguments, too.
+        launcher, client, channel, store, threads, host_of_rank: as given.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Processes:
 
         Fork server and controller wait for new ones.
         """
-        self.replace([], 1, [])
+        self.replace([], threads=None, all_ids=[])
         server = psutil.Process(self.servers.to(0).process.pid)
         stay = {server.pid}
         stay |= {child.pid for child in server.children(recursive=True)}
@@ -141,15 +141,16 @@ class Processes:
             threads: OpenMP threads of each new engine; None for as many as the first ones have.
             all_ids: all engines that there are afterwards.
         """
-        unwanted = set(ids) | (set(self.client.ids) - set(all_ids))
-        old = self.servers.pids.items()
+        beyond = set(self.client.ids) - set(all_ids)
+        unwanted = beyond | set(ids)
+        old = list(self.servers.pids.items())
         try:
             self._reach_lost_hosts(ids)
             self.servers.kill(unwanted)
             self.launcher.wait(
                 lambda: not unwanted & set(self.client.ids), client=self.client, old=old
             )
-            self.channel.receive(0)  # that their connections have ended
+            self.channel.receive(0)  # this notes that their connections have ended
             self.launcher.fork(ids, threads or self.threads or 1)
             self.store = self.launcher.wait(
                 lambda: self.servers.to(0).store if self.client.ids == all_ids else None,
@@ -201,7 +202,9 @@ class Processes:
         """How a process of an engine has ended; None until that is known."""
         if self._plan.attached is None:
             return self.launcher.exit_reason(rank, pid)
-        return None if rank in self.client.ids else endings.UNKNOWN
+        if rank in self.client.ids:
+            return None
+        return endings.UNKNOWN
 
     def fault_of(self, rank: int) -> faults.Fault:
         """Where the newest process of an engine was if a fault in compiled code ended it."""
