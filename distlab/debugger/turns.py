@@ -33,7 +33,9 @@ class Turns:
             KeyboardInterrupt: the person wants no more of it: `q`, or an interrupt.
         """
         channel = self._channel
-        rank = self._rank if self._rank in channel.asks else min(channel.asks)
+        rank = self._rank
+        if rank not in channel.asks:
+            rank = min(channel.asks)
         text, end, prompt = channel.asks[rank].rpartition("\n")
         print(text, end=end, flush=True)
         self._announce(rank)
@@ -46,8 +48,9 @@ class Turns:
         if prompt.startswith("(rank"):
             if line.strip() in ("q", "quit", "exit"):
                 raise KeyboardInterrupt
-            if other := re.fullmatch(r"\s*rank\s+(\d+)\s*", line):
-                channel.asks[rank] = prompt
+            other = re.fullmatch(r"\s*rank\s+(\d+)\s*", line)
+            if other:
+                channel.asks[rank] = prompt  # what came before it has been shown
                 self._rank = _rank_after_choice(channel, int(other[1]), rank)
                 return
         channel.type(rank, line + "\n")
@@ -62,8 +65,8 @@ class Turns:
         if not others:
             return
         have = "have" if len(others) > 1 else "has"
-        words = f"{rank_list(others)} {have} also stopped: type `rank {others[0]}` to go there"
-        print(words, flush=True)
+        stop = f"{rank_list(others)} {have} also stopped"
+        print(f"{stop}: type `rank {others[0]}` to go there", flush=True)
 
 
 def _rank_after_choice(channel: ControlChannel, rank: int, before: int) -> int:
@@ -79,9 +82,7 @@ def _rank_after_choice(channel: ControlChannel, rank: int, before: int) -> int:
 
 
 def _wait_for_question(channel: ControlChannel, rank: int) -> None:
-    """Wait until a rank's debugger wants a line, as long as the rank computes and nobody has to
-    wait.
-    """
+    """Wait for a while until a rank's debugger wants a line, as long as the rank computes."""
     deadline = time.monotonic() + WAIT
     while rank in channel.ends and rank not in channel.asks and time.monotonic() < deadline:
         channel.receive(LOOK)

@@ -1,3 +1,4 @@
-"""In the notebook's kernel: `Cluster`, the life of its ranks, a cell and the wait for it, %%px,
-what is shown.
+"""What runs in the notebook's kernel.
+
+`Cluster` and the life of its ranks, a cell and the wait for it, %%px, and what a person sees of it.
 """

@@ -20,7 +20,7 @@ from distlab.notebook.starting import start_processes
 from distlab.supervised import SupervisedThread
 
 IDLE_SECONDS = 300.0  # after which processes end that no cluster has taken
-BEGUN: list[Ahead] = []  # one at most
+BEGUN: list[Ahead] = []  # the thread whose processes the next cluster may take; one at most
 
 
 class Ahead(SupervisedThread):
@@ -60,7 +60,7 @@ class Ahead(SupervisedThread):
     def take(self, plan: Plan) -> Processes | None:
         """Return the processes if a cluster with this plan can use them; else stop them.
 
-        Returns None where there are none of use.
+        Returns None if there are none of use.
         """
         if os.getpid() != self._owner:
             return None  # the notebook has forked this process: they are its parent's
@@ -117,7 +117,10 @@ def keep_for_next_cluster(stopped: Processes) -> None:
 
 
 def take_for_cluster(plan: Plan) -> Processes | None:
-    """The processes that wait for a cluster, for one with this plan; None without any of use."""
+    """Take the processes that wait for a cluster, if one with this plan can use them.
+
+    Returns None if there are none, or none of use: these end.
+    """
     if not BEGUN:
         return None
     return BEGUN.pop().take(plan)

@@ -1,7 +1,7 @@
 """Which ranks of one generation have died, how, and where they were.
 
-Runs on the notebook's kernel; ranks.py makes a new object for each generation, cell.py asks it when
-a rank has failed.
+Runs on the notebook's kernel; ranks.py makes a new object for each generation. Whatever waits for
+ranks asks it: cell.py, failed_cell.py, freeing.py, questions.py and tracing.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class DeadRanks:
         self.faults: dict[int, Fault] = {}
 
     def newly_dead(self) -> list[int]:
-        """The ranks that have died, as far as the launcher or ipyparallel knows, and are not in
-        `lost` yet.
-        """
+        """The ranks that are not in `lost` yet, and are dead for the launcher or ipyparallel."""
         there = set(self.processes.client.ids)
         found = []
         for rank, joined in enumerate(self._joined):
@@ -57,10 +55,9 @@ class DeadRanks:
         return found
 
     def cut_off(self) -> list[int]:
-        """The ranks whose watchdog is gone: nothing could free them from the next cell, so they
-        count as dead.
+        """The ranks whose watchdog is gone, which count as dead.
 
-        One that still works is left alone meanwhile.
+        Nothing could free them from the next cell. One that still works is left alone meanwhile.
         """
         channel = self.processes.channel
         channel.receive(0)

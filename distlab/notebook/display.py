@@ -1,6 +1,6 @@
 """What a person sees of the ranks: that they are starting, what they wrote, what they are.
 
-Runs on the notebook's kernel, called by cluster.py, ranks.py and cell.py.
+Runs on the notebook's kernel, called by cluster.py, ranks.py, cell.py and failed_cell.py.
 
 Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a
 cell runs and somebody is watching, the newest lines are shown in place; what stays, and is saved,
@@ -216,8 +216,9 @@ def chips(ranks: tuple[int, ...]) -> str:
 def show(
     result: Any, targets: Sequence[int], place: Place, patience: float, served: Mapping[int, str]
 ) -> None:
-    """Show what the ranks wrote: in a notebook as a table, elsewhere as text on this process's
-    stdout.
+    """Show what the ranks wrote.
+
+    In a notebook it is a table, elsewhere text on this process's stdout.
 
     Args:
         result: the AsyncResult.
@@ -272,8 +273,9 @@ def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequ
 
 
 def show_source(states: Mapping[int, RankStatus], cell: str) -> None:
-    """In a notebook, show the source lines where the ranks of a cell were, with the ranks beside
-    them.
+    """In a notebook, show the source lines at which the ranks of a cell were.
+
+    The ranks stand beside them.
 
     Args:
         states: what the ranks did, by rank.

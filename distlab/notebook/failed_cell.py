@@ -193,8 +193,9 @@ class FailedCell:
         return self.ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE)
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
-        """The groups that the ranks make differently, by rank, if that is all that any of them
-        raised for.
+        """The groups that the ranks make differently, by rank.
+
+        None if any of them has raised for another reason.
         """
         culprits = _at_fault(raised)
         if not culprits:
@@ -250,9 +251,7 @@ class FailedCell:
         return deaths.lines_of_dead(fault.lines, pid, self.source)
 
     def _when_they_died(self, died: Mapping[int, Ending], raised: list[Failure]) -> list[str]:
-        """What the other ranks of the cell did when these died, in words, and what to do to learn
-        more.
-        """
+        """What the other ranks of the cell did when these died, in lines, and how to learn more."""
         words = list(failures.raised_words(_own_errors(raised)))
         others = [rank for rank in self.targets if rank not in self.ranks.lost]
         states = meanwhile.at_that_time(others, self.at_first_failure, raised)

@@ -1,6 +1,7 @@
 """The ranks join a generation of the group: all of them, or an error that says who did not and why.
 
 Runs on the notebook's kernel, called by ranks.py; entry.py's `join` replies on every rank.
+failed_cell.py takes `of_ipyparallel`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ def arguments(
         address: of this machine, as the hosts see it.
         environment: names of variables that the ranks need there.
     """
-    hosts = ",".join(f"{name}:{count}" for name, count in (ranks or {}).items())
+    hosts = ""
+    if ranks is not None:
+        hosts = ",".join(f"{name}:{number}" for name, number in ranks.items())
     if _is_open_mpi():
         return _arguments_of_open_mpi(hosts, environment)
     if hosts:
@@ -65,13 +67,19 @@ def arguments(
 
 
 def _is_open_mpi() -> bool:
+    """Whether the mpiexec here is Open MPI's, by what it says of its version."""
     command = [find_mpiexec() or "mpiexec", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS)
     return OPEN_MPI.search(done.stdout) is not None
 
 
 def _arguments_of_open_mpi(hosts: str, environment: Iterable[str]) -> list[str]:
-    """It refuses more ranks than cores, and the user root, unless it is told otherwise."""
+    """The arguments of Open MPI, which refuses more ranks than cores, and root, without them.
+
+    Args:
+        hosts: with their numbers of ranks, as its option takes them; "" for this machine.
+        environment: names of variables that the ranks need there.
+    """
     words = ["--oversubscribe"]
     if os.geteuid() == 0:
         words.append("--allow-run-as-root")

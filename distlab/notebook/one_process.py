@@ -28,11 +28,11 @@ from urllib.parse import parse_qs, urlsplit
 from distlab.errors import ClusterError
 from distlab.launch import reaper
 
-# which wait for all others; one for tests, or of the learner's, may not
+# Backends that wait for all ranks. One for tests, or of the learner's, may not.
 BACKENDS = {"gloo", "nccl"}
-# a variable of torchrun's: it has started the other processes, too
+# a variable that torchrun sets, which has then started the other processes, too
 LAUNCHED = "TORCHELASTIC_RUN_ID"
-# what torch raises where there is neither a process group nor what a launcher gives to a rank
+# What torch raises where there is no process group, and nothing of what a launcher gives to a rank.
 WITHOUT_GROUP = re.compile(
     "Default process group has not been initialized|Could not resolve the process group|"
     "RPC has not been initialized|Process group cannot be None|"
@@ -81,9 +81,7 @@ def refuse_blocking_calls() -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Finds modules as the others on sys.meta_path do, and wraps the calls of those that have some,
-    once imported.
-    """
+    """Finds modules as the others on sys.meta_path do; some are wrapped once they are imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -193,10 +191,11 @@ def _world_size(given: dict[str, Any]) -> int:
     It stands in the arguments, in the URL, or in the environment.
     """
     url = given.get("init_method")
-    if url is None:
-        url = "env://" if given.get("store") is None else ""
-    parts = urlsplit(url)
-    sizes = [given.get("world_size"), *parse_qs(parts.query).get("world_size", [])]
+    if url is None and given.get("store") is None:
+        url = "env://"
+    parts = urlsplit(url or "")
+    sizes = [given.get("world_size")]
+    sizes += parse_qs(parts.query).get("world_size", [])
     if parts.scheme == "env":
         sizes.append(os.environ.get("WORLD_SIZE"))
     for size in map(str, sizes):
@@ -228,9 +227,10 @@ def _has_children() -> bool:
 
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it has ended
-            words = " ".join(child.cmdline())
-            is_own = reaper.TAG in child.environ() or reaper.__file__ in words
-            if not is_own and "multiprocessing.resource_tracker" not in words:
+            command = " ".join(child.cmdline())
+            is_distlabs = reaper.TAG in child.environ() or reaper.__file__ in command
+            is_pythons = "multiprocessing.resource_tracker" in command
+            if not is_distlabs and not is_pythons:
                 return True
     return False
 

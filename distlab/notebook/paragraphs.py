@@ -14,7 +14,7 @@ from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.notebook.display import WRAPPED_CSS
 from distlab.words import columns_and_code
 
-HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
+ROW_HANG = 4  # columns by which the rest of a row is indented that does not fit into a line
 
 
 def hanging(lines: Sequence[str], columns: int) -> str:
@@ -25,7 +25,10 @@ def hanging(lines: Sequence[str], columns: int) -> str:
     if not somebody_watches():
         return "".join(f"\n{line}" for line in lines)
     look = _hang(columns)
-    return "".join(f'<div style="{look}">{line or "&nbsp;"}</div>' for line in lines)
+    blocks = []
+    for line in lines:
+        blocks.append(f'<div style="{look}">{line or "&nbsp;"}</div>')
+    return "".join(blocks)
 
 
 def _hang(columns: int) -> str:
@@ -50,7 +53,8 @@ def as_paragraphs(text: str, name: str = "") -> str:
         if indent:
             lines.append(_row_of_table(line, indent))
             continue
-        lines.append(f"<div>{head}{html.escape(line) or '&nbsp;'}</div>")
+        words = html.escape(line) or "&nbsp;"
+        lines.append(f"<div>{head}{words}</div>")
         head = ""  # only the first one has it
     font = "font-family:monospace;font-size:var(--jp-code-font-size,13px);line-height:1.35"
     shade = ""
@@ -70,7 +74,7 @@ def _row_of_table(line: str, indent: int) -> str:
     last = ""
     if code:
         last = f'<span style="display:inline-block;text-indent:0">{html.escape(code)}</span>'
-    return f'<div style="{_hang(indent + HANG)}">{html.escape(columns)}{last}</div>'
+    return f'<div style="{_hang(indent + ROW_HANG)}">{html.escape(columns)}{last}</div>'
 
 
 def show_error(error: BaseException, lines: list[str]) -> list[str]:

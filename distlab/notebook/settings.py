@@ -54,7 +54,8 @@ def controller_arguments(address: str, folder: str) -> tuple[str, ...]:
     """The arguments of ipyparallel's controller, which listens at one address.
 
     Args:
-        folder: which it puts first on its path.
+        address: the one at which it listens.
+        folder: its own, for the files by which it is reached.
     """
     ports = ",".join(map(str, rendezvous.free_ports(CONTROLLER_PORTS, address)))
     return (

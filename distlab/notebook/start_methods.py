@@ -1,8 +1,8 @@
 """What starts the ranks of a cluster: the names, and `Ssh`, `Slurm` and `Mpi`, which say more.
 
-A person makes one in the notebook's kernel, for the argument `engines` of `Cluster`; plan.py and
-hosts.py read it there. Each checks its fields when it is made. placement.py checks whether it fits
-the other arguments.
+A person makes one in the notebook's kernel, for the argument `engines` of `Cluster`, and whatever
+starts ranks reads it there. Each checks its fields when it is made. placement.py checks whether it
+fits the other arguments.
 """
 
 from __future__ import annotations

@@ -313,8 +313,9 @@ def _reach_all(launcher: Launcher, wanted: hosts.Hosts) -> tuple[str, int]:
 
 
 def _connections(launcher: Launcher) -> dict[str, Any]:
-    """How an engine and a client reach the controller, which writes it into files once it
-    listens.
+    """How an engine and a client reach the controller.
+
+    The controller writes it into files once it listens.
     """
     folder = Path(launcher.folder, "security")
 

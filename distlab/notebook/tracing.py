@@ -1,6 +1,7 @@
 """A trace: recording is started and ended on the ranks, and what they recorded is gathered.
 
 Runs on the notebook's kernel, called by `Cluster.trace`; rank/recording.py records on the ranks.
+The doctor asks for the clocks of hosts.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def record_trace(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
     try:
         yield trace
     finally:
+        # where what follows raises, the trace is finished all the same
         nothing = read.from_recordings({})
-        # unless it can be, now
         trace.finish(nothing, dict.fromkeys(targets, "its recording could not be read"))
         if trace.simulated:
             events = cluster.call(simulated.settle_notes)[0]
@@ -76,6 +77,11 @@ def _gather(
     ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """Have each target call a function.
+
+    Args:
+        ranks: of the cluster.
+        targets: those that call it.
+        function: one of entry.py's.
 
     Returns:
         what it returns on each target that replies in time, by rank, and in words why the others
@@ -119,14 +125,21 @@ def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
     here = this_machine()[0]
     far = [rank for rank in targets if ranks.joined[rank].machine[0] != here]
     found: dict[int, Offset] = {}
-    # the ranks take turns
     for _ in range(CLOCK_QUESTIONS):
-        for rank in far:
-            asked = time.time_ns()
-            answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
-            half = (time.time_ns() - asked) / 2
-            if answer is None:
+        for rank in far:  # they take turns, so that what slows one for a while does not spoil all
+            offset = _clock_offset(ranks, rank)
+            if offset is None:
                 continue
-            if rank not in found or half / 1e9 < found[rank].error:
-                found[rank] = Offset((answer.clock - asked - half) / 1e9, half / 1e9)
+            if rank not in found or offset.error < found[rank].error:
+                found[rank] = offset
     return found
+
+
+def _clock_offset(ranks: Ranks, rank: int) -> Offset | None:
+    """How far the clock of a rank is ahead, by one question; None if it does not answer."""
+    asked = time.time_ns()
+    answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
+    half = (time.time_ns() - asked) / 2
+    if answer is None:
+        return None
+    return Offset((answer.clock - asked - half) / 1e9, half / 1e9)
