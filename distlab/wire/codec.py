@@ -1,7 +1,7 @@
 """One way to JSON for every message of this folder.
 
-A field holds what its annotation says, or it is refused by name. Runs on both sides, called by all
-that send or receive messages. A message is one line, a JSON object of its fields, with the name of
+Runs on both sides, called by all that send or receive messages. A field holds what its annotation
+says, or it is refused by name. A message is one line, a JSON object of its fields, with the name of
 its class as "class". Tuples travel as lists, and messages inside of a message as objects without a
 class, because the annotation of their field says which one they are. A value of a subclass of a
 plain type, such as an IntEnum or numpy.float64, arrives as the plain one. Everything else, such as
@@ -70,7 +70,9 @@ def from_json(line: str | bytes) -> Any:
 
 def _message_in(fields: Any) -> Any:
     """The message in what JSON has read."""
-    name = fields.pop("class", None) if isinstance(fields, dict) else None
+    name = None
+    if isinstance(fields, dict):
+        name = fields.pop("class", None)
     if not isinstance(name, str):
         raise MessageError("it is not an object with a class")
     if name not in MESSAGE_CLASSES:
@@ -79,7 +81,9 @@ def _message_in(fields: Any) -> Any:
 
 
 def protocol() -> str:
-    """Equal on two machines that know the same messages with the same fields.
+    """Return a checksum of all messages and their fields, in 8 hexadecimal digits.
+
+    It is equal on two machines that know the same messages with the same fields.
 
     Runs on: anywhere.
     """
@@ -87,17 +91,19 @@ def protocol() -> str:
     for name in sorted(MESSAGE_CLASSES):
         of_class = dataclasses.fields(MESSAGE_CLASSES[name])
         fields[name] = [(one.name, str(one.type)) for one in of_class]
-    return f"{zlib.crc32(json.dumps(fields).encode()):08x}"
+    checksum = zlib.crc32(json.dumps(fields).encode())
+    return f"{checksum:08x}"
 
 
 def _shortened(line: str | bytes) -> str:
+    """The beginning of a line, quoted."""
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     if len(text) > 60:
         text = f"{text[:57]}..."
     return repr(text)
 
 
-# --- what an annotation says: how a value of it is written, and read ---
+# --- a class for each kind of annotation: how its values are written, and read ---
 
 
 class _Codec(Protocol):
@@ -116,18 +122,19 @@ class _PlainValue:
     def __init__(self, kind: type):
         self._kind = kind
         self._allowed = (int, float) if kind is float else kind
+        self._rule = f"a value of type {kind.__name__}"
 
     def write(self, value: Any, name: str) -> Any:
         if type(value) is self._kind:
             return value
         if not isinstance(value, self._allowed):
-            refuse(name, f"a value of type {self._kind.__name__}", value, wrong_type=True)
+            refuse(name, self._rule, value, wrong_type=True)
         if self._kind is str:
             return str.__str__(value)  # not the __str__ of a subclass
         try:
             return self._kind(value)
         except OverflowError:  # an int that is larger than every float
-            refuse(name, f"a value of type {self._kind.__name__}", value)
+            refuse(name, self._rule, value)
 
     def read(self, value: Any, name: str) -> Any:
         return self.write(value, name)
@@ -140,10 +147,14 @@ class _Optional:
         self._inner = _codec_of(annotation)
 
     def write(self, value: Any, name: str) -> Any:
-        return None if value is None else self._inner.write(value, name)
+        if value is None:
+            return None
+        return self._inner.write(value, name)
 
     def read(self, value: Any, name: str) -> Any:
-        return None if value is None else self._inner.read(value, name)
+        if value is None:
+            return None
+        return self._inner.read(value, name)
 
 
 class _VariadicTuple:
@@ -169,14 +180,21 @@ class _FixedTuple:
 
     def write(self, value: Any, name: str) -> Any:
         _check_sequence(value, name, len(self._inner))
-        return [inner.write(one, name) for inner, one in zip(self._inner, value, strict=True)]
+        written = []
+        for inner, one in zip(self._inner, value, strict=True):
+            written.append(inner.write(one, name))
+        return written
 
     def read(self, value: Any, name: str) -> Any:
         _check_sequence(value, name, len(self._inner))
-        return tuple(inner.read(one, name) for inner, one in zip(self._inner, value, strict=True))
+        found = []
+        for inner, one in zip(self._inner, value, strict=True):
+            found.append(inner.read(one, name))
+        return tuple(found)
 
 
 def _check_sequence(value: Any, name: str, length: int | None = None) -> None:
+    """Refuse a value that is no tuple, or has another length; JSON has lists for tuples."""
     if not isinstance(value, (tuple, list)):
         refuse(name, "a tuple", value, wrong_type=True)
     if length is not None and len(value) != length:
@@ -193,20 +211,23 @@ class _Dict:
         self._value = _codec_of(value)
 
     def write(self, value: Any, name: str) -> Any:
-        if not isinstance(value, dict):
-            refuse(name, "a dict", value, wrong_type=True)
+        _check_dict(value, name)
         written = {}
         for key, one in value.items():
             written[self._key.write(key, name)] = self._value.write(one, name)
         return written
 
     def read(self, value: Any, name: str) -> Any:
-        if not isinstance(value, dict):
-            refuse(name, "a dict", value, wrong_type=True)
+        _check_dict(value, name)
         found = {}
         for key, one in value.items():
             found[self._key.read(key, name)] = self._value.read(one, name)
         return found
+
+
+def _check_dict(value: Any, name: str) -> None:
+    if not isinstance(value, dict):
+        refuse(name, "a dict", value, wrong_type=True)
 
 
 class _Message:
@@ -214,35 +235,34 @@ class _Message:
 
     def __init__(self, kind: type):
         self._kind = kind
+        self._name = kind.__name__
 
     @functools.cached_property
     def _fields(self) -> dict[str, _Codec]:
-        """What the annotation of each field says.
+        """The codec of each field.
 
-        It is read when it is needed, because a class may hold others of its own kind.
+        It is made when it is needed, because a class may hold others of its own kind.
         """
         hints = typing.get_type_hints(self._kind)
-        return {name: _codec_of(annotation) for name, annotation in hints.items()}
+        return {field: _codec_of(annotation) for field, annotation in hints.items()}
 
     def write(self, value: Any, name: str) -> Any:
         if type(value) is not self._kind:
-            refuse(name, f"a {self._kind.__name__}", value, wrong_type=True)
-        kind = self._kind.__name__
+            refuse(name, f"a {self._name}", value, wrong_type=True)
         written = {}
-        for field, inner in self._fields.items():
-            written[field] = inner.write(getattr(value, field), f"{kind}.{field}")
+        for field, codec in self._fields.items():
+            written[field] = codec.write(getattr(value, field), f"{self._name}.{field}")
         return written
 
     def read(self, value: Any, name: str) -> Any:
         if not isinstance(value, dict):
-            refuse(name, f"a {self._kind.__name__}", value, wrong_type=True)
-        kind = self._kind.__name__
-        for field in value:
-            if field not in self._fields:
-                raise MessageError(f"{kind} has no field {field!r}")
+            refuse(name, f"a {self._name}", value, wrong_type=True)
         fields = {}
         for field, one in value.items():
-            fields[field] = self._fields[field].read(one, f"{kind}.{field}")
+            codec = self._fields.get(field)
+            if codec is None:
+                raise MessageError(f"{self._name} has no field {field!r}")
+            fields[field] = codec.read(one, f"{self._name}.{field}")
         return self._kind(**fields)
 
 
@@ -259,7 +279,10 @@ def _codec_of(annotation: Any) -> _Codec:
         if len(inner) == 2 and inner[1] is type(None):
             return _Optional(inner[0])
     elif origin is tuple and inner:
-        return _VariadicTuple(inner[0]) if inner[-1] is Ellipsis else _FixedTuple(inner)
+        if inner[-1] is Ellipsis:
+            return _VariadicTuple(inner[0])
+        return _FixedTuple(inner)
     elif origin is dict:
-        return _Dict(*inner)
+        key, value = inner
+        return _Dict(key, value)
     raise TypeError(f"no message can have a field of {annotation}")

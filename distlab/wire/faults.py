@@ -16,12 +16,12 @@ import re
 import threading
 from dataclasses import dataclass
 
-from distlab.wire.source import Line, is_learners
+from distlab.wire.source import Line, is_learners, name_of_function
 
 # in the environment of processes that distlab has started, which have a folder for the file
 CLUSTER_VARIABLE = "DISTLAB_CLUSTER"
 FOLDER_VARIABLE = "IPP_PROFILE_DIR"
-MAIN_THREAD = "main "
+MAIN_THREAD = "main "  # begins the row that names the main thread
 ABORTED = "Fatal Python error: Aborted"  # how faulthandler begins for SIGABRT
 _C10D = os.path.join("torch", "distributed", "distributed_c10d.py")
 # not compiled here: every rank imports this, and few need it
@@ -129,14 +129,18 @@ def parse_fault(part: str) -> Fault:
             continue
         frame = re.fullmatch(_FRAME, row)
         if frame is not None:
-            if not _file_in(frame).endswith(_C10D):
+            is_c10d = _file_in(frame).endswith(_C10D)
+            if not is_c10d:
                 stacks.setdefault(thread, []).insert(0, _line(frame))
-            elif thread not in stacks:  # the frames that were called come first
+            elif thread not in stacks:
+                # The innermost frames come first: the last one of c10d before the first of the
+                # learner's is the function that the learner called.
                 ops[thread] = frame[3]
     seen = current if current in stacks else main
+    lines = stacks.get(seen, [])
     return Fault(
-        tuple(stacks.get(seen, ())),
-        ops.get(seen, ""),
+        lines=tuple(lines),
+        op=ops.get(seen, ""),
         in_python=bool(current),
         aborted=ABORTED in part,
     )
@@ -144,9 +148,7 @@ def parse_fault(part: str) -> Fault:
 
 def _line(frame: re.Match[str]) -> Line:
     """A line; one of a cell keeps its file, which tells one cell from another."""
-    function = frame[3]
-    place = "" if function.startswith("<") else function
-    return Line(int(frame[2]), "", place, _file_in(frame))
+    return Line(int(frame[2]), "", name_of_function(frame[3]), _file_in(frame))
 
 
 def _file_in(frame: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """The names that cells on a rank have, also in functions that came to it by value.
 
-Runs on every rank, called by entry.py and trial.py.
+Runs on every rank, called wherever a function that came from the notebook is run: entry.py,
+rpc_calls.py, trial.py, sweep.py and on_rank.py; watchdog.py reads the names.
 """
 
 import builtins
@@ -22,22 +23,25 @@ def bind_rank_globals(fn: Any, **names: Any) -> None:
         fn: the function, or an object that can be called.
         names: globals that it gets besides, in place of others with these names.
     """
-    own = _globals_of(getattr(fn, "func", fn))  # of a partial function, the one that it calls
-    home = sys.modules.get(own.get("__name__", ""))
-    if home is not None and vars(home) is own:
+    called = getattr(fn, "func", fn)  # of a partial function, the one that it calls
+    function_globals = _globals_of(called)
+    module = sys.modules.get(function_globals.get("__name__", ""))
+    if module is not None and vars(module) is function_globals:
         return  # it was imported here
     for name, value in namespace_of_cells().items():
         # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to 2
-        if not (hasattr(builtins, name) and is_ipythons(name, value)):
-            own.setdefault(name, value)
-    own.update(names)
+        if hasattr(builtins, name) and is_ipythons(name, value):
+            continue
+        function_globals.setdefault(name, value)
+    function_globals.update(names)
 
 
 def _globals_of(fn: Any) -> dict[str, Any]:
     """The globals of a function, of a method, or of a class whose objects can be called."""
     function = getattr(fn, "__func__", fn)
-    own = getattr(function, "__globals__", None)
-    if own is None:  # an object that can be called
-        own = getattr(type(fn).__call__, "__globals__", {})
-    found: dict[str, Any] = own
-    return found
+    found: dict[str, Any] | None = getattr(function, "__globals__", None)
+    if found is not None:
+        return found
+    call = type(fn).__call__  # of an object that can be called
+    of_call: dict[str, Any] = getattr(call, "__globals__", {})
+    return of_call

@@ -75,10 +75,10 @@ def is_learners(filename: str | None) -> bool:
     if filename.startswith("<"):  # code that no file holds
         return filename.startswith(AT_A_PROMPT)
     path = os.path.realpath(filename)
-    folders = path.split(os.sep)
-    if "site-packages" in folders or "dist-packages" in folders:  # also of another environment
-        return False
     if path.startswith(NOT_LEARNERS):
+        return False
+    *folders, _ = path.split(os.sep)
+    if "site-packages" in folders or "dist-packages" in folders:  # also of another environment
         return False
     return not _is_inductor_output(path, folders)
 
@@ -92,7 +92,7 @@ def _is_inductor_output(path: str, folders: list[str]) -> bool:
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if cache and path.startswith(os.path.realpath(cache) + os.sep):
         return True
-    return any(folder.startswith("torchinductor_") for folder in folders[:-1])
+    return any(folder.startswith("torchinductor_") for folder in folders)
 
 
 def process_of_cell(filename: str) -> int | None:
@@ -121,12 +121,20 @@ def line_of(filename: str, number: int, function: str) -> Line:
         number: the line's number in it.
         function: the function that the line is in; "<module>" and the like stand for none.
     """
-    place = "" if function.startswith("<") else function
     text = linecache.getline(filename, number).strip()
+    file = filename
     is_of_cell = process_of_cell(filename) == os.getpid()
     if is_of_cell or filename.startswith("<ipython-input"):
-        return Line(number, text, place)
-    return Line(number, text, place, filename)
+        file = ""
+    return Line(number, text, name_of_function(function), file)
+
+
+def name_of_function(function: str) -> str:
+    """The name of a function as lines have it: "" for "<module>" and others that Python makes up.
+
+    Runs on: anywhere.
+    """
+    return "" if function.startswith("<") else function
 
 
 def message_and_lines(error: BaseException) -> tuple[str, tuple[Line, ...]]:
@@ -141,8 +149,9 @@ def message_and_lines(error: BaseException) -> tuple[str, tuple[Line, ...]]:
         if is_learners(frame.filename):
             lines.append(line_of(frame.filename, frame.lineno or 0, frame.name))
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        where = line_of(error.filename, error.lineno, "<module>")
-        lines.append(replace(where, text=(error.text or "").strip()))
+        place = line_of(error.filename, error.lineno, "<module>")
+        text = error.text or ""
+        lines.append(replace(place, text=text.strip()))
     return _text_of(error), tuple(lines)
 
 
