@@ -19,9 +19,9 @@
     KeyboardInterrupt
     └── Interrupted                         a person interrupted a cell
 
-A notebook shows only the message, in lines of 80 columns: the frames between the learner's cell and
-the ranks are distlab's own and explain nothing. A person who watches sees it as wide as the pane
-is: see notebook/display.py.
+A notebook shows only the message: the frames between the learner's cell and the ranks are distlab's
+own and explain nothing. It is saved in lines of 80 columns; a person who watches sees it as wide as
+the pane is, see notebook/paragraphs.py.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class Interrupted(KeyboardInterrupt):
     _render_traceback_ = DistlabError._render_traceback_
 
 
+# tests look for each of them in the documentation
 ERROR_NAMES = [
     name
     for name, kind in vars().items()

@@ -1,4 +1,6 @@
 """Who waits for whom, which calls disagree, what failed, and the words for it.
 
-Pure functions over what the ranks report. They run on the kernel, and in part on ranks.
+Functions of what the ranks have reported: no process is asked, started or ended here. They run on
+the notebook's kernel. On every rank, too, run matching.py in checked mode, new_groups.py where a
+group is made, and the lines of failures.py for what a remote call raised.
 """

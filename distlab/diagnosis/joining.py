@@ -1,6 +1,6 @@
 """Why ranks could not join a process group.
 
-Pure functions. Runs on the notebook's kernel, called by generation.py.
+No process is asked. Runs on the notebook's kernel, called by generation.py.
 """
 
 from collections.abc import Sequence
@@ -44,10 +44,11 @@ def not_built(
     elif not own:
         if missing:
             parts.append(f"{rank_list(missing).capitalize()} had not come.")
-        waits = f"Ranks wait {patience:g} s for each other"
-        limits = f"{waits}, and then {connecting:g} s for their connections"
-        here = "On several hosts, engines=Ssh(interface=...) names the network"
-        parts.append(f"{limits}. {here} on which they reach each other. Then {again}.")
+        parts.append(
+            f"Ranks wait {patience:g} s for each other, and then {connecting:g} s for their "
+            "connections. On several hosts, engines=Ssh(interface=...) names the network on which "
+            f"they reach each other. Then {again}."
+        )
     elif own[0].kind == DIED:
         parts.append(f"{again.capitalize()}; with fewer ranks, if memory is short.")
     else:

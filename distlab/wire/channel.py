@@ -1,13 +1,13 @@
 """The control channel: the kernel's questions to the ranks' watchdogs.
 
-They answer while their ranks are blocked.
+Watchdogs answer while their ranks are blocked. `ControlChannel` runs on the notebook's kernel, made
+by starting.py; `hello` runs on every rank, `read_available` on both.
 
-`ControlChannel` runs on the notebook's kernel, made by starting.py; `hello` runs on every rank,
-`read_available` on both. The channel listens at one address, that of the loopback interface if all
-ranks are on this machine, on a port that the system chose. It has no thread: connections and
-answers are read when a question is asked. A rank proves that it knows a token that only this
-cluster's ranks know. A connection that has ended, or over which something arrives that is no
-message, is forgotten: its rank counts as cut off.
+The channel listens at one address, that of the loopback interface if all ranks are on this machine,
+on a port that the system chose. It has no thread: connections and answers are read when a question
+is asked. A rank proves that it knows a token that only this cluster's ranks know. A connection that
+has ended, or over which something arrives that is no message, is forgotten: its rank counts as cut
+off.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def hello(token: str, rank: int) -> bytes:
 
 def _proven(token: str, claim: str) -> bytes:
     """A claim, and the proof that its author knows the token."""
-    import hmac  # with OpenSSL, for which the fork server's start would wait
+    import hmac  # it imports OpenSSL, which would delay the start of the fork server
 
     digest = hmac.digest(token.encode(), claim.encode(), "sha256")
     return f"{claim} {digest.hex()}".encode()
@@ -97,16 +97,17 @@ class ControlChannel:
         wanted = set(ranks)
         asked: set[int] = set()
         answers: dict[int, Answer] = {}
-        left = 0.0  # the first look does not wait: it takes in what came before the question
+        remaining = 0.0  # the first look does not wait: it takes in what came before the question
         while True:
-            for rank, answer in self.receive(left):
+            for rank, answer in self.receive(remaining):
                 if answer.number == self._number:
                     answers[rank] = answer
-            for rank in wanted & set(self.ends) - asked:
+            # a rank may connect while others are waited for
+            for rank in (wanted - asked) & self.ends.keys():
                 asked.add(rank)
                 self._send(rank, question)
-            left = deadline - time.monotonic()
-            if len(answers) == len(wanted) or left <= 0:
+            remaining = deadline - time.monotonic()
+            if len(answers) == len(wanted) or remaining <= 0:
                 return dict(sorted(answers.items()))
 
     def printed(self) -> dict[int, str]:
@@ -133,17 +134,19 @@ class ControlChannel:
     def meet(self, ranks: Iterable[int], limit: float) -> None:
         """Accept the connections of these ranks, which have joined the group.
 
+        One that has not connected in time counts as cut off, like one whose connection has ended.
+
         Args:
             ranks: the ranks.
             limit: seconds to wait for them.
         """
         deadline = time.monotonic() + limit
         self.receive(0)  # a new connection may replace an older one
-        while not set(ranks) <= set(self.ends):
-            left = deadline - time.monotonic()
-            if left <= 0:
+        while not self.ends.keys() >= set(ranks):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return
-            self.receive(left)
+            self.receive(remaining)
 
     def type(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
@@ -176,10 +179,9 @@ class ControlChannel:
         received = read_available(self.ends[rank], 1 << 16)
         if received == b"":
             self._close(self.ends.pop(rank))
-        text = self._half[rank]
-        if received is not None:
-            text += received
-        *lines, self._half[rank] = text.split(b"\n")
+        text = self._half[rank] + (received or b"")
+        *lines, half = text.split(b"\n")
+        self._half[rank] = half
         answers = []
         try:
             for line in lines:
@@ -223,16 +225,27 @@ class ControlChannel:
             self._strangers.remove(stranger)
             line, _, rest = first.partition(b"\n")
             claim, _, _ = line.decode(errors="replace").rpartition(" ")
-            if claim in self._used or not hmac.compare_digest(line, _proven(self._token, claim)):
+            is_proven = hmac.compare_digest(line, _proven(self._token, claim))
+            if claim in self._used or not is_proven:
                 self._close(stranger)
                 continue
             self._used.add(claim)
-            rank = int(claim.split()[0])
-            if rank in self.ends:
-                self._close(self.ends[rank])
-            self.ends[rank] = stranger
-            self._half[rank] = rest
-            self._rest[rank] = b""
+            rank, *_ = claim.split()
+            self._connect(int(rank), stranger, rest)
+
+    def _connect(self, rank: int, end: socket.socket, received: bytes) -> None:
+        """Take a connection as a rank's, in place of an older one.
+
+        Args:
+            rank: the rank.
+            end: the connection.
+            received: what has arrived after its hello.
+        """
+        if rank in self.ends:
+            self._close(self.ends[rank])
+        self.ends[rank] = end
+        self._half[rank] = received
+        self._rest[rank] = b""
 
     def close(self) -> None:
         """End every connection; the watchdogs forget the channel."""

@@ -98,8 +98,8 @@ class CallRecord:
         tag: the tag of a message.
         root: the rank that is the root of a collective; None if it has none.
         reduce_op: how a collective reduces; "" if it does not.
-        sends, receives: of a collective with splits, how many elements this rank sends to each
-            member, and receives from it.
+        sends: of a collective with splits, how many elements this rank sends to each member.
+        receives: of a collective with splits, how many elements it receives from each.
         function: the function that is called remotely; of a wait by distlab.waiting, what it waits
             through, in words.
     """
@@ -174,7 +174,7 @@ class RankStatus:
     Attributes:
         rank: the rank.
         doing: one of the words above.
-        call: the call that it waits in; None if it waits in none. Whoever needs the call takes
+        call: the call that it waits in; None if it waits in none. Code that needs the call takes
             diagnosis.needs.Waiting.
         lines: the learner's lines where it is, outermost first.
         idle: whether its main thread is idle.
@@ -192,8 +192,8 @@ class RankStatus:
         activity: grows with everything that the rank notes; calls that read alike differ in it.
         fingerprint: equal in two statuses if nothing happened in between.
         is_quiescent: whether nothing but its call computes or may act.
-        unread, unsent: bytes in its sockets that gloo has not read, and that its peers have not
-            received.
+        unread: bytes in its sockets that gloo has not read.
+        unsent: bytes in its sockets that its peers have not received.
         sleeping: whether the main thread does nothing for a time that it has chosen, as in
             `time.sleep`.
         awaiting: whether the cell's coroutine waits until the event loop continues it.
@@ -203,7 +203,8 @@ class RankStatus:
             milliseconds, has run.
         threads: how many remote calls it can run at a time; 0 if it takes none.
         serving: what its threads are doing for other ranks, by remote calls.
-        caller, function: of such a thread, the rank for which it works, and what it runs.
+        caller: of such a thread, the rank for which it works.
+        function: of such a thread, what it runs.
         other_threads: what further threads that wait in a call are doing.
         destroyed: the learner's call that destroyed the process group; None if none did.
         abandoned: calls that returned at once and whose Work is gone, so that nobody can wait for

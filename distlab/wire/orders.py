@@ -51,7 +51,13 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class ForkOrder:
-    """Fork this engine, after these additions to the environment."""
+    """The order to fork an engine, after additions to the environment.
+
+    Attributes:
+        host: the number of its host.
+        engine: its number.
+        environment: the additions.
+    """
 
     host: int
     engine: int
@@ -60,7 +66,12 @@ class ForkOrder:
 
 @dataclass(frozen=True)
 class KillOrder:
-    """End this engine, by SIGKILL."""
+    """The order to end an engine by SIGKILL.
+
+    Attributes:
+        host: the number of its host.
+        engine: its number.
+    """
 
     host: int
     engine: int
@@ -68,7 +79,11 @@ class KillOrder:
 
 @dataclass(frozen=True)
 class Alive:
-    """A host's heartbeat, and the notebook's answer to it."""
+    """A host's heartbeat, and the notebook's answer to it: a report and an order.
+
+    Attributes:
+        host: the number of the host.
+    """
 
     host: int
 
@@ -78,7 +93,8 @@ class Hello:
     """What a host reports about itself before its ranks start.
 
     Attributes:
-        name: its own.
+        host: its number.
+        name: its own name.
         cores: how many of them it may use.
         versions: of Python and packages.
         notebook: the notebook's address as the host sees it.
@@ -103,10 +119,11 @@ class StoreAddress:
 
 @dataclass(frozen=True)
 class EngineProcess:
-    """An engine runs as this process; or it has ended.
+    """The report that an engine runs as a process, or that it has ended.
 
     Attributes:
         engine: its number; CONTROLLER for the controller, whose end alone is reported.
+        pid: the number of its process.
         status: with which it has ended, negative for a signal; None while it runs.
         log: the end of what it wrote.
         fault: where it was if a fault in compiled code ended it, see wire/faults.py.
@@ -121,7 +138,11 @@ class EngineProcess:
 
 @dataclass(frozen=True)
 class NotForked:
-    """The system has refused to fork this engine, or the store, for this reason."""
+    """The report that the system has refused to fork an engine, or the store.
+
+    Attributes:
+        why: for what reason, in the system's words.
+    """
 
     why: str
 

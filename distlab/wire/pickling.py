@@ -1,9 +1,10 @@
 """Objects on their way between notebook and ranks: a header, and the memory of large tensors.
 
-Called by cluster.py in the notebook's kernel and by entry.py on every rank.
+Runs on the notebook's kernel, called by cluster.py, magics.py, questions.py and check.py; on every
+rank, called by entry.py; and in the processes of predictions and of marking.
 Functions and classes that were written in a notebook travel by value (cloudpickle). The memory of a
 dense CPU tensor travels out of band (pickle protocol 5), so a large tensor is not copied into a
-pickle first; small ones, and those after the first MOST_BUFFERS, are.
+pickle first. Small tensors, and all after the first MOST_BUFFERS, are copied into the header.
 """
 
 import importlib
@@ -22,7 +23,8 @@ from distlab.errors import SerializationError
 from distlab.wire.messages import Failure
 from distlab.wire.source import is_learners
 
-# ipyparallel pickles lists of 64 parts and more as a whole, which buffers cannot be
+# ipyparallel pickles a list of 64 parts or more as a whole, and a list that holds buffers cannot be
+# pickled so
 MOST_BUFFERS = 32
 PLAIN_MODULES = (
     "distlab.wire.messages",
@@ -57,6 +59,9 @@ class Reply:
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     """Take `value` apart into a header and the memory of its tensors and arrays.
 
+    If `value` is a function of a module of the learner's, this process pickles that module by value
+    from now on, see `pickle_module_by_value`.
+
     Runs on: anywhere.
 
     Returns:
@@ -83,7 +88,9 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
 
 def _function_in(value: Any) -> Any:
     """The function in a value that is (function, arguments...), or the value itself."""
-    return value[0] if isinstance(value, tuple) and value else value
+    if isinstance(value, tuple) and value:
+        return value[0]
+    return value
 
 
 def loads(header: bytes, buffers: Sequence[Any]) -> Any:

@@ -6,7 +6,8 @@ Written by rank/recording.py, read on the notebook's kernel by traces/.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# the same on every rank: name, generation of all groups, its ranks
+# A process group, by what is the same on every rank of it: its name, the generation of all groups,
+# and its ranks.
 GroupKey = tuple[str, str, tuple[int, ...]]
 
 

@@ -36,8 +36,8 @@ class Meeting:
         timeout: seconds that a communication call may wait for its peers.
         patience: seconds that ranks wait for each other before they build the group.
         host, port: the store.
-        name: the generation's: all its keys in the store begin with it; also the path of its file,
-            for "file".
+        name: the generation's. All its keys in the store begin with it; for "file", it is also the
+            path of the file.
         channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what
             they are doing.
         hosts: number of each rank's host, by rank; none if all are on one machine.
