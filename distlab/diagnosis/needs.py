@@ -1,8 +1,8 @@
 """A rank that waits, with its call, and what it needs to go on.
 
 Plain data, which never travels. Made on the notebook's kernel by proof.py and its rules for
-messages and new groups (point_to_point.py, new_groups.py); read by stuck.py, cell.py and
-failed_cell.py.
+messages and new groups (point_to_point.py, dropped_work.py, new_groups.py); read by stuck.py,
+cell.py and failed_cell.py.
 """
 
 from dataclasses import dataclass

@@ -13,15 +13,11 @@ more: that is a deadlock. cell.py calls it one only after nothing has moved for 
 from dataclasses import replace
 from itertools import permutations
 
+from distlab.diagnosis.dropped_work import blocked_by_dropped, lost_irecv
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.needs import Need, Waiting, waiter_in
 from distlab.diagnosis.new_groups import need_of_new_group
-from distlab.diagnosis.point_to_point import (
-    blocked_by_dropped,
-    lost_irecv,
-    need_of_message,
-    why_unmatched_message,
-)
+from distlab.diagnosis.point_to_point import need_of_message, why_unmatched_message
 from distlab.wire import messages
 from distlab.wire.messages import Answer, CallRecord, RankStatus, States
 from distlab.words import rank_list

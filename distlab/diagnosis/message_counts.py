@@ -1,0 +1,138 @@
+"""How many messages each side has begun to send and to receive, and what that says of a call.
+
+No process is asked. Runs on the notebook's kernel, called by point_to_point.py and dropped_work.py
+beside it.
+
+The n-th send from one rank to another meets the n-th recv of the same group and tag, so it is
+enough to count how many each side has begun. A recv from any source takes a message that no recv
+from its sender takes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distlab.diagnosis.needs import Waiting
+from distlab.wire.messages import CallRecord, MessageCount, RankStatus, States
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The messages of one group and tag to one receiver, as both sides have begun them.
+
+    Attributes:
+        sent: by rank, how many messages it has begun to send.
+        kept: by rank, how many of these have not lost their Work undone.
+        expected: by rank, how many recvs of the receiver name it as their source.
+        from_any: how many recvs of the receiver take a message from any source.
+    """
+
+    sent: Mapping[int, int]
+    kept: Mapping[int, int]
+    expected: Mapping[int, int]
+    from_any: int
+
+    def serves(self, waiter: Waiting, coming: Mapping[int, int]) -> bool:
+        """Whether a rank that waits in a send or a recv certainly has what it needs.
+
+        False says that it may lack something: nobody knows which messages recvs from any source
+        have taken. In a proof that is enough, because there nothing has moved for a while.
+
+        Args:
+            waiter: the rank that waits.
+            coming: by rank, how many messages of it count: `sent` or `kept`.
+        """
+        call = waiter.call
+        spare = self._spare(coming)
+        if call.is_send:
+            # a recv names this rank, or each spare message finds a recv from any source
+            return call.sequence <= self.expected[waiter.rank] or spare <= self.from_any
+        if call.peer is None:
+            # each recv from any source finds a spare message
+            return spare >= self.from_any
+        # one message is left, even if every recv from any source takes one of this peer's
+        return coming[call.peer] >= call.sequence + self.from_any
+
+    def _spare(self, coming: Mapping[int, int]) -> int:
+        """How many messages no recv names, so that only a recv from any source can take them."""
+        spare = 0
+        for rank, number in coming.items():
+            spare += max(0, number - self.expected[rank])
+        return spare
+
+    def surely_lacks(self, waiter: Waiting) -> bool:
+        """Whether nothing can match an operation, whichever messages recvs from any source took."""
+        call = waiter.call
+        if call.is_send:
+            return call.sequence > self.expected[waiter.rank] + self.from_any
+        if call.peer is None:
+            return call.sequence > sum(self.sent.values())
+        return call.sequence > self.sent[call.peer]
+
+    def may_have_met(self, waiter: Waiting) -> bool:
+        """Whether an operation was matched, or may have been without another one going without.
+
+        That is so for a recv if there are spare messages for all recvs from any source. If one of
+        these took a message that another recv names, the other one goes without, and nobody knows
+        which it is.
+        """
+        call = waiter.call
+        spare = self._spare(self.sent)
+        if call.is_send:
+            # the other senders leave this many recvs from any source to this one
+            others = sum(self.sent.values()) - self.sent[waiter.rank]
+            left_over = max(0, self.from_any - others)
+            was_taken = call.sequence <= self.expected[waiter.rank] + left_over
+            return was_taken or spare <= self.from_any
+        if call.peer is None:
+            return call.sequence <= spare
+        return spare >= self.from_any and not self.surely_lacks(waiter)
+
+
+def exchange_with(
+    call: CallRecord, receiver: int, members: Sequence[int], states: States
+) -> Exchange | None:
+    """The messages of the call's group and tag to a receiver; None if any count is not known."""
+    recvs_from_any = messages_begun(states[receiver], False, call.group, call.tag, None)
+    if recvs_from_any is None:
+        return None
+    sent = {}
+    kept = {}
+    expected = {}
+    for rank in members:
+        sends = messages_begun(states[rank], True, call.group, call.tag, receiver)
+        recvs = messages_begun(states[receiver], False, call.group, call.tag, rank)
+        if sends is None or recvs is None:
+            return None
+        sent[rank] = sends.sequence
+        kept[rank] = sends.sequence - sends.dropped
+        expected[rank] = recvs.sequence
+    return Exchange(sent, kept, expected, from_any=recvs_from_any.sequence)
+
+
+def messages_begun(
+    state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
+) -> MessageCount | None:
+    """How many messages of one kind a rank has begun, or None if that is not known.
+
+    A rank reports the newest kinds only. Where none is left out, a kind that is not there has
+    never been begun.
+
+    Args:
+        state: the rank's status.
+        is_send: whether the rank sends them.
+        group: the name of their group.
+        tag: their tag.
+        peer: the rank at the other end; None for recvs from any source.
+    """
+    key = (is_send, group, peer, tag)
+    for one in state.traffic:
+        if kind_of_messages(one) == key:
+            return one
+    if state.more_traffic:
+        return None
+    return MessageCount(is_send, group, peer, tag, sequence=0)
+
+
+def kind_of_messages(one: MessageCount | CallRecord) -> tuple[bool, str, int | None, int]:
+    """What tells messages apart that are counted by themselves: direction, group, peer and tag."""
+    return one.is_send, one.group, one.peer, one.tag
