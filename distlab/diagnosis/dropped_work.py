@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import permutations
 
-from distlab.diagnosis.message_counts import kind_of_messages, messages_begun
+from distlab.diagnosis.message_counts import kind_of_messages, recvs_begun, sends_begun
 from distlab.diagnosis.needs import Need
 from distlab.wire.messages import MESSAGE, CallRecord, MessageCount, RankStatus, States
 
@@ -48,7 +48,7 @@ def _has_lost_isend(sender: int, receiver: int, states: States, group: str) -> b
             continue
         if isends.group != group or isends.peer != receiver:
             continue
-        recvs = messages_begun(states[receiver], False, group, isends.tag, sender)
+        recvs = recvs_begun(states[receiver], group, isends.tag, sender)
         if recvs is not None and recvs.sequence >= isends.first_dropped:
             return True
     return False
@@ -74,10 +74,10 @@ def lost_irecv(
             continue
         if group is not None and irecvs.group != group:
             continue
-        from_any = messages_begun(states[receiver], False, irecvs.group, irecvs.tag, None)
+        from_any = recvs_begun(states[receiver], irecvs.group, irecvs.tag, source=None)
         if from_any is None or from_any.sequence:
             continue  # nobody knows which message it takes
-        sends = messages_begun(states[sender], True, irecvs.group, irecvs.tag, receiver)
+        sends = sends_begun(states[sender], irecvs.group, irecvs.tag, receiver)
         if sends is not None and sends.sequence >= irecvs.first_dropped:
             return replace(irecvs, sequence=min(irecvs.sequence, sends.sequence))
     return None

@@ -92,45 +92,56 @@ def exchange_with(
     call: CallRecord, receiver: int, members: Sequence[int], states: States
 ) -> Exchange | None:
     """The messages of the call's group and tag to a receiver; None if any count is not known."""
-    recvs_from_any = messages_begun(states[receiver], False, call.group, call.tag, None)
-    if recvs_from_any is None:
+    from_any = recvs_begun(states[receiver], call.group, call.tag, source=None)
+    if from_any is None:
         return None
     sent = {}
     kept = {}
     expected = {}
     for rank in members:
-        sends = messages_begun(states[rank], True, call.group, call.tag, receiver)
-        recvs = messages_begun(states[receiver], False, call.group, call.tag, rank)
+        sends = sends_begun(states[rank], call.group, call.tag, receiver)
+        recvs = recvs_begun(states[receiver], call.group, call.tag, rank)
         if sends is None or recvs is None:
             return None
         sent[rank] = sends.sequence
         kept[rank] = sends.sequence - sends.dropped
         expected[rank] = recvs.sequence
-    return Exchange(sent, kept, expected, from_any=recvs_from_any.sequence)
+    return Exchange(sent, kept, expected, from_any=from_any.sequence)
 
 
-def messages_begun(
-    state: RankStatus, is_send: bool, group: str, tag: int, peer: int | None
-) -> MessageCount | None:
-    """How many messages of one kind a rank has begun, or None if that is not known.
+def sends_begun(state: RankStatus, group: str, tag: int, receiver: int) -> MessageCount | None:
+    """How many messages a rank has begun to send to another one, or None if that is not known."""
+    return _begun(state, MessageCount(True, group, receiver, tag, sequence=0))
+
+
+def recvs_begun(state: RankStatus, group: str, tag: int, source: int | None) -> MessageCount | None:
+    """How many recvs a rank has begun from a source, or None if that is not known.
+
+    Args:
+        state: the rank's status.
+        group: the name of the messages' group.
+        tag: their tag.
+        source: the rank that they name; None for recvs from any source.
+    """
+    return _begun(state, MessageCount(False, group, source, tag, sequence=0))
+
+
+def _begun(state: RankStatus, none: MessageCount) -> MessageCount | None:
+    """How many messages of a kind a rank has begun, or None if that is not known.
 
     A rank reports the newest kinds only. Where none is left out, a kind that is not there has
     never been begun.
 
     Args:
         state: the rank's status.
-        is_send: whether the rank sends them.
-        group: the name of their group.
-        tag: their tag.
-        peer: the rank at the other end; None for recvs from any source.
+        none: a count of this kind that says that there are none.
     """
-    key = (is_send, group, peer, tag)
-    for one in state.traffic:
-        if kind_of_messages(one) == key:
-            return one
+    for count in state.traffic:
+        if kind_of_messages(count) == kind_of_messages(none):
+            return count
     if state.more_traffic:
         return None
-    return MessageCount(is_send, group, peer, tag, sequence=0)
+    return none
 
 
 def kind_of_messages(one: MessageCount | CallRecord) -> tuple[bool, str, int | None, int]:

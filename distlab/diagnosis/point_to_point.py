@@ -59,10 +59,9 @@ def why_unmatched_message(waiter: Waiting, states: States) -> str:
     exchange = exchange_with(call, receiver, members, states)
     if exchange is None or exchange.may_have_met(waiter):
         return ""
-    is_sure = exchange.surely_lacks(waiter)
-    if call.is_send:
-        return "was never received" if is_sure else "was perhaps never received"
-    return "nothing was sent for it" if is_sure else "perhaps nothing was sent for it"
+    if exchange.surely_lacks(waiter):
+        return "was never received" if call.is_send else "nothing was sent for it"
+    return "was perhaps never received" if call.is_send else "perhaps nothing was sent for it"
 
 
 def _possible_peers(waiter: Waiting, members: Sequence[int]) -> tuple[int, ...]:
@@ -78,9 +77,8 @@ def _other_tag(waiter: Waiting, receiver: RankStatus) -> str:
     got = receiver.call
     if got is None or got.kind != MESSAGE or got.is_send:
         return ""
-    if got.peer not in (waiter.rank, None):
-        return ""
-    if got.group != sent.group or got.tag == sent.tag:
+    may_be_for_it = got.peer in (waiter.rank, None) and got.group == sent.group
+    if not may_be_for_it or got.tag == sent.tag:
         return ""
     sends = f"Rank {waiter.rank} sends with tag {sent.tag}"
     return f"{sends}, but rank {sent.peer} waits for tag {got.tag}."
