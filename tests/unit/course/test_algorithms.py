@@ -22,27 +22,35 @@ NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 # --- schedules ---
 
 
+def played(plan, own):
+    """By rank and chunk, what a schedule makes of these numbers."""
+    state = [[number] * plan.num_chunks for number in own]
+    for step in plan.steps:
+        before = [list(chunks) for chunks in state]
+        for message in step:
+            received = state[message.dst]
+            for chunk in message.chunks:
+                carried = before[message.src][chunk]
+                if message.origin is not None:
+                    carried = own[message.origin]
+                if message.operation == "reduce":
+                    received[chunk] += carried
+                else:
+                    received[chunk] = carried
+    return state
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_adds_each_rank_once_everywhere(name):
-    """Played with numbers that count how often a rank was added, each rank ends with 11...1.
+    """Rank r begins with 10 to the power of r, so the digits count how often each was added.
 
-    The digits count, and each chunk ends so.
-
-    So `holdings` grow from one's own tensor in every chunk to all.
+    In the end each chunk of each rank is 11...1. In the same way `holdings` grow, in every chunk,
+    from the rank's own tensor to those of all ranks.
     """
     for n in SIZES:
         plan = schedule(name, n)
         own = [10**rank for rank in range(n)]
-        state = [[own[rank]] * plan.num_chunks for rank in range(n)]
-        for step in plan.steps:
-            before = [list(chunks) for chunks in state]
-            for m in step:
-                for chunk in m.chunks:
-                    carried = before[m.src][chunk] if m.origin is None else own[m.origin]
-                    state[m.dst][chunk] = carried + (
-                        state[m.dst][chunk] if m.operation == "reduce" else 0
-                    )
-        assert state == [[sum(own)] * plan.num_chunks] * n, (name, n)
+        assert played(plan, own) == [[sum(own)] * plan.num_chunks] * n, (name, n)
         states = holdings(plan)
         assert len(states) == len(plan.steps) + 1
         assert states[0] == [[{rank}] * plan.num_chunks for rank in range(n)]
@@ -87,13 +95,55 @@ def short_slots(monkeypatch):
 def together(n, work):
     """work(view) on n threads with one memory; what each returned."""
     memory = bytearray(bytes_for(n))
+    views = [Segment(memory, rank, range(n), 30.0) for rank in range(n)]
     with ThreadPoolExecutor(n) as threads:
-        return list(threads.map(lambda rank: work(Segment(memory, rank, range(n), 30.0)), range(n)))
+        return list(threads.map(work, views))
 
 
-def number_of(rank, size, dtype, seed):
+def numbers_of(rank, size, seed):
+    """Small whole numbers that a rank adds in one call."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
-    return torch.randint(0, 3, (size,), generator=generator).to(dtype)
+    return torch.randint(0, 3, (size,), generator=generator).to(torch.float32)
+
+
+def sizes_around_the_slots(n):
+    """Numbers of float32 elements below, at and above what the slots of n ranks hold."""
+    large, small = slot_bytes(n)
+    return [
+        1,
+        n - 1,
+        small // 4,
+        small // 4 + 1,
+        large // 8,
+        large // 4,
+        large // 4 + n + 1,
+        3 * large // 4,
+    ]
+
+
+class Meetings:
+    """Lets one rank return from a meeting only when all others have come to the next one."""
+
+    def __init__(self, n, slow):
+        self._slow = slow
+        self._others = [rank for rank in range(n) if rank != slow]
+        self._entered = [0] * n
+        self._change = threading.Condition()
+
+    def enter(self, rank):
+        """Note that a rank has come to a meeting, or will come to no more."""
+        with self._change:
+            self._entered[rank] += 1
+            self._change.notify_all()
+
+    def wait_for_the_others(self):
+        """Wait until the other ranks have come to one meeting more."""
+        with self._change:
+            self._change.wait_for(self._are_ahead, 20)
+
+    def _are_ahead(self):
+        slow = self._entered[self._slow]
+        return all(self._entered[rank] > slow for rank in self._others)
 
 
 @pytest.mark.parametrize("slow", range(3))
@@ -104,48 +154,28 @@ def test_a_slow_rank_reads_what_was_meant_for_it(slow, short_slots):
     has yet to read shows.
     """
     n = 3
-    large, small = slot_bytes(n)
-    numels = [
-        1,
-        n - 1,
-        small // 4,
-        small // 4 + 1,
-        large // 8,
-        large // 4,
-        large // 4 + n + 1,
-        3 * large // 4,
-    ]
-    calls = [numel for pair in itertools.product(numels, repeat=2) for numel in pair]
-    entered = [0] * n
-    change = threading.Condition()
+    pairs = itertools.product(sizes_around_the_slots(n), repeat=2)
+    sizes = list(itertools.chain.from_iterable(pairs))
+    meetings = Meetings(n, slow)
 
     def work(view):
         original = view.meet
 
         def meet():
-            with change:
-                entered[view.rank] += 1
-                change.notify_all()
+            meetings.enter(view.rank)
             original()
             if view.rank == slow:
-                others = [rank for rank in range(n) if rank != slow]
-                with change:
-                    change.wait_for(
-                        lambda: all(entered[rank] > entered[slow] for rank in others), 20
-                    )
+                meetings.wait_for_the_others()
 
         view.meet = meet
         wrong = []
-        for seed, numel in enumerate(calls):
-            mine = number_of(view.rank, numel, torch.float32, seed)
+        for seed, size in enumerate(sizes):
+            mine = numbers_of(view.rank, size, seed)
             reduce_in(view, mine, torch.add)
-            if not torch.equal(
-                mine, sum(number_of(rank, numel, torch.float32, seed) for rank in range(n))
-            ):
-                wrong.append((seed, numel))
-        with change:
-            entered[view.rank] += 1
-            change.notify_all()
+            right = sum(numbers_of(rank, size, seed) for rank in range(n))
+            if not torch.equal(mine, right):
+                wrong.append((seed, size))
+        meetings.enter(view.rank)
         return wrong
 
     assert together(n, work) == [[]] * n

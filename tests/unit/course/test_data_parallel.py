@@ -1,6 +1,6 @@
 """distlab_course.data_parallel on one process: buckets as torch's DDP has them, and faults."""
 
-import sys
+import itertools
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from distlab_course.data_parallel import (
     OverlappedAverage,
     make_buckets,
 )
+from distlab_course.practice import loopback_interface
 from tests.refused import raised, refused
 
 
@@ -33,14 +34,16 @@ def test_buckets_are_those_of_ddp(limit):
     """The rule is that of DistributedDataParallel, on parameters of many sizes and two dtypes."""
     generator = torch.Generator().manual_seed(0)
     sizes = [*torch.randint(1, 600_000, (40,), generator=generator).tolist(), 1, 2, 3, 500]
+    dtypes = itertools.cycle([torch.float32, torch.float64])
     given = []
-    for i, size in enumerate(sizes):
-        given += parameters(size, dtype=torch.float64 if i % 2 else torch.float32)
-    theirs, _ = dist._compute_bucket_assignment_by_size(
-        given[::-1], [min(FIRST_BUCKET_BYTES, limit), limit]
-    )
+    for size, dtype in zip(sizes, dtypes, strict=False):
+        given += parameters(size, dtype=dtype)
+    limits = [min(FIRST_BUCKET_BYTES, limit), limit]
+    theirs, _ = dist._compute_bucket_assignment_by_size(given[::-1], limits)
+    last = len(given) - 1
+    expected = [[last - number for number in bucket] for bucket in theirs]
     ours = places(make_buckets(given, limit), given)
-    assert sorted(ours) == sorted([len(given) - 1 - i for i in bucket] for bucket in theirs)
+    assert sorted(ours) == sorted(expected)
 
 
 # --- one rank alone
@@ -49,7 +52,7 @@ def test_buckets_are_those_of_ddp(limit):
 @pytest.fixture
 def group(monkeypatch):
     """A process group of this process alone."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback_interface())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
