@@ -43,18 +43,12 @@ def uploaded(tmp_path_factory):
     """The folder of a container in which a lab's autograder lies as Gradescope unpacks it."""
     home = tmp_path_factory.mktemp("autograder")
     (line,) = for_gradescope.build(home, LAB)
-    with zipfile.ZipFile(line.split("   ")[0]) as archive:
+    path, _, _ = line.partition("   ")
+    with zipfile.ZipFile(path) as archive:
         archive.extractall(home / "source")
-        programs = {
-            one.filename: one.external_attr >> 16
-            for one in archive.infolist()
-            if "/" not in one.filename
-        }
-    assert {name: mode & 0o111 != 0 for name, mode in programs.items()} == {
-        "setup.sh": True,
-        "run_autograder": True,
-        "assignment.json": False,
-    }
+        at_top = [one for one in archive.infolist() if "/" not in one.filename]
+    can_be_run = {one.filename: one.external_attr >> 16 & 0o111 != 0 for one in at_top}
+    assert can_be_run == {"setup.sh": True, "run_autograder": True, "assignment.json": False}
     return home
 
 
@@ -72,9 +66,8 @@ def results_of(home, written):
 def run(home):
     """Run what Gradescope runs, with this Python; returns the results."""
     program = (home / "source" / "run_autograder").read_text()
-    program = program.replace("/autograder/python/bin/python", shlex.quote(sys.executable)).replace(
-        "/autograder", str(home)
-    )
+    program = program.replace("/autograder/python/bin/python", shlex.quote(sys.executable))
+    program = program.replace("/autograder", str(home))
     variables = {**os.environ, "DISTLAB_TEST_MARK": home.name}
     done = subprocess.run(
         ["bash", "-c", program], env=variables, capture_output=True, text=True, timeout=600
@@ -87,13 +80,17 @@ def run(home):
 def test_the_image_is_built_by_a_program_that_a_shell_reads(uploaded):
     """Not run here: it installs packages of the system."""
     program = (uploaded / "source" / "setup.sh").read_text()
-    assert (
-        subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True).stderr == ""
-    )
+    read = subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True)
+    assert read.stderr == ""
     (install,) = [line for line in program.splitlines() if "pip install" in line]
     wanted = shlex.split(install)
     assert any(one.startswith("torch==2.") for one in wanted)
     assert any(one.startswith("matplotlib>=") for one in wanted)
+
+
+def types_in(fields):
+    """The type of each field's value."""
+    return {name: type(value) for name, value in fields.items()}
 
 
 @pytest.mark.timeout(700)
@@ -103,10 +100,9 @@ def test_a_submission_has_a_test_for_each_exercise(uploaded):
     The program is that of the zip, and not this clone's.
     """
     results = results_of(uploaded, ANSWERS)
-    assert {name: type(value) for name, value in results.items()} == OF_RESULTS
-    assert all(
-        {name: type(value) for name, value in test.items()} == OF_TEST for test in results["tests"]
-    )
+    assert types_in(results) == OF_RESULTS
+    for test in results["tests"]:
+        assert types_in(test) == OF_TEST
     points = json.loads((uploaded / "source" / "assignment.json").read_text())["points"]
     assert {test["name"]: test["max_score"] for test in results["tests"]} == points
     passed = [test["name"] for test in results["tests"] if test["status"] == "passed"]

@@ -6,6 +6,7 @@ The exercises are small (`marked_exercises.py`) and lie in a package that only t
 so that all answers are two notebooks, one of cheats and one of oddities.
 """
 
+import collections
 import json
 import os
 import re
@@ -17,26 +18,21 @@ import pytest
 from marked_cheats import CHEATS, ODDITIES
 
 from distlab_course.classroom.cells import cell_of
+from distlab_course.classroom.judge import Decision
 from distlab_course.classroom.submission import needed_for
 from distlab_course.classroom.suspicions import suspicion
 from tests.processes import marked, wait_until_gone
 from tests.tool import ROOT
 
-HELPERS = (
-    "Any",
-    "Verdicts",
-    "Words",
-    "Odd",
-    "T",
-    "Hook",
-    "library",
-    "communication",
-    "kind",
-    "clock",
-)
-REPLACED = [  # which their text does not show, but the ranks do
-    *("torch.equal is replaced by another name", "all_reduce does nothing", "get_rank says 0"),
-    *("a method of Tensor is replaced", "another clock"),
+# names that several cheats define, as a pattern
+HELPERS = "Any|Verdicts|Words|Odd|T|Hook|library|communication|kind|clock"
+# cheats whose text does not show what they replace, but the ranks do
+REPLACED = [
+    "torch.equal is replaced by another name",
+    "all_reduce does nothing",
+    "get_rank says 0",
+    "a method of Tensor is replaced",
+    "another clock",
 ]
 HERE = Path(__file__).parent
 # What is marked and what is not: a process of its own, so that the package of exercises is
@@ -124,13 +120,16 @@ def cheats():
     """
     names = {}
     cells = []
-    counts = {}
-    for title in sorted(CHEATS, key=lambda title: bool(left_to_a_person(title))):
+    used = collections.Counter()  # exercises of each kind
+    run = [title for title in CHEATS if not left_to_a_person(title)]
+    not_run = [title for title in CHEATS if left_to_a_person(title)]
+    for title in [*run, *not_run]:
         kind, source = CHEATS[title]
-        number = counts[kind] = counts.get(kind, -1) + 1
-        name = f"{kind}_{number}"
+        name = f"{kind}_{used[kind]}"
+        used[kind] += 1
         names[name] = title
-        own = re.sub(rf"\b({'|'.join(HELPERS)})\b", rf"\1_{name}", source.replace("NAME", name))
+        source = source.replace("NAME", name)
+        own = re.sub(rf"\b({HELPERS})\b", rf"\1_{name}", source)
         cells.append(cell_of(f"answer {name}", name, own))
         cells.append(cell_of(f"check {name}", "", f'distlab.check("{name}", {name})', name))
     return names, cells
@@ -162,27 +161,26 @@ def oddities():
 @pytest.fixture(scope="module")
 def decisions(environment):
     """What was decided about every cheat, and about every oddity, by name."""
-    odd = [
-        cell_of(f"cell {place}", name, text, check)
-        for place, (check, text, name) in enumerate(oddities()[1])
-    ]
-    orders = [(list(cheats()[0]), cheats()[1]), (list(oddities()[0]), odd)]
+    cheats_by_name, cheating = cheats()
+    oddities_by_name, written = oddities()
+    odd = []
+    for place, (check, text, name) in enumerate(written):
+        odd.append(cell_of(f"cell {place}", name, text, check))
+    orders = [(list(cheats_by_name), cheating), (list(oddities_by_name), odd)]
     return result_of(MARK, orders, environment)
 
 
 @pytest.mark.timeout(900)
 def test_no_cheat_gets_points(decisions):
     """Each is marked 0; those that could have read or changed something are left to a person."""
-    names = cheats()[0]
+    names, _ = cheats()
     assert len(names) >= 30
-    found = {
-        names[name]: (passed, words, look) for name, (passed, words, look) in decisions[0].items()
-    }
-    assert [title for title, (passed, _, _) in found.items() if passed] == []
-    assert [title for title, (_, words, look) in found.items() if look and look not in words] == []
+    found = {names[name]: Decision(*decided) for name, decided in decisions[0].items()}
+    assert [title for title, one in found.items() if one.passed] == []
+    assert [title for title, one in found.items() if one.look not in one.words] == []
     by_text = [title for title in CHEATS if left_to_a_person(title)]
-    assert [title for title in by_text if not found[title][2]] == []
-    replaced = [title for title, (_, _, look) in found.items() if look.startswith("It changes")]
+    assert [title for title in by_text if not found[title].look] == []
+    replaced = [title for title, one in found.items() if one.look.startswith("It changes")]
     assert replaced == REPLACED
 
 
@@ -196,9 +194,8 @@ def test_answers_that_a_person_has_to_read_say_why():
     assert left_to_a_person("frames") == "sys"
     assert left_to_a_person("setattr in a default argument") == "setattr"
     assert left_to_a_person("the solutions on the disk") == "exec"
-    assert (
-        left_to_a_person("a collective in a group of its own") == "a group of a backend of its own"
-    )
+    of_group = left_to_a_person("a collective in a group of its own")
+    assert of_group == "a group of a backend of its own"
     assert left_to_a_person("torch.equal is replaced") == "an assignment to torch.allclose"
 
 
@@ -206,11 +203,10 @@ def test_answers_that_a_person_has_to_read_say_why():
 def test_odd_answers_are_marked_as_a_notebook_marks_them(decisions, environment):
     names, cells = oddities()
     assert len(names) >= 30
-    in_notebook = result_of(RUN, [(check, text) for check, text, _ in cells], environment)
-    assert {names[name]: passed for name, passed in in_notebook.items()} == {
-        title: not title.startswith("wrong") for title in ODDITIES
-    }
-    assert {names[name]: passed for name, (passed, _, _) in decisions[1].items()} == {
-        names[name]: passed for name, passed in in_notebook.items()
-    }
-    assert [look for _, _, look in decisions[1].values() if look] == []
+    given = [(check, text) for check, text, _ in cells]
+    found = result_of(RUN, given, environment)
+    in_notebook = {names[name]: passed for name, passed in found.items()}
+    assert in_notebook == {title: not title.startswith("wrong") for title in ODDITIES}
+    decided = {names[name]: Decision(*one) for name, one in decisions[1].items()}
+    assert {title: one.passed for title, one in decided.items()} == in_notebook
+    assert [title for title, one in decided.items() if one.look] == []
