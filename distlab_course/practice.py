@@ -165,6 +165,9 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         _call(*self.command(name), "true")
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """End what runs on the hosts, and take the hosts away, unless that was done already."""
         atexit.unregister(self.close)
         if self._folder:
@@ -173,8 +176,6 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         self._folder = None
         for process in self._slow_links.values():
             process.communicate()
-
-    close = __exit__
 
     def address(self, name: str) -> str:
         """The IP address of a host."""
@@ -263,8 +264,21 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
         link = self._link(name)
         slow_link = f"{link}s"
         ends = (slow_link, "slow0")
+        self._start_slow_link(name, ends, seconds)
+        inside = ("ip", "-n", namespace.name)
+        _, _, hardware, *_ = _call(*inside, "-brief", "link", "show", "eth0").split()
+        _call(*inside, "link", "set", "slow0", "address", hardware, "up")
+        prefix, _, _ = self.here.rpartition(".")
+        network = f"{prefix}.0/24"
+        _call(*inside, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
+        _call("ip", "link", "set", link, "nomaster")
+        _call("ip", "link", "set", slow_link, "master", self._bridge, "up")
+        return ends
+
+    def _start_slow_link(self, name: str, ends: tuple[str, str], seconds: float) -> None:
+        """Start the program that makes these two interfaces and carries packets between them."""
         process = subprocess.Popen(
-            [*PROGRAMS, "slow_link", str(namespace), *ends, str(seconds)],
+            [*PROGRAMS, "slow_link", str(self.namespace(name)), *ends, str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # no Ctrl-C reaches it
@@ -276,15 +290,6 @@ class PracticeHosts(dict[str, int], contextlib.AbstractContextManager):
             raise ClusterError(
                 f"The slow link of {name} did not start: it needs /dev/net/tun. {advice}"
             )
-        inside = ("ip", "-n", namespace.name)
-        _, _, hardware, *_ = _call(*inside, "-brief", "link", "show", "eth0").split()
-        _call(*inside, "link", "set", "slow0", "address", hardware, "up")
-        prefix, _, _ = self.here.rpartition(".")
-        network = f"{prefix}.0/24"
-        _call(*inside, "route", "prepend", network, "dev", "slow0", "src", self.address(name))
-        _call("ip", "link", "set", link, "nomaster")
-        _call("ip", "link", "set", slow_link, "master", self._bridge, "up")
-        return ends
 
     def cut(self, name: str) -> None:
         """Pull the cable of a host: what is sent over it is lost, until `repair` puts it back.

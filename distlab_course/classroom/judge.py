@@ -1,10 +1,11 @@
 """Decides about submitted answers, in a process of its own; `marking` starts it, and may end it.
 
-Standard input has a key, and then an order a line; standard output gets a line for each exercise.
-No code of a student's runs here, and no bytes of theirs are unpickled here: a `runner` calls an
-answer, and what it did arrives as JSON, which is compared with what the reference did before any
-answer was called. A verdict is signed with the key, which no other process gets: whoever writes
-into this pipe writes no verdict.
+The first line of standard input is a key, and each line after it an order to mark a notebook. Each
+line of standard output is the verdict about one exercise. No code of a student's runs here, and no
+bytes of theirs are unpickled here: a `runner` calls an answer, and what it did arrives as JSON,
+which is compared with what the reference did before any answer was called. A verdict is signed with
+the key, which only `marking` has as well, so nothing that a student's program writes into this pipe
+counts as one.
 """
 
 import contextlib

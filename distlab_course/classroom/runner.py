@@ -1,11 +1,11 @@
 """Calls one student's answers on ranks, exercise by exercise, and says what they did.
 
 It decides nothing. It is a process of its own, which `judge` starts: for each student a new one,
-and for each answer new ranks. Standard input has a JSON object a line, an answer or a call of it,
-and standard output the reply to each. Whatever an answer does to this process, its replies are only
-what that answer is said to have done; the judge compares.
+and for each answer new ranks. Each line of standard input is a JSON object, an answer or a call of
+it, and each line of standard output the reply to one. Whatever an answer does to this process, its
+replies are only what that answer is said to have done; the judge compares.
 
-With no cells it calls the references instead, where no student's code has run.
+Asked by `marking`, with no cells, it calls the references instead, where no student's code has run.
 """
 
 import ctypes
