@@ -152,23 +152,33 @@ def _marked(
         cell.outputs = []
     write_files([cell.source for cell in code], folder)
     result = _begun(lab, notebook, folder, jobs)
-    for path in others:
-        # where it is no notebook: its own turn says so
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            other = nbformat.read(path, as_version=4)
-            _begun(lab, other, path.parent, jobs)
+    _begin_others(lab, others, jobs)
     decisions = result.result()
     looks = resources.setdefault(LOOKS, {})
     looks.clear()
     for cell in checks:
-        name = checked_by(cell)
-        decision = Decision(False, NO_CHECK, NO_CHECK)
-        if name:
-            decision = decisions[name]
+        decision = _decision_of(cell, decisions)
         if decision.look:
             looks[notes_of(cell)["grade_id"]] = decision.look
         cell.outputs = [_output(decision)]
     return notebook, resources
+
+
+def _begin_others(lab: str, others: Sequence[Path], jobs: int) -> None:
+    """Begin to mark the notebooks of other students."""
+    for path in others:
+        # where it is no notebook: its own turn says so
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            notebook = nbformat.read(path, as_version=4)
+            _begun(lab, notebook, path.parent, jobs)
+
+
+def _decision_of(check: NotebookNode, decisions: dict[str, Decision]) -> Decision:
+    """What was decided about the exercise that a locked cell checks."""
+    name = checked_by(check)
+    if not name:
+        return Decision(False, NO_CHECK, NO_CHECK)
+    return decisions[name]
 
 
 def _output(decision: Decision) -> NotebookNode:

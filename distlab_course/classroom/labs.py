@@ -5,11 +5,14 @@ each exercise has a cell for the answer and a locked cell that checks it, worth 
 the exercise takes minutes; optional ones are worth none.
 """
 
+from __future__ import annotations
+
 import ast
 import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 from nbformat import NotebookNode
@@ -28,7 +31,7 @@ NOT_FOR_STUDENTS = ("](solutions/", "folder `solutions`", "is folded", "are fold
 def assignment(lab: Path, with_answers: bool) -> NotebookNode:
     """A lab as an assignment, for students, or with answers in regions that nbgrader takes out."""
     notebook = nbformat.read(lab, as_version=4)
-    right: dict[str, str] = {}
+    right: dict[str, str] = {}  # by exercise
     if with_answers:
         right = answers(lab)
     cells: list[NotebookNode] = []
@@ -43,18 +46,27 @@ def assignment(lab: Path, with_answers: bool) -> NotebookNode:
         match = CHECK.fullmatch(cell.source)
         if cell.cell_type == "code" and match:
             name, argument = match.groups()
-            if argument == "...":
+            if argument == "...":  # a value, which has no cell for its answer in a lab
                 cells.append(nbformat.v4.new_code_cell(f"{name} = ...", id=f"answer-{name}"))
                 cell.source = f'distlab.check("{name}", {name})'
-            answer = cells[-1]
-            answer.metadata["nbgrader"] = _metadata(f"answer-{name}", solution=True)
-            if with_answers:
-                answer.source += f"\n### BEGIN SOLUTION\n{right[name]}\n### END SOLUTION"
-            check = _metadata(f"check-{name}", grade=True, locked=True)
-            cell.metadata["nbgrader"] = {**check, "points": points}
+            _make_answer(cells[-1], name, right.get(name))
+            _make_check(cell, name, points)
         cells.append(cell)
     notebook.cells = cells
     return notebook
+
+
+def _make_answer(cell: NotebookNode, name: str, right: str | None) -> None:
+    """Let a cell be the one for an answer, and hold the right one, if it is given."""
+    cell.metadata["nbgrader"] = _metadata(f"answer-{name}", solution=True)
+    if right is not None:
+        cell.source += f"\n### BEGIN SOLUTION\n{right}\n### END SOLUTION"
+
+
+def _make_check(cell: NotebookNode, name: str, points: int) -> None:
+    """Let a cell be the locked one that checks an exercise."""
+    notes = _metadata(f"check-{name}", grade=True, locked=True)
+    cell.metadata["nbgrader"] = {**notes, "points": points}
 
 
 def _points_in(text: str, before: int) -> int:
@@ -83,26 +95,31 @@ def answers(lab: Path) -> dict[str, str]:
     Each is code that defines the name, with what it needs and the lab lacks.
     """
     found: dict[str, str] = {}
-    in_lab = [cell_of("", "", source) for source in _sources(lab)]
+    in_lab = _cells(_sources(lab))
     sources = _sources(lab.parent / "solutions" / lab.name)
     programs = _programs(sources)
-    cells = [cell_of("", "", source) for source in sources]
+    cells = _cells(sources)
     for place, cell in enumerate(cells):
-        for name, value, before in _checks(cell):
-            if name in found:  # the checks that follow are of wrong answers
+        for check in _checks(cell):
+            if check.name in found:  # the checks that follow are of wrong answers
                 continue
-            lines = cell.source.splitlines()[:before]
-            program = programs.get(value.strip('"'))
-            if program:
-                lines.append("import pathlib")
-                lines.append(f"written = pathlib.Path({value}).write_text({program!r})")
-            if value == name:
-                lines.append("")
-            else:
-                lines.append(f"{name} = {value}")
-            own = cell._replace(answers=name, source="\n".join(lines))
-            found[name] = _with_what_it_needs(name, own, cells[:place], in_lab)
+            own = _answer_of(check, cell, programs)
+            found[check.name] = _with_what_it_needs(check.name, own, cells[:place], in_lab)
     return found
+
+
+def _answer_of(check: _Check, cell: Cell, programs: dict[str, str]) -> Cell:
+    """The cell with our answer, up to its check, as one that gives the answer its name."""
+    lines = cell.source.splitlines()[: check.lines_before]
+    program = programs.get(check.value.strip('"'))
+    if program:
+        lines.append("import pathlib")
+        lines.append(f"written = pathlib.Path({check.value}).write_text({program!r})")
+    if check.value == check.name:
+        lines.append("")
+    else:
+        lines.append(f"{check.name} = {check.value}")
+    return cell._replace(answers=check.name, source="\n".join(lines))
 
 
 def _programs(sources: Sequence[str]) -> dict[str, str]:
@@ -134,19 +151,32 @@ def our_cells(lab: Path) -> tuple[list[Cell], list[Cell]]:
     """The cells of a lab, and our answers to it as cells; none for an assignment that is no lab."""
     if not lab.is_file():
         return [], []
-    theirs = [cell_of("", "", source) for source in _sources(lab)]
+    in_lab = _cells(_sources(lab))
     ours = [cell_of("", name, source) for name, source in answers(lab).items()]
-    return theirs, ours
+    return in_lab, ours
 
 
-def _checks(cell: Cell) -> Iterator[tuple[str, str, int]]:
-    """(name, what is checked, lines before) of each check in a cell."""
+class _Check(NamedTuple):
+    """A call of `distlab.check` in a cell."""
+
+    name: str  # of the exercise
+    value: str  # the source of what is checked
+    lines_before: int  # of the cell, before the statement with the check
+
+
+def _checks(cell: Cell) -> Iterator[_Check]:
+    """The checks in a cell."""
     for statement in statements(cell):
         for call in ast.walk(statement):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "distlab.check":
                 name, checked, *_ = call.args
                 source = ast.get_source_segment(cell.source, checked) or ""
-                yield ast.literal_eval(name), source, statement.lineno - 1
+                yield _Check(ast.literal_eval(name), source, statement.lineno - 1)
+
+
+def _cells(sources: Sequence[str]) -> list[Cell]:
+    """Code cells of ours, which answer and check nothing."""
+    return [cell_of("", "", source) for source in sources]
 
 
 def _sources(notebook: Path) -> list[str]:
