@@ -10,7 +10,8 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -29,7 +30,7 @@ MOST_VALUES = 12  # of a tensor or list that are shown
 MOST_LETTERS = 60  # of any other value
 MOST_TIMES = 16  # the largest factor by which all values may be wrong that is looked for
 NUMBER_TYPES = (int, float)
-Path = tuple[Any, ...]
+Path = tuple[Any, ...]  # to a part of a value: indices and keys
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ def compared(
     for one in expected:
         somewhere.update(_paths(one.value))
     n = len(expected)
-    pairs = zip(expected, actual, strict=True)
-    return [_on_rank(exercise, wanted, found, somewhere, n) for wanted, found in pairs]
+    outcomes = []
+    for wanted, found in zip(expected, actual, strict=True):
+        outcomes.append(_on_rank(exercise, wanted, found, somewhere, n))
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class _Part:
     wanted: Any
     found: Any
 
-    @property
+    @cached_property
     def right(self) -> bool:
         return _alike(self.wanted, self.found)
 
@@ -109,12 +112,15 @@ def _on_rank(
         if part.wanted is not None or part.path in somewhere:
             parts.append(part)
     shown = _part_to_show(parts)
+    why = ""
+    if not shown.right:
+        why = _reason(exercise, shown, expected, n)
     return Outcome(
         right=shown.right,
         given=_words(expected.given),
         expected=_words(shown.wanted),
         actual=_words(shown.found),
-        why="" if shown.right else _reason(exercise, shown, expected, n),
+        why=why,
         size=_size_of_first_tensor(expected.given),
         events=actual.events,
         printed=actual.printed,
@@ -159,7 +165,7 @@ def _comparable_parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_
     A sequence of plain values is one part, because it is shown as a whole.
     """
     if _are_sequences(expected, actual):
-        if all(isinstance(part, (int, float, str)) for part in expected):
+        if _is_shown_as_a_whole(expected):
             yield _Part(path, list(expected), list(actual))
             return
         for place in range(len(expected)):
@@ -169,6 +175,10 @@ def _comparable_parts(expected: Any, actual: Any, path: Path = ()) -> Iterator[_
             yield from _comparable_parts(expected[key], actual[key], (*path, key))
     else:
         yield _Part(path, expected, actual)
+
+
+def _is_shown_as_a_whole(sequence: Sequence[Any]) -> bool:
+    return all(isinstance(part, (int, float, str)) for part in sequence)
 
 
 def _are_sequences(expected: Any, actual: Any) -> bool:
@@ -185,43 +195,60 @@ def _are_dicts(expected: Any, actual: Any) -> bool:
 
 def _reason(exercise: Exercise, part: _Part, expected: Observed, n: int) -> str:
     """Which value is wrong, and what is wrong with it; "" if neither can be said."""
-    where = _place_in_words(exercise, part, expected)
-    if where.endswith("change."):
-        return where
-    # where nothing is sent, their number has nothing to do with it
-    ranks = n if expected.events else 0
-    kind = _kind_of_part(exercise, part.path)
-    why = _why(part.wanted, part.found, expected.given, kind, ranks)
-    return f"{where} {why}".strip()
-
-
-def _kind_of_part(exercise: Exercise, path: Path) -> str:
-    """Whether it is "returned" or "an argument" afterwards; "" where a trial made the value."""
-    if exercise.trial is returned:
-        return "returned"
-    if exercise.trial is not returned_and_arguments or not path:
-        return ""
-    return "an argument" if path[0] else "returned"
-
-
-def _place_in_words(exercise: Exercise, part: _Part, expected: Observed) -> str:
-    """Which part of a result, or which argument afterwards, is wrong; "" if that is obvious."""
-    if exercise.trial is not returned_and_arguments or len(part.path) < 2:
-        return ""
-    # `returned_and_arguments` makes (what is returned, the arguments)
-    is_argument, *keys = part.path
-    if not is_argument:
-        return f"This is {_in_brackets(keys)} of what is returned."
-    place, *keys = keys
-    parameters = list(inspect.signature(exercise.function).parameters)
-    name = f"`{parameters[place]}{_in_brackets(keys)}`"
-    if keys:
-        return f"This is {name} afterwards."
-    returned_value, _ = expected.value
-    unchanged = _alike(part.wanted, expected.given[place])
-    if returned_value is not None and unchanged:
+    place = _Place.of(exercise, part.path)
+    name = ""
+    if place.argument is not None:
+        parameters = list(inspect.signature(exercise.function).parameters)
+        name = f"`{parameters[place.argument]}{_in_brackets(place.keys)}`"
+    if _must_not_change(place, part, expected):
         return f"{name} must not change."
-    return ""
+    # where nothing is sent, the number of ranks has nothing to do with it
+    ranks = n if expected.events else 0
+    why = _why(part.wanted, part.found, expected.given, place.kind, ranks)
+    if not place.keys:
+        return why
+    where = f"{name} afterwards"
+    if place.argument is None:
+        where = f"{_in_brackets(place.keys)} of what is returned"
+    return f"This is {where}. {why}".strip()
+
+
+class _Place(NamedTuple):
+    """Where a part is in what a call did.
+
+    Attributes:
+        kind: "returned", or "an argument" afterwards; "" where a trial made the value.
+        argument: the number of the argument; None if the part is none, or of all of them.
+        keys: indices and keys to the part, in what is returned or in the argument.
+    """
+
+    kind: str
+    argument: int | None = None
+    keys: Path = ()
+
+    @classmethod
+    def of(cls, exercise: Exercise, path: Path) -> _Place:
+        """The place that a path leads to, in the value that the exercise's trial has made."""
+        if exercise.trial is returned:
+            return cls("returned")  # its parts need no name
+        if exercise.trial is not returned_and_arguments or not path:
+            return cls("")
+        # `returned_and_arguments` makes (what is returned, the arguments)
+        is_argument, *keys = path
+        if not is_argument:
+            return cls("returned", keys=tuple(keys))
+        if not keys:
+            return cls("an argument")
+        return cls("an argument", keys[0], tuple(keys[1:]))
+
+
+def _must_not_change(place: _Place, part: _Part, expected: Observed) -> bool:
+    """Whether a part is an argument that the reference leaves as it was, and returns a result."""
+    if place.argument is None or place.keys:
+        return False
+    returned_value, _ = expected.value
+    unchanged = _alike(part.wanted, expected.given[place.argument])
+    return returned_value is not None and unchanged
 
 
 def _in_brackets(keys: Sequence[Any]) -> str:
@@ -238,10 +265,7 @@ def _alike(expected: Any, actual: Any) -> bool:
     if isinstance(expected, (list, tuple)):
         return _are_sequences(expected, actual) and all(map(_alike, expected, actual))
     if type(expected) in NUMBER_TYPES and type(actual) in NUMBER_TYPES:
-        if type(expected) is float:
-            both_nan = math.isnan(expected) and math.isnan(actual)
-            return both_nan or math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
-        return expected == actual
+        return _alike_numbers(expected, actual)
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, dict):
@@ -253,6 +277,14 @@ def _alike(expected: Any, actual: Any) -> bool:
         same_kind = expected.shape == actual.shape and expected.dtype == actual.dtype
         return same_kind and bool((expected == actual).all())
     return bool(expected == actual)
+
+
+def _alike_numbers(expected: float, actual: float) -> bool:
+    if isinstance(expected, int):
+        return expected == actual
+    if math.isnan(expected) and math.isnan(actual):
+        return True
+    return math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
 
 
 def _alike_tensors(expected: Tensor, actual: Tensor) -> bool:
@@ -273,16 +305,16 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) 
         expected: the value of the reference.
         actual: the value of the answer.
         given: the arguments of the call.
-        part: what the value is, see _kind_of_part.
+        part: what the value is, see the kind of a _Place.
         n: the number of ranks; 0 if they sent nothing.
     """
     if isinstance(actual, Seen):
         return actual.why
     if actual is None:
         return NOTHING_RETURNED
-    if expected is None and part == "returned":
-        return "Nothing should be returned here."
     if expected is None:
+        if part == "returned":
+            return "Nothing should be returned here."
         return "There should be nothing here."
     if isinstance(expected, Tensor) and isinstance(actual, Tensor):
         return _why_tensor(expected, actual, given, part, n)
@@ -313,18 +345,20 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
         return f"The shape should be {tuple(expected.shape)}, not {tuple(actual.shape)}."
     if actual.dtype != expected.dtype:
         return f"The dtype should be {expected.dtype}, not {actual.dtype}.".replace("torch.", "")
-    if any(_alike(tensor, actual) for tensor in _tensors_of(given)):
+    as_given = any(_alike(tensor, actual) for tensor in _tensors_of(given))
+    if as_given:
         if part == "returned":
             return "What is returned is a tensor as it was given."
         return "The tensor is unchanged: the result has to be written into it."
-    if bool(actual.isfinite().all() < expected.isfinite().all()):
+    if bool(expected.isfinite().all()) and not bool(actual.isfinite().all()):
         return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
     factor = _why_factor(expected, actual, n)
     if factor:
         return factor
     if not expected.is_complex() and _alike(_in_order(expected), _in_order(actual)):
         return ANOTHER_ORDER
-    wrong = (expected != actual).flatten().nonzero().flatten().tolist()
+    differs = (expected != actual).flatten()
+    wrong = differs.nonzero().flatten().tolist()
     if len(wrong) == expected.numel():
         return ""
     return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
@@ -334,7 +368,10 @@ def _tensors_of(given: tuple[Any, ...]) -> list[Tensor]:
     """The tensors among some arguments, those in dicts included."""
     values: list[Any] = []
     for one in given:
-        values.extend(one.values() if isinstance(one, dict) else [one])
+        if isinstance(one, dict):
+            values.extend(one.values())
+        else:
+            values.append(one)
     return [value for value in values if isinstance(value, Tensor)]
 
 
@@ -360,10 +397,7 @@ def _words(value: Any) -> str:
     if isinstance(value, tuple) and len(value) < 2:
         return "".join(map(_words, value))
     if isinstance(value, (list, tuple)):
-        words = [_words(part) for part in value[:MOST_VALUES]]
-        if len(value) > MOST_VALUES:
-            words.append("...")
-        return f"[{', '.join(words)}]"
+        return _words_of_sequence(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Record):
@@ -371,15 +405,29 @@ def _words(value: Any) -> str:
         return f"{value.kind}({', '.join(fields)})"
     if isinstance(value, Other):
         return _cut_off(value.words)
-    return _cut_off(str(value) if isinstance(value, Seen) else repr(value))
+    if isinstance(value, Seen):
+        return _cut_off(str(value))
+    return _cut_off(repr(value))
+
+
+def _words_of_sequence(values: Sequence[Any]) -> str:
+    words = [_words(value) for value in values[:MOST_VALUES]]
+    if len(values) > MOST_VALUES:
+        words.append("...")
+    return f"[{', '.join(words)}]"
 
 
 def _words_of_tensor(tensor: Tensor) -> str:
     if tensor.ndim == 0:
         return _words(tensor.item())
-    values = _words(tensor.flatten()[: MOST_VALUES + 1].tolist())
-    return values if tensor.ndim == 1 else f"{tuple(tensor.shape)}: {values}"
+    first_values = tensor.flatten()[: MOST_VALUES + 1]
+    values = _words(first_values.tolist())
+    if tensor.ndim == 1:
+        return values
+    return f"{tuple(tensor.shape)}: {values}"
 
 
 def _cut_off(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[: MOST_LETTERS - 3]}..."

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +20,16 @@ from distlab.checking.observed import Observed
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
 from distlab.simulated.events import CollectiveCall
 from distlab.simulated.network import Network
+from distlab.simulated.results import Result
 from distlab.simulated.simulation import simulate
 from distlab.tables import Table, count, format_bytes, format_seconds
 from distlab.traces import virtual
 from distlab.traces.trace import Trace
-from distlab.words import grouped, rank_list
+from distlab.words import rank_list
 
 AFTERWARDS = ("Freed after", "The process group is rebuilt", "The next cell starts", "Run it again")
 LAN = Network("5 us", "100 Gb/s")  # on which a right answer is drawn and timed
-# where only messages that follow each other take time
+# Here bytes take no time, so that the seconds count the messages that follow each other.
 A_STEP_A_SECOND = Network(latency=1.0, bandwidth=1e30)
 # what the reference did, and what the answer did, by rank
 Pair = tuple[list[Observed], list[Observed]]
@@ -52,7 +54,7 @@ class AnswerFailed(Exception):
 
 
 def answer_failed(error: RanksFailed) -> AnswerFailed:
-    """What a cluster raised, as a verdict has it."""
+    """The AnswerFailed for an error that a cluster has raised."""
     stuck = isinstance(error, (DeadlockError, RankTimeout))
     return AnswerFailed(type(error).__name__, str(error), stuck)
 
@@ -121,7 +123,7 @@ class _NotRight(Exception):
 
 
 def _right_in_all_cases(exercise: Exercise, call: Call, n: int) -> Pair:
-    """Try every case on `n` ranks; what was done in the last one.
+    """Try every case on `n` ranks, and return what was done in the last one.
 
     Raises:
         _NotRight: it failed, or did something wrong.
@@ -154,15 +156,20 @@ def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, s
     if words:
         raise _NotRight(words)
     run = _run_on_lan(own)
-    library = max(simulate([one.events for one in others], LAN).clocks)
-    size = format_bytes(math.prod(outcomes[0].size))
-    yours, ours, librarys, target = (
-        format_seconds(seconds).strip()
-        for seconds in (run.seconds, race.ours, library, race.target)
-    )
-    met = "met" if run.seconds < race.target else "not met yet"
-    return run, (
-        f"\n{size} on a simulated network ({LAN}): "
+    library = max(_simulate(others, LAN).clocks)
+    num_bytes = math.prod(outcomes[0].size)
+    return run, _words_of_race(race, num_bytes, run.seconds, library)
+
+
+def _words_of_race(race: Race, num_bytes: int, seconds: float, library: float) -> str:
+    """How long an answer takes in a race, beside ours and the simulated library's."""
+    yours = format_seconds(seconds).strip()
+    ours = format_seconds(race.ours).strip()
+    librarys = format_seconds(library).strip()
+    target = format_seconds(race.target).strip()
+    met = "met" if seconds < race.target else "not met yet"
+    return (
+        f"\n{format_bytes(num_bytes)} on a simulated network ({LAN}): "
         f"yours {yours}, ours {ours}, the simulated library's {librarys}."
         f"\nThe target, less than {target}, is {met}."
     )
@@ -172,20 +179,25 @@ def _run_on_lan(observed: Sequence[Observed]) -> Trace:
     """What the answer sent, on virtual machines."""
     ranks = range(len(observed))
     run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
-    result = simulate([one.events for one in observed], LAN)
-    run.finish(virtual.from_simulation(result, ranks), {})
+    run.finish(virtual.from_simulation(_simulate(observed, LAN), ranks), {})
     return run
+
+
+def _simulate(ranks: Sequence[Observed | Outcome], network: Network) -> Result:
+    """What becomes of what each of these ranks did, on virtual machines."""
+    return simulate([one.events for one in ranks], network)
 
 
 def _words_of_cases(exercise: Exercise) -> str:
     """What a right answer was tried with: "8 cases with 1, 2 and 3 ranks"."""
     cases = count(len(exercise.cases) * len(exercise.worlds), "case")
-    *first, last = exercise.worlds
+    *others, last = exercise.worlds
     if last == 1:
         return cases
-    if not first:
+    if not others:
         return f"{cases} with {last} ranks"
-    return f"{cases} with {', '.join(map(str, first))} and {last} ranks"
+    numbers_of_others = ", ".join(map(str, others))
+    return f"{cases} with {numbers_of_others} and {last} ranks"
 
 
 def _words_of_case(n: int, case: Any, exercise: Exercise) -> str:
@@ -201,10 +213,7 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
         return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
-    called: set[str] = set()
-    for one in outcomes:
-        called.update(event.name for event in one.events if isinstance(event, CollectiveCall))
-    forbidden = [f"dist.{name}" for name in exercise.forbids if name in called]
+    forbidden = _forbidden_calls(outcomes, exercise)
     if forbidden:
         names = " and ".join(forbidden)
         return f"The values are right, but it calls {names}, which this exercise rules out."
@@ -216,12 +225,24 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     return " ".join([broken, *exercise.texts("Limit")])
 
 
+def _forbidden_calls(outcomes: Sequence[Outcome], exercise: Exercise) -> list[str]:
+    """The collectives that some rank has called, though the exercise rules them out."""
+    called: set[str] = set()
+    for one in outcomes:
+        called.update(call.name for call in _collectives(one))
+    return [f"dist.{name}" for name in exercise.forbids if name in called]
+
+
+def _collectives(outcome: Outcome) -> list[CollectiveCall]:
+    return [event for event in outcome.events if isinstance(event, CollectiveCall)]
+
+
 def _limits_of(exercise: Exercise, outcomes: Sequence[Outcome]) -> Limits | None:
     """The limits in a case, which may depend on the number of ranks and the size of the tensor."""
     if not callable(exercise.limits):
         return exercise.limits
-    length, item = outcomes[0].size
-    return exercise.limits(len(outcomes), length, item)
+    length, element_size = outcomes[0].size
+    return exercise.limits(len(outcomes), length, element_size)
 
 
 def _wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> str:
@@ -241,16 +262,11 @@ def _grid(outcomes: Sequence[Outcome], of_ranks: bool) -> Table:
     """A row for each rank; what was given only where there were arguments."""
     has_arguments = any(one.given for one in outcomes)
     heads = ["", "given", "expected", "yours", ""]
-    rows = [
-        [
-            f"rank {rank}" if of_ranks else "",
-            one.given,
-            one.expected,
-            one.actual,
-            "" if one.right else "wrong",
-        ]
-        for rank, one in enumerate(outcomes)
-    ]
+    rows = []
+    for rank, one in enumerate(outcomes):
+        name = f"rank {rank}" if of_ranks else ""
+        mark = "" if one.right else "wrong"
+        rows.append([name, one.given, one.expected, one.actual, mark])
     if not has_arguments:
         for row in [heads, *rows]:
             del row[1]
@@ -259,28 +275,32 @@ def _grid(outcomes: Sequence[Outcome], of_ranks: bool) -> Table:
 
 def _reasons(outcomes: Sequence[Outcome], of_ranks: bool) -> list[str]:
     """What is wrong, in words, where that is known."""
-    ranks_by_reason = grouped((one.why, rank) for rank, one in enumerate(outcomes) if one.why)
+    ranks_by_reason: dict[str, list[int]] = {}
+    for rank, one in enumerate(outcomes):
+        if one.why:
+            ranks_by_reason.setdefault(one.why, []).append(rank)
     if not of_ranks:
         return list(ranks_by_reason)
     return [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in ranks_by_reason.items()]
 
 
 def _mixed_up(outcomes: Sequence[Outcome]) -> list[str]:
-    """Who has whose values, in a line, if all wrong values are those of other ranks."""
+    """Which rank has whose values, in a line, if all wrong values are those of other ranks."""
     expected = [one.expected for one in outcomes]
-    wrong = {rank: one.actual for rank, one in enumerate(outcomes) if not one.right}
-    if not set(wrong.values()) <= set(expected):
-        return []
-    first = min(wrong)
-    owner = expected.index(wrong[first])
+    wrong = [rank for rank, one in enumerate(outcomes) if not one.right]
+    for rank in wrong:
+        if outcomes[rank].actual not in expected:
+            return []
+    first = wrong[0]
+    owner = expected.index(outcomes[first].actual)
     return [f"Rank {first} has what rank {owner} should have."]
 
 
 def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
-    """What the notebook shows for a cell that failed in this way.
+    """The words of a failed call: what a notebook shows for a cell that fails in this way.
 
-    It reads as if the world of `n` ranks were the whole cluster: their group is not named. What it
-    says about the time after the cell is left out.
+    They read as if the world of `n` ranks were the whole cluster, so the group of these ranks is
+    not named. Lines about the time after the cell are left out.
     """
     all_ranks = rank_list(list(range(n)))
     message = re.sub(rf"(, )?group of {all_ranks}(?=\))", "", error.message)
@@ -291,14 +311,15 @@ def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
 
 def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
-    result = simulate([one.events for one in outcomes], A_STEP_A_SECOND)
-    sent: dict[int, list[int]] = grouped((one.src, one.num_bytes) for one in result.transfers)
-    total = {rank: sum(sizes) for rank, sizes in sent.items()}
-    messages = {rank: len(sizes) for rank, sizes in sent.items()}
-    largest = {rank: max(sizes) for rank, sizes in sent.items()}
-    calls = {}
-    for rank, one in enumerate(outcomes):
-        calls[rank] = len([event for event in one.events if isinstance(event, CollectiveCall)])
+    result = _simulate(outcomes, A_STEP_A_SECOND)
+    total: Counter[int] = Counter()
+    messages: Counter[int] = Counter()
+    largest: Counter[int] = Counter()
+    for sent in result.transfers:
+        total[sent.src] += sent.num_bytes
+        messages[sent.src] += 1
+        largest[sent.src] = max(largest[sent.src], sent.num_bytes)
+    calls = {rank: len(_collectives(one)) for rank, one in enumerate(outcomes)}
     steps = round(max(result.clocks))
     return (
         _above("sends {}", total, limits.num_bytes, format_bytes)
@@ -310,7 +331,7 @@ def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
 
 
 def _above(
-    words: str, by_rank: dict[int, int], limit: int | None, form: Callable[[int], str]
+    words: str, by_rank: Mapping[int, int], limit: int | None, form: Callable[[int], str]
 ) -> str:
     """Which rank does most, and how much would do; "" if that is within the limit.
 
@@ -322,10 +343,11 @@ def _above(
     """
     if limit is None or not by_rank:
         return ""
-    rank = max(by_rank, key=by_rank.__getitem__)
-    if by_rank[rank] <= limit:
+    rank, most = max(by_rank.items(), key=lambda item: item[1])
+    if most <= limit:
         return ""
-    return f"rank {rank} {words.format(form(by_rank[rank]))} where {form(limit)} would do"
+    what_it_does = words.format(form(most))
+    return f"rank {rank} {what_it_does} where {form(limit)} would do"
 
 
 def _too_many_steps(steps: int, limit: int | None) -> str:
