@@ -13,7 +13,7 @@ import base64
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from distlab.wire.pickling import read_plain_only as read_plain_only  # for the 
 
 MOST_BYTES = 1 << 26  # of one value
 MOST_DEEP = 50  # lists in lists
-MOST_DIGITS = 4000  # of an int as JSON, of which Python reads a few more
+# Of an int in JSON: Python reads no more than 4,300 decimal digits, and a digit takes 3.3 bits.
+MOST_BITS = 3 * 4000
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in a repr, another one in each process
 MOST_OF_REPR = 200
 TENSORS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -45,7 +46,7 @@ EVENTS: dict[str, Callable[..., NotedEvent]] = {
 
 @dataclass(frozen=True)
 class Other:
-    """A value of a type that does not travel.
+    """What arrives in place of a value whose type does not travel.
 
     Attributes:
         kind: the name of its type.
@@ -78,8 +79,8 @@ class Observed:
         given: the arguments, before the call; () for an answer, as they are those of the reference.
         events: what the rank sent and received.
         printed: the beginning of what the function printed.
-        changed: an attribute of torch or Python that is another one than before the answer came; ""
-            for none.
+        changed: a function of torch, Python or distlab that is another one than before the answer
+            came; "" for none.
     """
 
     value: Any
@@ -104,7 +105,7 @@ def to_bytes(
         "value": value,
         "given": given,
         "events": [_packed_event(event) for event in happened],
-        # of a str of the answer's own, only the text
+        # only the text, where an answer has a class of its own for it
         "printed": str.__str__(printed),
         "changed": str.__str__(changed),
     }
@@ -115,12 +116,12 @@ def from_bytes(data: bytes) -> Observed:
     """What a rank wrote. Runs on: the process that judges.
 
     Raises:
-        ValueError: these are no bytes of `to_bytes`.
+        ValueError: `to_bytes` has not written that.
     """
     try:
         found = json.loads(data)
         if not isinstance(found["printed"], str) or not isinstance(found["changed"], str):
-            raise ValueError("its texts are none")
+            raise ValueError("what was printed or changed is not a text")
         return Observed(
             value=unpacked(found["value"]),
             given=unpacked(found["given"]),
@@ -168,7 +169,7 @@ def packed(value: Any, depth: int = 0) -> Packed:
 
 
 def _packed_plain(value: int | float | str) -> Packed:
-    if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
         return Packed(["other", "int", f"a number of {value.bit_length()} bits"])
     if isinstance(value, str) and len(value) > MOST_BYTES:
         return Packed(["other", "str", f"a text of {len(value)} characters"])
@@ -177,23 +178,29 @@ def _packed_plain(value: int | float | str) -> Packed:
 
 def _packed_container(value: Any, depth: int) -> Packed | None:
     """A list, tuple, dict or set, or an instance of a dataclass; None for anything else."""
+    deeper = depth + 1
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         if len(value) > MOST_BYTES // 8:
             return Packed(["other", _name(value), f"{len(value)} values"])
-        return Packed([kind, [packed(part, depth + 1) for part in value]])
+        return Packed([kind, _packed_parts(value, deeper)])
     if isinstance(value, dict):
-        pairs = [[packed(key, depth + 1), packed(part, depth + 1)] for key, part in value.items()]
+        pairs = [_packed_parts(pair, deeper) for pair in value.items()]
         return Packed(["dict", pairs])
     if isinstance(value, (set, frozenset)):
-        parts = [packed(part, depth + 1) for part in value]
+        parts = _packed_parts(value, deeper)
         return Packed([type(value).__name__, sorted(parts, key=json.dumps)])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {}
         for one in dataclasses.fields(value):
-            fields[one.name] = packed(getattr(value, one.name, None), depth + 1)
+            part = getattr(value, one.name, None)
+            fields[one.name] = packed(part, deeper)
         return Packed(["record", _name(value), fields])
     return None
+
+
+def _packed_parts(values: Iterable[Any], depth: int) -> list[Packed]:
+    return [packed(value, depth) for value in values]
 
 
 def _packed_memory(value: Any) -> Packed | None:
@@ -220,7 +227,8 @@ def _memory_of(tensor: Tensor) -> bytes:
 
 
 def _packed_other(value: Any) -> Packed:
-    words = ADDRESS.sub("", str.__str__(repr(value)))
+    whole_repr = str.__str__(repr(value))
+    words = ADDRESS.sub("", whole_repr)
     return Packed(["other", _name(value), words[:MOST_OF_REPR]])
 
 
@@ -236,7 +244,7 @@ def unpacked(value: Any) -> Any:
     """A value from JSON. Runs on: the process that judges.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError, RuntimeError: it is none.
+        ValueError, KeyError, TypeError, IndexError, RuntimeError: that is not a packed value.
     """
     kind, *parts = value
     return _UNPACK[kind](*parts)
@@ -254,12 +262,54 @@ def _text(value: Any) -> str:
     return value
 
 
+def _seen(words: str, why: str) -> Seen:
+    return Seen(_text(words), _text(why))
+
+
+def _bytes(text: str) -> bytes:
+    """The memory that `_text_of` has written."""
+    return base64.b64decode(_text(text))
+
+
+def _bytearray(text: str) -> bytearray:
+    return bytearray(_bytes(text))
+
+
+def _list(parts: list[Any]) -> list[Any]:
+    return [unpacked(part) for part in parts]
+
+
+def _tuple(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(_list(parts))
+
+
+def _dict(pairs: list[Any]) -> dict[Any, Any]:
+    return {_key(key): unpacked(part) for key, part in pairs}
+
+
+def _set(parts: list[Any]) -> set[Any]:
+    return {_key(part) for part in parts}
+
+
+def _frozenset(parts: list[Any]) -> frozenset[Any]:
+    return frozenset(_set(parts))
+
+
+def _record(kind: str, fields: dict[str, Any]) -> Record:
+    values = {name: unpacked(part) for name, part in fields.items()}
+    return Record(_text(kind), values)
+
+
+def _other(kind: str, words: str) -> Other:
+    return Other(_text(kind), _text(words))
+
+
 def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
     kind = getattr(torch, _text(dtype))
     if not isinstance(kind, torch.dtype):
-        raise ValueError("no dtype of torch")
-    data = bytearray(base64.b64decode(_text(memory)))
-    sizes = [_checked_size(part) for part in shape]
+        raise ValueError("that is not a dtype of torch")
+    data = _bytearray(memory)
+    sizes = _checked_sizes(shape)
     if not data:
         return torch.empty(sizes, dtype=kind)
     return torch.frombuffer(data, dtype=kind).reshape(sizes)
@@ -268,42 +318,45 @@ def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
 def _array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
     kind = numpy.dtype(_text(dtype))
     if kind.kind not in KINDS_OF_NUMBERS:
-        raise ValueError("no array of numbers")
-    data = numpy.frombuffer(base64.b64decode(_text(memory)), kind)
-    return data.reshape([_checked_size(part) for part in shape]).copy()
+        raise ValueError("that is not an array of numbers")
+    data = numpy.frombuffer(_bytes(memory), kind)
+    return data.reshape(_checked_sizes(shape)).copy()
+
+
+def _checked_sizes(shape: list[Any]) -> list[int]:
+    return [_checked_size(size) for size in shape]
 
 
 def _checked_size(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError("no size")
+        raise ValueError("a size is a whole number of 0 or more")
     return value
 
 
+# by the first word of a packed value; the others are the arguments
 _UNPACK: dict[str, Callable[..., Any]] = {
     "plain": _plain,
-    "seen": lambda words, why: Seen(_text(words), _text(why)),
+    "seen": _seen,
     "complex": complex,
-    "bytes": lambda memory: base64.b64decode(_text(memory)),
-    "bytearray": lambda memory: bytearray(base64.b64decode(_text(memory))),
-    "list": lambda parts: [unpacked(part) for part in parts],
-    "tuple": lambda parts: tuple([unpacked(part) for part in parts]),
-    "dict": lambda pairs: {_key(key): unpacked(part) for key, part in pairs},
-    "set": lambda parts: {_key(part) for part in parts},
-    "frozenset": lambda parts: frozenset({_key(part) for part in parts}),
-    "record": lambda kind, fields: Record(
-        _text(kind), {name: unpacked(part) for name, part in fields.items()}
-    ),
+    "bytes": _bytes,
+    "bytearray": _bytearray,
+    "list": _list,
+    "tuple": _tuple,
+    "dict": _dict,
+    "set": _set,
+    "frozenset": _frozenset,
+    "record": _record,
     "tensor": _tensor,
     "array": _array,
-    "other": lambda kind, words: Other(_text(kind), _text(words)),
+    "other": _other,
 }
 
 
 def _key(value: Any) -> Any:
     """A key of a dict, or a member of a set.
 
-    Where the value itself cannot be one, its JSON is. So it is for a tensor, whose own hash says
-    nothing of its numbers.
+    Where the value itself cannot be one, its JSON stands for it. That includes a tensor, whose own
+    hash says nothing of its numbers.
     """
     found = unpacked(value)
     if isinstance(found, Tensor):
@@ -334,9 +387,16 @@ def _unpacked_event(data: list[Any]) -> NotedEvent:
         op, after, inner = values
         events_inside = [_unpacked_event(event) for event in inner]
         return Callback(_checked_size(op), _checked_size(after), events_inside)
-    fields = [tuple(value) if isinstance(value, list) else value for value in values]
-    for field in fields:
-        parts = field if isinstance(field, tuple) else (field,)
-        if not all(part is None or isinstance(part, (bool, int, float, str)) for part in parts):
-            raise ValueError("no event")
+    fields = []
+    for value in values:
+        if isinstance(value, list):
+            fields.append(tuple([_plain_part(part) for part in value]))
+        else:
+            fields.append(_plain_part(value))
     return EVENTS[name](*fields)
+
+
+def _plain_part(value: Any) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise ValueError("an event has plain values, or lists of them")
+    return value
