@@ -17,7 +17,6 @@ from typing import Any
 from distlab.arguments import refuse, whole_number
 from distlab.checking import judging, progress, trial
 from distlab.checking.exercises import Exercise, Question, all_exercises
-from distlab.checking.judging import LAN as LAN
 from distlab.checking.observed import from_bytes
 from distlab.errors import RanksFailed
 from distlab.notebook import display, paragraphs
@@ -51,8 +50,10 @@ class Verdict:
     run: Trace | None = None
 
     def __repr__(self) -> str:
-        words = f". {self.words}" if self.words else ""
-        return f"{self.name}: {self._state()}{words}"
+        state = f"{self.name}: {self._state()}"
+        if not self.words:
+            return state
+        return f"{state}. {self.words}"
 
     def _state(self) -> str:
         if not self.attempted:
@@ -66,19 +67,23 @@ class Verdict:
         look = f"background:{color};color:#fff;border-radius:3px"
         badge = f'<span style="{look}">&nbsp;{self._state()}&nbsp;</span>'
         parts = [part for part in (self.words, self._next_step()) if part]
-        first, *more = html.escape("\n".join(parts)).split("\n")
-        below = paragraphs.hanging(more, LABEL)
-        text = f"{html.escape(_title(self.name))}: {badge} {first}{below}"
+        lines = html.escape("\n".join(parts)).split("\n")
+        below = paragraphs.hanging(lines[1:], LABEL)
+        title = html.escape(_title(self.name))
+        text = f"{title}: {badge} {lines[0]}{below}"
         return f'<pre style="{display.wrapped()}">{text}</pre>{self._picture()}'
 
     def _picture(self) -> str:
         """The picture of the run as HTML; "" without one."""
-        drawn = None if self.run is None else self.run._repr_png_()
+        if self.run is None:
+            return ""
+        drawn = self.run._repr_png_()
         if drawn is None:
             return ""
         png, about = drawn
         data = base64.b64encode(png).decode()
-        look = f'alt="{html.escape(repr(self.run))}" width="{about["width"]}"'
+        alt = html.escape(repr(self.run))
+        look = f'alt="{alt}" width="{about["width"]}"'
         return f'<img src="data:image/png;base64,{data}" {look} style="max-width:100%">'
 
     def _next_step(self) -> str:
@@ -90,8 +95,10 @@ class Verdict:
         if not self.passed:
             return f'Stuck? distlab.hint("{self.name}")' if own.texts("Hint") else ""
         lab = [name for name, one in known.items() if one.notebook == own.notebook]
-        following = lab[lab.index(self.name) + 1 :]
-        return f"Next: {known[following[0]].title}" if following else ""
+        following = lab.index(self.name) + 1
+        if following == len(lab):
+            return ""
+        return f"Next: {_title(lab[following])}"
 
 
 def exercises() -> list[str]:
@@ -122,12 +129,13 @@ def check(exercise: str | Exercise | Question, answer: Any) -> Verdict:
         ArgumentError: no exercise of that name; not a function; too few ranks.
     """
     found = exercise if isinstance(exercise, (Exercise, Question)) else _find(exercise)
+    seconds = None
     if isinstance(found, Question):
         verdict = _judge(found, answer)
-        seconds = None
     else:
         verdict = _try(found, answer)
-        seconds = verdict.run.seconds if verdict.run and found.race else None
+        if verdict.run and found.race:
+            seconds = verdict.run.seconds
     if verdict.passed:
         progress.remember_passed(verdict.name, seconds)
     return verdict
@@ -154,7 +162,9 @@ def hint(exercise: str, number: int = 1) -> str:
 def _title(name: str) -> str:
     """The number and title of an exercise; its name if it has none, or is not known here."""
     known = all_exercises()
-    return known[name].title if name in known else name
+    if name in known:
+        return known[name].title
+    return name
 
 
 class _Text(str):
@@ -168,12 +178,14 @@ def _find(name: Any) -> Exercise | Question:
     known = all_exercises()
     if name in known:
         return known[name]
+    rule = "that of an exercise"
     advice = "distlab.exercises() lists them."
-    is_text = isinstance(name, str)
-    alike = difflib.get_close_matches(name, known, n=1) if is_text else []
+    if not isinstance(name, str):
+        refuse("name", rule, name, advice, wrong_type=True)
+    alike = difflib.get_close_matches(name, known, n=1)
     if alike:
         advice = f'Did you mean "{alike[0]}"? {advice}'
-    refuse("name", "that of an exercise", name, advice, wrong_type=not is_text)
+    refuse("name", rule, name, advice)
 
 
 def _judge(question: Question, value: Any) -> Verdict:

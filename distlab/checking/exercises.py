@@ -59,8 +59,10 @@ COLLECTIVES = [
     "all_to_all",
     "barrier",
 ]
-# of paragraphs in a docstring
+# of paragraphs in a docstring, which need no empty line between them
 PARAGRAPH_KINDS = "(?:Title|Hint|Limit|Stuck|Not [^:]+|Otherwise|Why)"
+PARAGRAPH_BEGINS = re.compile(rf"({PARAGRAPH_KINDS}): ")
+BETWEEN_PARAGRAPHS = re.compile(rf"\n\s*\n|\n(?=\s*{PARAGRAPH_KINDS}:)")
 TOLERANCE = 0.01  # within which a float is the answer to a question
 # exercises and questions by name, in the order of their definition
 _REGISTERED: dict[str, Exercise | Question] = {}
@@ -82,7 +84,11 @@ def numbers(rank: int, world_size: int, case: Any) -> tuple[torch.Tensor]:
 
     `case` is its length, or (length, dtype).
     """
-    length, dtype = case if isinstance(case, tuple) else (case, torch.float32)
+    if isinstance(case, tuple):
+        length, dtype = case
+    else:
+        length = case
+        dtype = torch.float32
     tensor = (torch.arange(length) * 7 + rank * 3) % 10 + 1
     return (tensor.to(dtype),)
 
@@ -118,7 +124,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Race:
-    """How a right answer is timed, in its largest world on `distlab.checking.check.LAN`.
+    """How a right answer is timed, in its largest world on `distlab.checking.judging.LAN`.
 
     Attributes:
         case: what `given` makes inputs of, large ones.
@@ -150,7 +156,9 @@ class _WithTexts:
     def title(self) -> str:
         """Its number and title, as they stand above it on the page; its name if it has none."""
         titles = self.texts("Title")
-        return titles[0] if titles else self.name
+        if titles:
+            return titles[0]
+        return self.name
 
     def texts(self, kind: str) -> list[str]:
         """The paragraphs of a kind; "" for the statement."""
@@ -158,11 +166,11 @@ class _WithTexts:
 
     def paragraphs(self) -> list[tuple[str, str]]:
         """(kind, text) of each: ("Hint", "Cut the tensor ...")."""
-        parts = re.split(rf"\n\s*\n|\n(?=\s*{PARAGRAPH_KINDS}:)", self.function.__doc__ or "")
+        docstring = self.function.__doc__ or ""
         found = []
-        for part in parts:
+        for part in BETWEEN_PARAGRAPHS.split(docstring):
             words = " ".join(part.split())
-            begins = re.match(rf"({PARAGRAPH_KINDS}): ", words)
+            begins = PARAGRAPH_BEGINS.match(words)
             if begins is not None:
                 found.append((begins[1], words[begins.end() :]))
             elif words:
@@ -186,8 +194,8 @@ class Exercise(_WithTexts):
             collects what this rank sends.
         forbids: names of collectives that the answer must not call.
         race: how a right answer is timed; None for no race.
-        limits: the same for all, or limits(world_size, length, item), where the first tensor has
-            `length` elements of `item` bytes; None for no limits.
+        limits: the same for all, or limits(world_size, length, element_size), where the first
+            tensor has `length` elements of `element_size` bytes; None for no limits.
         seconds: after which a call counts as stuck.
         function: the reference, a right answer.
 
@@ -244,14 +252,13 @@ class Question(_WithTexts):
         if self.right is not None and _matches(value, self.right):
             return True
         known = self._known_mistakes(value)
+        # also where the mistake is known: a value of another type raises in the function
         found = self.function(value)
         if known:
             return known[0]
-        # what a function finds may be a truth of numpy's or of torch's
-        if found and not isinstance(found, str):
-            return True
         if found:
-            return found
+            # it is words, or a truth, which may be one of numpy's or torch's
+            return found if isinstance(found, str) else True
         otherwise = self.texts("Otherwise")
         return otherwise[0] if otherwise else f"{value!r} is not the answer."
 

@@ -10,7 +10,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,32 +33,44 @@ def progress() -> Table:
     """
     passed = read_file()
     known = all_exercises()
-    by_notebook: dict[str, list[str]] = grouped((one.notebook, name) for name, one in known.items())
+    by_notebook = grouped((one.notebook, name) for name, one in known.items())
     rows = []
     for notebook, names in sorted(by_notebook.items()):
-        left = [known[name].title for name in names if name not in passed.names]
-        done = len(names) - len(left)
-        of_all = f"{done} of {len(names)}"
-        following = left[0] if left else ""
-        bar = f"{'█' * round(BAR * done / len(names)):░<{BAR}}"
-        times = []
-        for name in names:
-            if name in passed.best:
-                best = format_seconds(passed.best[name]).strip()
-                times.append(f"{known[name].title} {best}")
-        rows.append((notebook, of_all, following, _lab(notebook), bar, ", ".join(times)))
+        titles = {name: known[name].title for name in names}
+        rows.append(_row(notebook, titles, passed))
     return Table("", ("notebook", "passed", "next", "lab", "", "best time"), tuple(rows), "lrllll")
+
+
+def _row(notebook: str, titles: Mapping[str, str], passed: Passed) -> tuple[str, ...]:
+    """The cells of a notebook, whose exercises have these titles by name."""
+    left = [title for name, title in titles.items() if name not in passed.names]
+    done = len(titles) - len(left)
+    following = left[0] if left else ""
+    full = round(BAR * done / len(titles))
+    bar = "█" * full + "░" * (BAR - full)
+    times = []
+    for name, title in titles.items():
+        if name in passed.best:
+            best = format_seconds(passed.best[name]).strip()
+            times.append(f"{title} {best}")
+    of_all = f"{done} of {len(titles)}"
+    return (notebook, of_all, following, _lab(notebook), bar, ", ".join(times))
 
 
 def _lab(notebook: str) -> str:
     """The title of a lab, a link to it where its notebook is beside this one; "" if it has none."""
     for path in start_folder().glob(f"{notebook}_*.ipynb"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            first_cell = json.loads(path.read_text())["cells"][0]
-            first_line = "".join(first_cell["source"]).splitlines()[0]
-            title = first_line.lstrip("# ").removeprefix(notebook).lstrip(" ·")
-            return Hyperlink(title, path.name)
+            return Hyperlink(_title_in(path, notebook), path.name)
     return title_of_lab(notebook)
+
+
+def _title_in(path: Path, notebook: str) -> str:
+    """The title in the first line of a notebook, "# 05 · Ring all-reduce", without its number."""
+    cells = json.loads(path.read_text())["cells"]
+    first_cell = "".join(cells[0]["source"])
+    first_line = first_cell.splitlines()[0]
+    return first_line.lstrip("# ").removeprefix(notebook).lstrip(" ·")
 
 
 # --- the file ---
@@ -94,14 +106,16 @@ def remember_passed(name: str, seconds: float | None = None) -> None:
         if seconds is not None:
             best[name] = min(seconds, best.get(name, math.inf))
         names = list(dict.fromkeys([*passed.names, name]))
-        _replace_file(file, json.dumps({"passed": names, "best": best}, indent=1) + "\n")
+        text = json.dumps({"passed": names, "best": best}, indent=1)
+        _replace_file(file, text + "\n")
 
 
 def read_file() -> Passed:
     """What the file keeps; nothing if it cannot be read."""
     try:
         kept = json.loads(_file().read_text())
-        best = {name: float(seconds) for name, seconds in kept.get("best", {}).items()}
+        best = kept.get("best", {})
+        best = {name: float(seconds) for name, seconds in best.items()}
         names = [name for name in kept["passed"] if isinstance(name, str)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Passed([], {})
@@ -111,7 +125,9 @@ def read_file() -> Passed:
 def _file() -> Path:
     """Beside the notebook, even if its kernel has changed its working folder."""
     chosen = os.environ.get("DISTLAB_PROGRESS")
-    return Path(chosen) if chosen else start_folder() / ".distlab_progress.json"
+    if chosen:
+        return Path(chosen)
+    return start_folder() / ".distlab_progress.json"
 
 
 def _replace_file(file: Path, text: str) -> None:
