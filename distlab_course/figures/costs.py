@@ -4,7 +4,7 @@ The notebooks call it through `distlab_course.figures`, in their kernel. Sizes a
 times in seconds, rates in samples a second.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import (
-    Curve,
     End,
     even_ticks,
     label_ends,
@@ -21,7 +20,7 @@ from distlab.plotting.axes import (
     new_panels,
     short,
 )
-from distlab.plotting.curves import MeasuredCurve, draw_curves
+from distlab.plotting.curves import Curves, MeasuredCurve, MeasuredCurves, draw_curves
 from distlab.plotting.style import HAZE, INK, LABEL_SIZE, curve_color
 from distlab.tables import count
 
@@ -112,7 +111,8 @@ def _write_beta(ax: Axes, beta: float) -> None:
 
 def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None:
     """Draw the size at which latency and bandwidth cost the same, where it is one of the sizes."""
-    smallest, largest = min(num_bytes), max(num_bytes)
+    smallest = min(num_bytes)
+    largest = max(num_bytes)
     if not smallest < knee < largest:
         return
     for ax in (upper, lower):
@@ -130,9 +130,7 @@ def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None
     )
 
 
-def time_against_ranks(
-    curves: Mapping[str, MeasuredCurve], title: str, theory: Mapping[str, Curve]
-) -> Axes:
+def time_against_ranks(curves: MeasuredCurves, title: str, theory: Curves) -> Axes:
     """Draw times against the number of ranks, with a label at the end of each curve.
 
     Args:
@@ -148,7 +146,7 @@ def time_against_ranks(
     return ax
 
 
-def speedup(curves: Mapping[str, MeasuredCurve], title: str = "", cores: int | None = None) -> Axes:
+def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -> Axes:
     """Draw the speed-up of several ranks over one rank, in samples a second, beside the ideal.
 
     The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the
@@ -159,13 +157,19 @@ def speedup(curves: Mapping[str, MeasuredCurve], title: str = "", cores: int | N
         title: what was measured.
         cores: of the machine; where there are more ranks than cores is shaded.
     """
-    relative = {}
+    relative: dict[str, MeasuredCurve] = {}
     counts: set[float] = set()
-    for name, (ranks, *rates) in curves.items():
-        alone = rates[0][0]
-        medians, lows, highs = (np.divide(rate, alone).tolist() for rate in rates)
-        efficiency = medians[-1] / ranks[-1]
-        relative[f"{name}, {100 * efficiency:.0f}%"] = (ranks, medians, lows, highs)
+    for name, curve in curves.items():
+        ranks, medians, lows, highs = curve
+        alone = medians[0]
+        ups = [median / alone for median in medians]
+        efficiency = ups[-1] / ranks[-1]
+        relative[f"{name}, {100 * efficiency:.0f}%"] = (
+            ranks,
+            ups,
+            [low / alone for low in lows],
+            [high / alone for high in highs],
+        )
         counts.update(ranks)
     ideal = sorted(counts)
     with new_axes(5.6, 4, title=title, ylabel="speed-up") as ax:
@@ -185,31 +189,32 @@ def _shade_beyond(ax: Axes, cores: int) -> None:
     ax.text(0.98, 0.97, note, transform=place, ha="right", va="top", color=INK, fontsize=LABEL_SIZE)
 
 
-def _draw_against_ranks(
-    ax: Axes, curves: Mapping[str, MeasuredCurve], theory: Mapping[str, Curve]
-) -> list[End]:
+def _draw_against_ranks(ax: Axes, curves: MeasuredCurves, theory: Curves) -> list[End]:
     """Draw curves and theory against the number of ranks, and return their ends.
 
     The axis of the values begins at 0 and leaves space at the top.
     """
-    lines = [*curves.values(), *theory.values()]
     numbers: set[int] = set()
-    for line in lines:
-        numbers.update(int(number) for number in line[0])
-    ranks = sorted(numbers)
+    highest = 0.0
+    for ranks, *values in (*curves.values(), *theory.values()):
+        numbers.update(map(int, ranks))
+        highest = max(highest, *values[-1])
     ends = draw_curves(ax, curves, theory)
-    if ranks[-1] > MOST_EVEN * ranks[0]:
-        limits = ranks[0] / 1.1, ranks[-1] * 1.1
+    ticks = sorted(numbers)
+    fewest = ticks[0]
+    most = ticks[-1]
+    if most > MOST_EVEN * fewest:
+        limits = (fewest / 1.1, most * 1.1)
         ax.set_xscale("log", base=2)
         # the labels of others would touch each other
-        ranks = [number for number in ranks if _is_power_of_two(number)]
+        ticks = [number for number in ticks if _is_power_of_two(number)]
     else:
-        limits = ranks[0] - 0.3, ranks[-1] + 0.3
-    highest = max(max(line[-1]) for line in lines)
+        limits = (fewest - 0.3, most + 0.3)
     ax.set(xlabel="ranks", xlim=limits, ylim=(0, 1.2 * highest))
-    ax.set(xticks=ranks, xticklabels=map(str, ranks))
+    ax.set(xticks=ticks, xticklabels=map(str, ticks))
     return ends
 
 
 def _is_power_of_two(number: int) -> bool:
+    """Whether a number of 1 or more is 1, 2, 4, 8 and so on."""
     return number & (number - 1) == 0

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from distlab.plotting.axes import new_axes
 from distlab.plotting.bars import (
     ACTIVITY_LOOKS,
+    Bar,
     Look,
     draw_lanes,
     height_of,
@@ -45,14 +46,16 @@ def memory(
         unit: "KiB", "MiB", "GiB" or "GB".
         limit: the bytes that a device has, drawn as a line.
     """
-    in_unit = UNITS[unit]
-    sums = {name: sum(parts.values()) / in_unit for name, parts in bars.items()}
-    lanes = {name: stacked(*_looks_and_sizes(parts, in_unit)) for name, parts in bars.items()}
-    end = max(1.13 * max(sums.values()), 1.1 * (limit or 0) / in_unit)
+    unit_bytes = UNITS[unit]
+    sums = {name: sum(parts.values()) / unit_bytes for name, parts in bars.items()}
+    lanes = {name: _stacked(parts, unit_bytes) for name, parts in bars.items()}
+    end = 1.13 * max(sums.values())
+    if limit is not None:
+        end = max(end, 1.1 * limit / unit_bytes)
     with new_axes(6.8, height_of(lanes) + 1.4, title=title, xlabel=f"memory, {unit}") as ax:
         lines = []
         if limit is not None:
-            size = limit / in_unit
+            size = limit / unit_bytes
             label = f"device: {size:g} {unit}"
             lines.append(ax.axvline(size, color=INK, linestyle="--", label=label))
         looks = looks_in(bars.values())
@@ -71,14 +74,17 @@ def memory(
     return ax
 
 
-def _looks_and_sizes(parts: Parts, in_unit: float) -> tuple[list[tuple[Look, float]], list[str]]:
-    """The parts of a bar with their sizes, and what is written on each."""
-    sizes = [size / in_unit for size in parts.values()]
-    looks = [look_of(part) for part in parts]
-    texts = [f"{size:.3g}" for size in sizes]
-    if len(sizes) == 1:
+def _stacked(parts: Parts, unit_bytes: float) -> list[Bar]:
+    """The bars of a lane, one for each part, with the size of the part on it."""
+    lengths = []
+    texts = []
+    for part, num_bytes in parts.items():
+        size = num_bytes / unit_bytes
+        lengths.append((look_of(part), size))
+        texts.append(f"{size:.3g}")
+    if len(parts) == 1:
         texts = [""]  # the sum beside the bar says the same
-    return list(zip(looks, sizes, strict=True)), texts
+    return stacked(lengths, texts)
 
 
 def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
@@ -94,17 +100,22 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
         ax.grid(visible=False, axis="x")
         ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 4, 5, 10)))
         for place, parts in enumerate(moments.values()):
-            bottom = 0.0
-            for part, num_bytes in parts.items():
-                look = look_of(part)
-                size = num_bytes / UNITS["MiB"]
-                ax.bar(place, size, 0.8, bottom, facecolor=look.fill, **outline(look))
-                bottom += size
+            _draw_column(ax, place, parts)
         names = list(moments)
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         ax.tick_params(axis="x", length=0)
         legend_below(ax, looks_in(moments.values()), columns=4)
     return ax
+
+
+def _draw_column(ax: Axes, place: int, parts: Parts) -> None:
+    """Draw the parts of a memory one above the other."""
+    bottom = 0.0
+    for part, num_bytes in parts.items():
+        look = look_of(part)
+        size = num_bytes / UNITS["MiB"]
+        ax.bar(place, size, 0.8, bottom, facecolor=look.fill, **outline(look))
+        bottom += size
 
 
 def look_of(part: str) -> Look:

@@ -19,9 +19,26 @@ from distlab.plotting.axes import (
     new_axes,
     new_panels,
 )
-from distlab.plotting.bars import ACTIVITY_LOOKS, Bar, Look, draw_lanes, height_of, legend_below
+from distlab.plotting.bars import (
+    ACTIVITY_LOOKS,
+    Bar,
+    Lanes,
+    Look,
+    draw_lanes,
+    height_of,
+    legend_below,
+)
 from distlab.plotting.curves import badge
-from distlab.plotting.style import INK, LABEL_SIZE, curve_color, rank_color, text_color
+from distlab.plotting.style import (
+    INK,
+    LABEL_SIZE,
+    SMALL_SIZE,
+    TINY_SIZE,
+    WHITE,
+    curve_color,
+    rank_color,
+    text_color,
+)
 
 KINDS = {
     "F": ACTIVITY_LOOKS["forward"],
@@ -29,17 +46,17 @@ KINDS = {
     "I": ACTIVITY_LOOKS["backward"]._replace(words="backward, input only"),
     "W": ACTIVITY_LOOKS["optimizer"]._replace(words="backward, weights only"),
 }
-MARKERS = "o+s^vD"
+MARKERS = "o+s^vD"  # of schedules
 # of the regions of a map
 SHADES = [ACTIVITY_LOOKS[name].fill for name in ("forward", "backward", "move", "exposed")]
 FINE_POINTS = 41  # of a theory's line
 
 Floats = Sequence[float]
-Times = Mapping[str, Sequence[Floats]]
 Action = tuple[str, int, int, float, float]  # kind, stage, micro-batch, begin, end
+Schedule = Sequence[Sequence[Action]]  # by rank, what it computes
 
 
-def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str = "") -> Figure:
+def pipeline(schedules: Mapping[str, Schedule], simulated: str = "") -> Figure:
     """Draw schedules of pipelines below each other: a box a micro-batch, a row a stage.
 
     All have one scale of time. Each title ends with the share of the time, from the first begin to
@@ -51,32 +68,34 @@ def pipeline(schedules: Mapping[str, Sequence[Sequence[Action]]], simulated: str
             begin and end in seconds.
         simulated: on which machines, as `cluster.simulated` says it; "" for measured times.
     """
-    charts = {name: lanes_of(ranks) for name, ranks in schedules.items()}
+    charts = {name: lanes_of(schedule) for name, schedule in schedules.items()}
     heights = [height_of(chart) for chart in charts.values()]
-    end = 1.01 * max(idle(ranks)[1] for ranks in schedules.values())
+    shares = {}
+    end = 0.0
+    for name, schedule in schedules.items():
+        shares[name], seconds = idle(schedule)
+        end = max(end, 1.01 * seconds)
     height = sum(heights) + 0.75 * len(charts) + 0.7
     with new_panels(7.5, height, len(charts), 1, height_ratios=heights) as (figure, axes):
         legend_below(axes[-1], _looks_in(charts.values()), columns=4)
         for ax, (name, chart) in zip(axes, charts.items(), strict=True):
-            share, _ = idle(schedules[name])
-            ax.set_title(f"{name}: idle {share:.0%}", fontsize=11, pad=5)
+            ax.set_title(f"{name}: idle {shares[name]:.0%}", fontsize=LABEL_SIZE, pad=5)
             colors = [rank_color(rank) for rank in range(len(chart))]
-            tops = draw_lanes(ax, chart, end, bands=colors, size=8.5)
+            tops = draw_lanes(ax, chart, end, bands=colors, size=TINY_SIZE)
             ax.spines["left"].set_visible(False)
             for rank, actions in enumerate(schedules[name]):
                 _name_stages(ax, stages_of(actions), 1.01 * end, tops[f"rank {rank}"])
         label = f"time ({simulated})" if simulated else "time, measured"
-        axes[-1].set_xlabel(label, fontsize=9.5)
+        axes[-1].set_xlabel(label, fontsize=SMALL_SIZE)
     return figure
 
 
-def _looks_in(charts: Iterable[Mapping[str, Sequence[Bar]]]) -> list[Look]:
+def _looks_in(charts: Iterable[Lanes]) -> list[Look]:
     """The looks of the bars, in the order of KINDS."""
-    used: set[Look] = set()
+    seen: set[Look] = set()
     for chart in charts:
-        for bars in chart.values():
-            used.update(bar.look for bar in bars)
-    return [look for look in KINDS.values() if look in used]
+        seen.update(bar.look for bar in chain.from_iterable(chart.values()))
+    return [look for look in KINDS.values() if look in seen]
 
 
 def _name_stages(ax: Axes, stages: Sequence[int], x: float, top: float) -> None:
@@ -84,7 +103,8 @@ def _name_stages(ax: Axes, stages: Sequence[int], x: float, top: float) -> None:
     if len(stages) < 2:
         return
     for row, stage in enumerate(stages):
-        ax.text(x, top + row + 0.5, f"stage {stage}", fontsize=8.5, va="center_baseline")
+        y = top + row + 0.5
+        ax.text(x, y, f"stage {stage}", fontsize=TINY_SIZE, va="center_baseline")
 
 
 def stages_of(actions: Sequence[Action]) -> list[int]:
@@ -92,27 +112,28 @@ def stages_of(actions: Sequence[Action]) -> list[int]:
     return sorted({stage for _, stage, *_ in actions})
 
 
-def lanes_of(ranks: Sequence[Sequence[Action]]) -> dict[str, list[Bar]]:
+def lanes_of(schedule: Schedule) -> dict[str, list[Bar]]:
     """What each rank computed, as bars from the first begin on, in a row for each of its stages."""
-    zero = min(begin for actions in ranks for _, _, _, begin, _ in actions)
+    zero = min(begin for *_, begin, _ in chain.from_iterable(schedule))
     lanes = {}
-    for rank, actions in enumerate(ranks):
-        rows = {stage: row for row, stage in enumerate(stages_of(actions))}
-        lanes[f"rank {rank}"] = [
-            Bar(begin - zero, end - zero, KINDS[kind], (str(batch),), rows[stage])
-            for kind, stage, batch, begin, end in actions
-        ]
+    for rank, actions in enumerate(schedule):
+        stages = stages_of(actions)
+        bars = []
+        for kind, stage, batch, begin, end in actions:
+            row = stages.index(stage)
+            bars.append(Bar(begin - zero, end - zero, KINDS[kind], (str(batch),), row))
+        lanes[f"rank {rank}"] = bars
     return lanes
 
 
-def idle(ranks: Sequence[Sequence[Action]]) -> tuple[float, float]:
+def idle(schedule: Schedule) -> tuple[float, float]:
     """The share of the time in which ranks are idle, and the seconds that all of it takes."""
-    actions = list(chain.from_iterable(ranks))
+    actions = list(chain.from_iterable(schedule))
     first = min(begin for *_, begin, _ in actions)
     last = max(end for *_, end in actions)
     seconds = last - first
     busy = sum(end - begin for *_, begin, end in actions)
-    return 1 - busy / (len(ranks) * seconds), seconds
+    return 1 - busy / (len(schedule) * seconds), seconds
 
 
 def bubbles(
@@ -129,15 +150,13 @@ def bubbles(
         simulated: on which machines, as `cluster.simulated` says it.
     """
     counts = sorted(set(chain.from_iterable(shares.values())))
-    ends: list[End] = []
     title = f"the bubble of {p} ranks"
     xlabel = "micro-batches m"
     with new_axes(6, 4, title=title, xlabel=xlabel, ylabel="idle share of the time") as ax:
-        for place, ((name, points), v) in enumerate(zip(shares.items(), stages, strict=True)):
+        ends = []
+        for place, (name, points) in enumerate(shares.items()):
             color = curve_color(place)
-            m = np.geomspace(min(points), max(points), FINE_POINTS)
-            bubble = 100 * (p - 1) / (v * m + p - 1)
-            ax.plot(m, bubble, color=INK, linewidth=1.2, linestyle="--")
+            _draw_theory(ax, p, stages[place], min(points), max(points))
             marker = MARKERS[place % len(MARKERS)]
             size = 11 if marker == "+" else 6
             percent = [100 * share for share in points.values()]
@@ -152,8 +171,19 @@ def bubbles(
     return ax
 
 
+def _draw_theory(ax: Axes, p: int, v: int, fewest: int, most: int) -> None:
+    """Draw the bubble of p ranks with v stages each, between two numbers of micro-batches."""
+    m = np.geomspace(fewest, most, FINE_POINTS)
+    percent = 100 * (p - 1) / (v * m + p - 1)
+    ax.plot(m, percent, color=INK, linewidth=1.2, linestyle="--")
+
+
 def quickest(
-    seconds: Times, bandwidths: Floats, tokens: Floats, title: str, networks: Mapping[str, float]
+    seconds: Mapping[str, Sequence[Floats]],
+    bandwidths: Floats,
+    tokens: Floats,
+    title: str,
+    networks: Mapping[str, float],
 ) -> Axes:
     """Draw a map of the quickest way to divide a model, by bandwidth and by size of the batch.
 
@@ -167,9 +197,9 @@ def quickest(
     """
     best = np.argmin(list(seconds.values()), axis=0)
     shades = SHADES[: len(seconds)]
-    colors = ListedColormap(shades)
     with new_axes(7, 4.6, xlabel="bandwidth of each device", ylabel="tokens in the batch") as ax:
         ax.set_title(title, loc="left", pad=24)
+        colors = ListedColormap(shades)
         ax.pcolormesh(bandwidths, tokens, best, cmap=colors, vmin=0, vmax=len(seconds) - 1)
         ax.set(xscale="log", yscale="log")
         log_ticks(ax.xaxis, "B/s")
@@ -179,22 +209,23 @@ def quickest(
         ax.grid(visible=False)
         for place, (name, shade) in enumerate(zip(seconds, shades, strict=True)):
             rows, columns = np.nonzero(best == place)
-            if len(rows):
-                ax.text(
-                    bandwidths[int(np.median(columns))],
-                    tokens[int(np.median(rows))],
-                    name,
-                    ha="center",
-                    va="center",
-                    color=text_color(shade),
-                    zorder=5,
-                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 2},
-                )
-        above = ax.get_xaxis_transform()
+            if len(rows) == 0:  # it is nowhere the quickest
+                continue
+            x = bandwidths[int(np.median(columns))]
+            y = tokens[int(np.median(rows))]
+            box = {"facecolor": shade, "edgecolor": "none", "pad": 2}
+            color = text_color(shade)
+            ax.text(x, y, name, ha="center", va="center", color=color, zorder=5, bbox=box)
         for name, bandwidth in networks.items():
-            ax.axvline(bandwidth, color="#FFFFFF", linewidth=1.2, linestyle=":")
-            ax.text(bandwidth, 1.02, name, ha="center", transform=above, fontsize=LABEL_SIZE - 1)
+            _draw_network(ax, name, bandwidth)
     return ax
+
+
+def _draw_network(ax: Axes, name: str, bandwidth: float) -> None:
+    """Draw the bandwidth of a network as a line across the map, and write its name above."""
+    ax.axvline(bandwidth, color=WHITE, linewidth=1.2, linestyle=":")
+    above = ax.get_xaxis_transform()
+    ax.text(bandwidth, 1.02, name, ha="center", transform=above, fontsize=LABEL_SIZE - 1)
 
 
 def _powers_of_four(first: float, last: float) -> list[float]:

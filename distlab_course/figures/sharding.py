@@ -5,8 +5,8 @@ pulled from ranks. Lengths are in inches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,21 +14,55 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from distlab.plotting.canvas import draw_text, new_canvas, text_width
 from distlab.plotting.cells import Origin, Slot, draw_cell, format_value, origin_of
-from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, rank_color, text_color
+from distlab.plotting.style import FAINT, INK, LABEL_SIZE, SMALL_SIZE, WHITE, rank_color, text_color
 
-# font sizes in points: of a number, of a name
-# of a cell, at least
-WIDE = 0.27
-HIGH = 0.25
-HEAD = 0.4  # height of the ranks' names
-GAP = 0.3  # between states
-SIDE = 0.24  # between two ranks
-WORDS = 0.3  # more between two states where an arrow has words
-TALL = 1.2  # of the longest side of a weight
+# of a cell that holds a number, at least
+CELL_WIDTH = 0.27
+CELL_HEIGHT = 0.25
+RANK_HEAD = 0.4  # height of the ranks' names
+RANK_GAP = 0.24
+STATE_GAP = 0.3
+MOVE_LENGTH = 0.3  # by which an arrow with words makes a gap larger
+LONGEST_SIDE = 1.2  # of all weights that are cut
 
 Layer = tuple[str, tuple[int, ...], int | None]  # name, shape, dimension
 Matrix = Sequence[Sequence[float | None]]
 Point = tuple[float, float]
+
+
+class State(NamedTuple):
+    """What the ranks hold of a tensor at one time.
+
+    Attributes:
+        name: of the state.
+        by_rank: the matrix of each rank, as large as the whole tensor.
+        move: what leads here from the state above; None if this is another tensor.
+    """
+
+    name: str
+    by_rank: list[Matrix]
+    move: str | None
+
+    @property
+    def height(self) -> float:
+        """The height of its matrices."""
+        return CELL_HEIGHT * len(self.by_rank[0])
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of its matrices."""
+        return len(self.by_rank[0][0])
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks hold the same."""
+        first = self.by_rank[0]
+        return all(matrix == first for matrix in self.by_rank)
+
+    @property
+    def gap(self) -> float:
+        """The space above it, with more of it where a move leads there."""
+        return STATE_GAP + MOVE_LENGTH if self.move else STATE_GAP
 
 
 def shards(
@@ -46,40 +80,71 @@ def shards(
         moves: what leads from a state to the next one, such as "all-gather"; None for nothing.
         title: what is shown.
     """
-    matrices = [(name, [matrix_of(rank) for rank in by_rank]) for name, by_rank in states]
-    # The first state has nothing before it; states beyond the moves have none that leads to them.
-    into = [None, *moves, *[None] * len(matrices)][: len(matrices)]
-    cell = _width_of_cells(state for _, state in matrices)
-    names = max(text_width(name, LABEL_SIZE) for name, _ in matrices) + 0.24
-    column = cell * max(len(state[0][0]) for _, state in matrices) + SIDE
-    rows = sum(HIGH * len(state[0]) for _, state in matrices)
-    gaps = sum(_gap_before(move) for move in into[1:])
-    n = len(matrices[0][1])
-    lefts = [names + rank * column for rank in range(n)]
-    figure, ax = new_canvas(names + n * column - SIDE, HEAD + rows + gaps, title)
+    shown = _with_moves(states, moves)
+    ranks = range(len(shown[0].by_rank))
+    cell_width = _width_of_cells(shown)
+    names_width = max(text_width(state.name, LABEL_SIZE) for state in shown) + 0.24
+    column = cell_width * max(state.columns for state in shown) + RANK_GAP
+    lefts = [names_width + rank * column for rank in ranks]
+    matrices_width = len(ranks) * column - RANK_GAP
+    rows = sum(state.height for state in shown)
+    gaps = sum(state.gap for state in shown[1:])
+    figure, ax = new_canvas(names_width + matrices_width, RANK_HEAD + rows + gaps, title)
     for rank, left in enumerate(lefts):
-        _draw_head(ax, left, column - SIDE, rank)
-
-    top = HEAD
-    start: list[list[float]] = []
-    for place, ((name, state), move) in enumerate(zip(matrices, into, strict=True)):
-        if place:
-            gap = _gap_before(move)
-            if move:
-                _draw_move(ax, names + (n * column - SIDE) / 2, top, gap, move)
-            top += gap
-        if not move:
-            start = [_values_in(matrix) for matrix in state]
-        draw_text(ax, 0, top + HIGH * len(state[0]) / 2, name, ha="left", fontsize=LABEL_SIZE)
-        alike = all(matrix == state[0] for matrix in state)
-        for rank, matrix in enumerate(state):
-            # Below an arrow a number has the colour of the rank that held it before.
-            origin: Origin | None = None
-            if not move:
-                origin = "shared" if alike else rank
-            _draw_matrix(ax, (lefts[rank], top), cell, matrix, origin, start)
-        top += HIGH * len(state[0])
+        _draw_head(ax, left, column - RANK_GAP, rank)
+    top = RANK_HEAD
+    start: list[list[float]] = []  # by rank, what it held where the arrows begin
+    for place, state in enumerate(shown):
+        if place > 0:
+            if state.move:
+                _draw_move(ax, names_width + matrices_width / 2, top, state.gap, state.move)
+            top += state.gap
+        if not state.move:
+            start = [_values_in(matrix) for matrix in state.by_rank]
+        draw_text(ax, 0, top + state.height / 2, state.name, ha="left", fontsize=LABEL_SIZE)
+        for rank, left in enumerate(lefts):
+            _draw_matrix(ax, (left, top), cell_width, _slots_of(state, rank, start))
+        top += state.height
     return figure
+
+
+def _with_moves(
+    states: Sequence[tuple[str, Sequence[Any]]], moves: Sequence[str | None]
+) -> list[State]:
+    """The states, each with the move that leads to it from the state before it.
+
+    Nothing leads to the first state, nor to states beyond the moves.
+    """
+    shown = []
+    into = chain([None], moves, repeat(None))
+    for (name, by_rank), move in zip(states, into, strict=False):
+        shown.append(State(name, [matrix_of(values) for values in by_rank], move))
+    return shown
+
+
+def _slots_of(state: State, rank: int, start: Sequence[Sequence[float]]) -> list[list[Slot]]:
+    """What a rank holds in a state, row by row, and where each value came from.
+
+    Args:
+        state: what all ranks hold.
+        rank: the rank that is meant.
+        start: by rank, the values in the state where the arrows begin.
+    """
+    is_alike = state.is_alike
+    rows = []
+    for values in state.by_rank[rank]:
+        row = []
+        for value in values:
+            origin: Origin = rank
+            if value is None:
+                origin = "empty"
+            elif state.move:
+                origin = origin_of(value, start)
+            elif is_alike:
+                origin = "shared"
+            row.append(Slot(value, origin))
+        rows.append(row)
+    return rows
 
 
 def matrix_of(values: Any) -> Matrix:
@@ -88,7 +153,10 @@ def matrix_of(values: Any) -> Matrix:
     is_matrix = rows and isinstance(rows[0], (list, tuple))
     if not is_matrix:
         rows = [rows]
-    return [[None if _is_nothing(value) else value for value in row] for row in rows]
+    matrix = []
+    for row in rows:
+        matrix.append([None if _is_nothing(value) else value for value in row])
+    return matrix
 
 
 def _is_nothing(value: float | None) -> bool:
@@ -101,19 +169,18 @@ def _values_in(matrix: Matrix) -> list[float]:
     return [value for value in chain.from_iterable(matrix) if value is not None]
 
 
-def _width_of_cells(states: Iterable[Sequence[Matrix]]) -> float:
+def _width_of_cells(states: Iterable[State]) -> float:
     """The width that the longest number needs."""
-    rows = chain.from_iterable(chain.from_iterable(states))
-    texts = (format_value(value) for value in chain.from_iterable(rows))
-    return max(WIDE, *(text_width(text, SMALL_SIZE) + 0.07 for text in texts))
-
-
-def _gap_before(move: str | None) -> float:
-    """The space above a state, with more of it where a move leads there."""
-    return GAP + WORDS if move else GAP
+    width = CELL_WIDTH
+    for state in states:
+        for row in chain.from_iterable(state.by_rank):
+            for value in row:
+                width = max(width, text_width(format_value(value), SMALL_SIZE) + 0.07)
+    return width
 
 
 def _arrow(start: Point, end: Point) -> FancyArrowPatch:
+    """An arrow from one place to another, which is yet to be added to axes."""
     return FancyArrowPatch(
         start,
         end,
@@ -140,41 +207,64 @@ def _draw_move(ax: Axes, x: float, top: float, length: float, move: str) -> None
     draw_text(ax, x + 0.14, y, move, ha="left", va="center_baseline", fontsize=LABEL_SIZE)
 
 
-def _draw_matrix(
-    ax: Axes,
-    corner: Point,
-    width: float,
-    matrix: Matrix,
-    origin: Origin | None,
-    start: list[list[float]],
-) -> None:
+def _draw_matrix(ax: Axes, corner: Point, width: float, rows: Sequence[Sequence[Slot]]) -> None:
     """Draw what one rank holds; a cell is an outline where the rank holds nothing.
 
     Args:
+        ax: axes of a canvas.
         corner: the upper left one.
         width: of a cell.
-        origin: whose colour the values have; None for that of the rank that had a value at `start`.
-        start: by rank, the values in the state where the arrows begin.
+        rows: the slots of the rank.
     """
     left, top = corner
-    for row, values in enumerate(matrix):
-        for column, value in enumerate(values):
+    for row, slots in enumerate(rows):
+        y = top + row * CELL_HEIGHT
+        for column, slot in enumerate(slots):
             x = left + column * width
-            y = top + row * HIGH
-            if value is None:
-                hole = Rectangle(
-                    (x + 0.02, y + 0.02),
-                    width - 0.04,
-                    HIGH - 0.04,
-                    facecolor="none",
-                    edgecolor=INK,
-                    linewidth=0.5,
-                    alpha=0.6,
-                )
-                ax.add_patch(hole)
-                continue
-            slot = Slot(value, origin_of(value, start) if origin is None else origin)
-            draw_cell(ax, x + 0.01, y + 0.01, width - 0.02, HIGH - 0.02, slot, SMALL_SIZE)
+            if slot.value is None:
+                _draw_hole(ax, x, y, width)
+            else:
+                inner_width = width - 0.02
+                inner_height = CELL_HEIGHT - 0.02
+                draw_cell(ax, x + 0.01, y + 0.01, inner_width, inner_height, slot, SMALL_SIZE)
+
+
+def _draw_hole(ax: Axes, x: float, y: float, width: float) -> None:
+    """Draw the outline of a cell in which a rank holds nothing."""
+    hole = Rectangle(
+        (x + 0.02, y + 0.02),
+        width - 0.04,
+        CELL_HEIGHT - 0.04,
+        facecolor="none",
+        edgecolor=INK,
+        linewidth=0.5,
+        alpha=0.6,
+    )
+    ax.add_patch(hole)
+
+
+class Weight(NamedTuple):
+    """A layer's weight and what stands beside it.
+
+    Attributes:
+        name: of the layer.
+        size: its shape as text.
+        dim: the dimension along which it is cut, or None.
+        width: of the weight.
+        height: of the weight.
+        column: the width that its name and its size need, too.
+        words: what is called behind it.
+        gap: the space for these words.
+    """
+
+    name: str
+    size: str
+    dim: int | None
+    width: float
+    height: float
+    column: float
+    words: str
+    gap: float
 
 
 def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str = "") -> Figure:
@@ -187,52 +277,62 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         marks: by the name of a layer, what is called behind it, in one or more lines.
         title: what is shown.
     """
-    scale = TALL / max(chain.from_iterable(shape for _, shape, _ in layers))
-    sizes = {name: " x ".join(map(str, shape)) for name, shape, _ in layers}
-    widths = {name: _width_of_weight(shape, scale) for name, shape, _ in layers}
-    columns = {}
-    gaps = {}
-    for name in sizes:
-        columns[name] = max(
-            widths[name], text_width(sizes[name], SMALL_SIZE), text_width(name, LABEL_SIZE)
-        )
-        words = marks.get(name, "").splitlines()
-        gaps[name] = 0.28 + max((text_width(line, SMALL_SIZE) for line in words), default=0)
-    figure, ax = new_canvas(sum(columns.values()) + sum(gaps.values()), TALL + 1.0, title)
+    weights = _weights_of(layers, marks)
+    width = sum(weight.column for weight in weights) + sum(weight.gap for weight in weights)
+    figure, ax = new_canvas(width, LONGEST_SIDE + 1.0, title)
+    middle = 0.26 + LONGEST_SIDE / 2
     left = 0.0
-    middle = 0.26 + TALL / 2
-    for name, shape, dim in layers:
-        high = shape[0] * scale
-        x = left + (columns[name] - widths[name]) / 2
-        y = middle - high / 2
-        draw_text(ax, left + columns[name] / 2, y - 0.16, name, fontsize=LABEL_SIZE)
-        draw_text(ax, left + columns[name] / 2, y + high + 0.16, sizes[name], fontsize=SMALL_SIZE)
-        _draw_weight(ax, (x, y), (widths[name], high), dim, n)
-        start = left + columns[name]
-        left += columns[name] + gaps[name]
-        above = middle - 0.08
-        draw_text(
-            ax, (start + left) / 2, above, marks.get(name, ""), va="bottom", fontsize=SMALL_SIZE
-        )
+    for weight in weights:
+        x = left + weight.column / 2
+        y = middle - weight.height / 2
+        draw_text(ax, x, y - 0.16, weight.name, fontsize=LABEL_SIZE)
+        draw_text(ax, x, y + weight.height + 0.16, weight.size, fontsize=SMALL_SIZE)
+        _draw_weight(ax, (left + (weight.column - weight.width) / 2, y), weight, n)
+        start = left + weight.column
+        left += weight.column + weight.gap
+        x = (start + left) / 2
+        draw_text(ax, x, middle - 0.08, weight.words, va="bottom", fontsize=SMALL_SIZE)
         ax.add_patch(_arrow((start + 0.05, middle), (left - 0.05, middle)))
     _draw_owners(ax, n)
     return figure
 
 
-def _width_of_weight(shape: tuple[int, ...], scale: float) -> float:
-    """The width of a weight of this shape; a vector is a narrow column."""
-    return max(0.12, shape[1] * scale if len(shape) > 1 else 0)
+def _weights_of(layers: Sequence[Layer], marks: Mapping[str, str]) -> list[Weight]:
+    """The weights of layers, all at one scale: the longest side of all has its length."""
+    scale = LONGEST_SIDE / max(chain.from_iterable(shape for _, shape, _ in layers))
+    weights = []
+    for name, shape, dim in layers:
+        size = " x ".join(map(str, shape))
+        width = 0.12  # of a vector, which is a narrow column
+        if len(shape) > 1:
+            width = max(width, shape[1] * scale)
+        column = max(width, text_width(size, SMALL_SIZE), text_width(name, LABEL_SIZE))
+        words = marks.get(name, "")
+        words_width = 0.0
+        for line in words.splitlines():
+            words_width = max(words_width, text_width(line, SMALL_SIZE))
+        weight = Weight(
+            name=name,
+            size=size,
+            dim=dim,
+            width=width,
+            height=shape[0] * scale,
+            column=column,
+            words=words,
+            gap=0.28 + words_width,
+        )
+        weights.append(weight)
+    return weights
 
 
-def _draw_weight(
-    ax: Axes, corner: Point, size: tuple[float, float], dim: int | None, n: int
-) -> None:
-    """Draw a weight in n parts along a dimension, or as one part that every rank has."""
+def _draw_weight(ax: Axes, corner: Point, weight: Weight, n: int) -> None:
+    """Draw a weight in n parts along its dimension, or as one part that every rank has."""
     x, y = corner
-    width, height = size
-    if dim is None:
+    width = weight.width
+    height = weight.height
+    if weight.dim is None:
         _draw_part(ax, x, y, width, height, FAINT)
-    elif dim == 0:
+    elif weight.dim == 0:
         for rank in range(n):
             _draw_part(ax, x, y + rank * (height / n), width, height / n, rank_color(rank))
     else:
@@ -241,7 +341,8 @@ def _draw_weight(
 
 
 def _draw_part(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
-    part = Rectangle((x, y), width, height, facecolor=color, edgecolor="#FFFFFF", linewidth=0.6)
+    """Draw one part of a weight."""
+    part = Rectangle((x, y), width, height, facecolor=color, edgecolor=WHITE, linewidth=0.6)
     ax.add_patch(part)
 
 
@@ -249,11 +350,13 @@ def _draw_owners(ax: Axes, n: int) -> None:
     """Draw below the weights which colour is whose."""
     owners = {f"rank {rank}": rank_color(rank) for rank in range(n)}
     owners["every rank"] = FAINT
+    top = LONGEST_SIDE + 0.8
     x = 0.0
     for name, color in owners.items():
-        ax.add_patch(Rectangle((x, TALL + 0.8), 0.14, 0.14, facecolor=color, edgecolor="none"))
-        y = TALL + 0.87
-        draw_text(ax, x + 0.2, y, name, ha="left", va="center_baseline", fontsize=SMALL_SIZE)
+        sample = Rectangle((x, top), 0.14, 0.14, facecolor=color, edgecolor="none")
+        ax.add_patch(sample)
+        look = {"ha": "left", "va": "center_baseline", "fontsize": SMALL_SIZE}
+        draw_text(ax, x + 0.2, top + 0.07, name, **look)
         x += text_width(name, SMALL_SIZE) + 0.5
 
 
@@ -268,28 +371,39 @@ def mesh(
             lines.
         title: what is shown.
     """
-    lines = [words.splitlines() for _, words in groups]
-    widest = max(text_width(line, SMALL_SIZE) for line in chain.from_iterable(lines))
-    across = widest + 0.9
-    deep = 0.2 * max(map(len, lines)) + 0.9
+    widest = 0.0
+    most_lines = 0
+    for _, words in groups:
+        lines = words.splitlines()
+        most_lines = max(most_lines, len(lines))
+        for line in lines:
+            widest = max(widest, text_width(line, SMALL_SIZE))
+    across = widest + 0.9  # from one rank to the next in its row
+    down = 0.2 * most_lines + 0.9  # and in its column
     rows, columns = shape
-    figure, ax = new_canvas(across * columns, deep * (rows - 1) + 0.9, title)
+    figure, ax = new_canvas(across * columns, down * (rows - 1) + 0.9, title)
     places = []
     for rank in range(rows * columns):
         row, column = divmod(rank, columns)
-        places.append((0.4 + across * column, 0.5 + deep * row))
+        places.append((0.4 + across * column, 0.5 + down * row))
     for ranks, words in groups:
-        x, y = places[ranks[0]]
-        right, low = places[ranks[-1]]
-        in_row = y == low
-        dashes: Any = "-" if in_row else (0, (4, 2))
-        ax.plot([x, right], [y, low], color=INK, linewidth=2, zorder=0, linestyle=dashes)
-        if in_row:
-            draw_text(ax, (x + right) / 2, y - 0.07, words, va="bottom", fontsize=SMALL_SIZE)
-        else:
-            draw_text(ax, x + 0.1, (y + low) / 2, words, ha="left", fontsize=SMALL_SIZE)
+        _draw_group(ax, places[ranks[0]], places[ranks[-1]], words)
     for rank, (x, y) in enumerate(places):
         color = rank_color(rank)
         ax.add_patch(Circle((x, y), 0.25, facecolor=color, edgecolor="none"))
         draw_text(ax, x, y, str(rank), color=text_color(color), va="center_baseline")
     return figure
+
+
+def _draw_group(ax: Axes, first: Point, last: Point, words: str) -> None:
+    """Draw the line of a group from its first rank to its last, with what they call beside it."""
+    left, upper = first
+    right, lower = last
+    if upper == lower:
+        ax.plot([left, right], [upper, lower], color=INK, linewidth=2, zorder=0)
+        draw_text(ax, (left + right) / 2, upper - 0.07, words, va="bottom", fontsize=SMALL_SIZE)
+    else:
+        dashes = (0, (4, 2))
+        ys = [upper, lower]
+        ax.plot([left, right], ys, color=INK, linewidth=2, zorder=0, linestyle=dashes)
+        draw_text(ax, left + 0.1, (upper + lower) / 2, words, ha="left", fontsize=SMALL_SIZE)

@@ -11,17 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.arguments import refuse
-from distlab.plotting.canvas import draw_box, draw_text, new_canvas
-from distlab.plotting.style import line_color, rank_color, style
+from distlab.plotting.canvas import draw_box, draw_outline, draw_text, new_canvas
+from distlab.plotting.style import NAME_SIZE, TEXT_SIZE, line_color, rank_color, style
 
-# of a rank's box; from one box to the next
-WIDTH = 0.86
-HEIGHT = 0.36
-APART = 1.5
-# from the middle of a box to an arrow; how far it bends, as a share of its length
-ASIDE = 0.18
-BOW = 0.24
-WORD = 0.3  # height of a word above or below the boxes
+# of a rank's box, and from one box to the next
+BOX_WIDTH = 0.86
+BOX_HEIGHT = 0.36
+BOX_PITCH = 1.5
+ARROW_ASIDE = 0.18  # from the middle of a box to an arrow
+ARROW_BEND = 0.24  # as a share of its length
+WORD_HEIGHT = 0.3  # of a word above or below the boxes
 
 
 def who_waits(report: object, title: str = "who waits for whom") -> Figure:
@@ -44,26 +43,28 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
             "Run the cell that deadlocks once more.",
         )
     ranks = sorted({*waits, *waits.values(), *finished})
-    lefts = {rank: place * APART for place, rank in enumerate(ranks)}
+    lefts = {rank: place * BOX_PITCH for place, rank in enumerate(ranks)}
     spans = [lefts[other] - lefts[rank] for rank, other in waits.items()]
-    # The word "finished" stands where no arrow is.
-    word_above = not any(span > 0 for span in spans)
     top = _room_for_arrows(spans)
     below = _room_for_arrows(-span for span in spans)
+    # The word "finished" stands where no arrow is.
+    word_above = all(span <= 0 for span in spans)
     if word_above:
-        top = max(top, WORD)
+        top = max(top, WORD_HEIGHT)
+        word_y = top - 0.14
     else:
-        below = max(below, WORD)
-    figure, ax = new_canvas(max(lefts.values()) + WIDTH, top + HEIGHT + below, title)
+        below = max(below, WORD_HEIGHT)
+        word_y = top + BOX_HEIGHT + 0.16
+    figure, ax = new_canvas(max(lefts.values()) + BOX_WIDTH, top + BOX_HEIGHT + below, title)
     figure.alt = f"{title}: {', '.join(_in_words(waits, finished))}"
     with style():
         for rank, left in lefts.items():
-            fill = "none" if rank in finished else rank_color(rank)
-            draw_box(ax, left, top, WIDTH, HEIGHT, f"rank {rank}", fill, 12)
+            place = (left, top, BOX_WIDTH, BOX_HEIGHT)
             if rank in finished:
-                ax.patches[-1].set(edgecolor=line_color(rank), linestyle=(0, (3, 2)), linewidth=1.4)
-                y = top - 0.14 if word_above else top + HEIGHT + 0.16
-                draw_text(ax, left + WIDTH / 2, y, "finished", fontsize=10)
+                draw_outline(ax, *place, f"rank {rank}", line_color(rank), TEXT_SIZE)
+                draw_text(ax, left + BOX_WIDTH / 2, word_y, "finished", fontsize=NAME_SIZE)
+            else:
+                draw_box(ax, *place, f"rank {rank}", rank_color(rank), TEXT_SIZE)
         for rank, other in waits.items():
             _draw_wait(ax, rank, lefts[rank], lefts[other], top)
     return figure
@@ -82,23 +83,28 @@ def _waits_in(report: object) -> dict[int, int]:
 def _in_words(waits: Mapping[int, int], finished: Iterable[int]) -> list[str]:
     """What the figure says, for those who do not see it."""
     words = [f"rank {rank} waits for rank {other}" for rank, other in sorted(waits.items())]
-    return words + [f"rank {rank} has finished" for rank in sorted(finished)]
+    words += [f"rank {rank} has finished" for rank in sorted(finished)]
+    return words
 
 
 def _room_for_arrows(spans: Iterable[float]) -> float:
     """The height that arrows need on one side of the boxes; those below 0 run on the other side."""
     longest = max([0.0, *spans])
-    return 0.1 + BOW / 2 * longest
+    return 0.1 + ARROW_BEND / 2 * longest
 
 
 def _draw_wait(ax: Axes, rank: int, start: float, end: float, top: float) -> None:
     """Draw the arrow of a rank to another: above the boxes to the right, below them to the left."""
-    side = 1 if end > start else -1
-    y = top if side > 0 else top + HEIGHT
+    if end > start:
+        side = 1
+        y = top
+    else:
+        side = -1
+        y = top + BOX_HEIGHT
     arrow = FancyArrowPatch(
-        (start + WIDTH / 2 + side * ASIDE, y),
-        (end + WIDTH / 2 - side * ASIDE, y),
-        connectionstyle=f"arc3,rad={-BOW}",
+        (start + BOX_WIDTH / 2 + side * ARROW_ASIDE, y),
+        (end + BOX_WIDTH / 2 - side * ARROW_ASIDE, y),
+        connectionstyle=f"arc3,rad={-ARROW_BEND}",
         shrinkA=1,
         shrinkB=1,
         arrowstyle="-|>",
