@@ -29,7 +29,7 @@ from distlab.plotting.style import (
 TITLE_LINE = 0.38  # height of a line of the title
 PAGE_MARGIN = 0.12  # around all that is drawn
 LANE_EDGE = 0.064  # width of the edge of a lane that has a name
-OUTLINE = {"linestyle": (0, (3, 2)), "linewidth": 1.4}  # the edge of an empty box
+OUTLINE_LOOK = {"linestyle": (0, (3, 2)), "linewidth": 1.4}  # the edge of an empty box
 
 
 @functools.cache  # an outline takes milliseconds, and a table has the same words many times
@@ -158,7 +158,7 @@ def draw_outline(
     Runs on: the notebook's kernel.
     """
     box = draw_box(ax, x, y, width, height, text, "none", size)
-    box.set(edgecolor=color, **OUTLINE)
+    box.set(edgecolor=color, **OUTLINE_LOOK)
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:

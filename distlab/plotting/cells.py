@@ -117,10 +117,10 @@ def with_origins(before: Values, after: Values) -> tuple[list[list[Slot]], list[
     """
     own = []
     for rank, row in enumerate(before):
-        own.append(_shortened([_own_slot(value, rank) for value in row]))
+        own.append(_drawn_slots([_own_slot(value, rank) for value in row]))
     found = []
     for row in after:
-        found.append(_shortened([Slot(value, origin_of(value, before)) for value in row]))
+        found.append(_drawn_slots([Slot(value, origin_of(value, before)) for value in row]))
     return own, found
 
 
@@ -131,7 +131,7 @@ def _own_slot(value: Value, rank: int) -> Slot:
     return Slot(value, rank)
 
 
-def _shortened(row: list[Slot]) -> list[Slot]:
+def _drawn_slots(row: list[Slot]) -> list[Slot]:
     """A row as it is drawn: "…" is the last cell of one that holds more."""
     if len(row) <= MOST_SLOTS:
         return row

@@ -29,7 +29,7 @@ from distlab.traces.events import Collective, Event, Message, pack_into_rows
 
 ARROW_GAP = 1.1  # from one lane to the next, for arrows
 IN_FLIGHT_HEIGHT = 0.55  # height of the bar of a call in flight
-MOST_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
+MOST_FLIGHT_ROWS = 3  # of calls in flight; more are drawn on top of each other in the last one
 MOST_HIGH = 8  # ranks; the lanes of more are half as high
 MOST_ARROWS = 200  # messages; of more, none is drawn
 MOST_MARKS = 48  # collectives; of more, none is marked
@@ -39,8 +39,16 @@ DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
 Window = tuple[float, float]  # the first and last second that are drawn
-Span = tuple[float, float]  # upper and lower edge of the bar of an event
-Spans = Mapping[Event, Span]
+
+
+class Edges(NamedTuple):
+    """Where the bar of an event begins and ends, from the top down."""
+
+    upper: float
+    lower: float
+
+
+EdgesByEvent = Mapping[Event, Edges]
 
 
 class Arrow(NamedTuple):
@@ -65,7 +73,7 @@ class Scene(NamedTuple):
     Attributes:
         window: the time that is drawn.
         lanes: the bars of each rank, by its name.
-        spans: where events are in their lanes.
+        edges: where events are in their lanes.
         arrows: the messages that are drawn.
         arrivals: what is marked of collectives.
         notes: what a reader must know, below the title.
@@ -73,7 +81,7 @@ class Scene(NamedTuple):
 
     window: Window
     lanes: Lanes
-    spans: Spans
+    edges: EdgesByEvent
     arrows: Sequence[Arrow]
     arrivals: Sequence[LastArrival]
     notes: Sequence[str]
@@ -107,22 +115,22 @@ def space_time(
     if window is None:
         window = (0.0, 1.01 * max((event.end for event in events), default=1e-3))
     by_rank = {rank: lay_out(_visible(events, rank, window)) for rank in ranks}
-    spans: dict[Event, Span] = {}
+    edges: dict[Event, Edges] = {}
     for own in by_rank.values():
-        spans.update(own)
-    arrows = arrows_of(messages, spans)
+        edges.update(own)
+    arrows = arrows_of(messages, edges)
     sizes = {arrow.message.num_bytes for arrow in arrows if arrow.message.num_bytes is not None}
     all_notes = [*notes, *_notes_on(arrows, sizes)]
     if len(arrows) > MOST_ARROWS:
         arrows = []
-    arrivals = last_arrivals_of(collectives, spans)
+    arrivals = last_arrivals_of(collectives, edges)
     if len(arrivals) > MOST_MARKS:
         arrivals = []
     lost = _without_partner(messages)
     lanes = {}
     for rank, own in by_rank.items():
         lanes[f"rank {rank}"] = bars_of(own, window, lost, sized=len(sizes) > 1)
-    return _draw(Scene(window, lanes, spans, arrows, arrivals, all_notes), ranks, title)
+    return _draw(Scene(window, lanes, edges, arrows, arrivals, all_notes), ranks, title)
 
 
 # --- what is drawn ---
@@ -135,7 +143,7 @@ def _visible(events: Iterable[Event], rank: int, window: Window) -> list[Event]:
     return [event for event in own if event.end >= first and event.start <= last]
 
 
-def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
+def arrows_of(messages: Iterable[Message], edges: EdgesByEvent) -> list[Arrow]:
     """The messages between two ranks of which both halves have a bar."""
     arrows = []
     for message in messages:
@@ -144,18 +152,18 @@ def arrows_of(messages: Iterable[Message], spans: Spans) -> list[Arrow]:
         recv = message.recv
         if src is None or send is None or recv is None:
             continue
-        if src != message.dst and send in spans and recv in spans:
+        if src != message.dst and send in edges and recv in edges:
             arrows.append(Arrow(message, src, send, recv))
     return arrows
 
 
-def last_arrivals_of(collectives: Iterable[Collective], spans: Spans) -> list[LastArrival]:
+def last_arrivals_of(collectives: Iterable[Collective], edges: EdgesByEvent) -> list[LastArrival]:
     """The collectives of several ranks whose calls all have a bar, if the last arrival is known."""
     arrivals = []
     for collective in collectives:
         if len(collective.group) < 2 or collective.came is None:
             continue
-        if all(event in spans for event in collective.events):
+        if all(event in edges for event in collective.events):
             arrivals.append(LastArrival(collective.events, collective.came))
     return arrivals
 
@@ -185,23 +193,23 @@ def _notes_on(arrows: Sequence[Arrow], sizes: Collection[int]) -> list[str]:
 # --- how it is laid out ---
 
 
-def lay_out(events: Sequence[Event]) -> Spans:
+def lay_out(events: Sequence[Event]) -> EdgesByEvent:
     """Where the bars of a rank's events are in its lane: calls in flight below the others."""
-    spans = {event: (0.0, 1.0) for event in events if event.blocking}
+    edges = {event: Edges(0.0, 1.0) for event in events if event.blocking}
     in_flight = [event for event in events if not event.blocking]
-    for place, row in enumerate(pack_into_rows(in_flight, MOST_ROWS)):
+    for place, row in enumerate(pack_into_rows(in_flight, MOST_FLIGHT_ROWS)):
         upper = 1 + place * IN_FLIGHT_HEIGHT
         lower = 1 + (place + 1) * IN_FLIGHT_HEIGHT
         for event in row:
-            spans[event] = (upper, lower)
-    return spans
+            edges[event] = Edges(upper, lower)
+    return edges
 
 
-def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) -> list[Bar]:
+def bars_of(edges: EdgesByEvent, window: Window, lost: Collection[Event], sized: bool) -> list[Bar]:
     """The visible parts of a rank's events; the widest one of each event has texts.
 
     Args:
-        spans: where the events of the rank are in its lane.
+        edges: where the events of the rank are in its lane.
         window: what is visible.
         lost: events of messages without a partner.
         sized: whether messages have several sizes, so that texts name them.
@@ -210,8 +218,8 @@ def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) 
         The bars in the order of `ACTIVITY_LOOKS`, in which one may cover another.
     """
     bars = []
-    for event, span in spans.items():
-        own = _parts_of(event, span, window, event in lost)
+    for event, own_edges in edges.items():
+        own = _parts_of(event, own_edges, window, event in lost)
         widest = max(own, key=lambda bar: bar.end - bar.start)
         for bar in own:
             if bar is widest:
@@ -221,16 +229,16 @@ def bars_of(spans: Spans, window: Window, lost: Collection[Event], sized: bool) 
     return sorted(bars, key=lambda bar: order.index(bar.look))
 
 
-def _parts_of(event: Event, span: Span, window: Window, is_lost: bool) -> list[Bar]:
-    """A bar for each part of an event that is in the window, cut at its edges."""
-    upper, lower = span
+def _parts_of(event: Event, edges: Edges, window: Window, is_lost: bool) -> list[Bar]:
+    """A bar for each part of an event that is in the window, cut where the window ends."""
     first, last = window
+    height = edges.lower - edges.upper
     bars = []
     for what, start, end in event.parts:
         if end < first or start > last:
             continue
         look = ACTIVITY_LOOKS["lost" if is_lost else what]
-        bar = Bar(max(start, first), min(end, last), look, row=upper, height=lower - upper)
+        bar = Bar(max(start, first), min(end, last), look, row=edges.upper, height=height)
         bars.append(bar)
     return bars
 
@@ -262,13 +270,13 @@ def _height(lanes: Lanes, notes: int, entries: int) -> float:
     return height + (1.2 + NOTE_LINE * notes + LEGEND_ROW * legend_rows)
 
 
-def _places(spans: Spans, tops: Mapping[str, float]) -> Spans:
+def _from_the_top(edges: EdgesByEvent, tops: Mapping[str, float]) -> EdgesByEvent:
     """Where the bars of events are from the top of the axes, not of their lanes."""
-    places = {}
-    for event, (upper, lower) in spans.items():
+    moved = {}
+    for event, (upper, lower) in edges.items():
         top = tops[f"rank {event.rank}"]
-        places[event] = (top + upper, top + lower)
-    return places
+        moved[event] = Edges(top + upper, top + lower)
+    return moved
 
 
 # --- how it is drawn ---
@@ -292,16 +300,16 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
             ax, scene.lanes, last, bands=bands, size=SMALL_SIZE, start=first, gap=ARROW_GAP
         )
         ax.locator_params("x", nbins=7)
-        places = _places(scene.spans, tops)
-        draw_arrows(ax, scene.arrows, places)
-        draw_last_arrivals(ax, scene.arrivals, places)
+        edges = _from_the_top(scene.edges, tops)
+        draw_arrows(ax, scene.arrows, edges)
+        draw_last_arrivals(ax, scene.arrivals, edges)
     return figure
 
 
 def legend_lines(scene: Scene) -> list[Line2D]:
     """Legend entries for what is drawn besides bars, as far as it is there."""
     lines = []
-    if any(not event.blocking and event.kind != "serve" for event in scene.spans):
+    if any(not event.blocking and event.kind != "serve" for event in scene.edges):
         fill = ACTIVITY_LOOKS["move"].fill
         lines.append(Line2D([], [], color=fill, label="in flight, not blocking", lw=4))
     if scene.arrows:
@@ -314,15 +322,15 @@ def legend_lines(scene: Scene) -> list[Line2D]:
     return lines
 
 
-def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
+def draw_arrows(ax: Axes, arrows: Iterable[Arrow], edges: EdgesByEvent) -> None:
     """Draw from the middle of each sender's bar to the receiver's, in the colour of the sender."""
     for message, src, send, recv in arrows:
-        send_upper, send_lower = places[send]
-        recv_upper, recv_lower = places[recv]
-        comes_from_above = places[send] < places[recv]
+        sender = edges[send]
+        receiver = edges[recv]
+        comes_from_above = sender < receiver
         arrow = FancyArrowPatch(
-            (message.left, (send_upper + send_lower) / 2),
-            (message.arrived, recv_upper if comes_from_above else recv_lower),
+            (message.left, (sender.upper + sender.lower) / 2),
+            (message.arrived, receiver.upper if comes_from_above else receiver.lower),
             color=line_color(src),
             arrowstyle="-|>",
             mutation_scale=9,
@@ -334,10 +342,9 @@ def draw_arrows(ax: Axes, arrows: Iterable[Arrow], places: Spans) -> None:
         ax.add_artist(arrow)
 
 
-def draw_last_arrivals(ax: Axes, arrivals: Iterable[LastArrival], places: Spans) -> None:
+def draw_last_arrivals(ax: Axes, arrivals: Iterable[LastArrival], edges: EdgesByEvent) -> None:
     """Draw a dotted line across the bars of each collective, where its last rank arrived."""
     for events, came in arrivals:
-        spans = [places[event] for event in events]
-        top = min(upper for upper, _ in spans) - 0.15
-        bottom = max(lower for _, lower in spans) + 0.15
+        top = min(edges[event].upper for event in events) - 0.15
+        bottom = max(edges[event].lower for event in events) + 0.15
         ax.vlines(came, top, bottom, color=INK, lw=1, ls=DOTS, zorder=4)

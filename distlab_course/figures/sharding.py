@@ -86,10 +86,10 @@ def shards(
     names_width = max(text_width(state.name, LABEL_SIZE) for state in shown) + 0.24
     column = cell_width * max(state.columns for state in shown) + RANK_GAP
     lefts = [names_width + rank * column for rank in ranks]
-    matrices_width = len(ranks) * column - RANK_GAP
     rows = sum(state.height for state in shown)
     gaps = sum(state.gap for state in shown[1:])
-    figure, ax = new_canvas(names_width + matrices_width, RANK_HEAD + rows + gaps, title)
+    width = names_width + len(ranks) * column - RANK_GAP
+    figure, ax = new_canvas(width, RANK_HEAD + rows + gaps, title)
     for rank, left in enumerate(lefts):
         _draw_head(ax, left, column - RANK_GAP, rank)
     top = RANK_HEAD
@@ -97,7 +97,8 @@ def shards(
     for place, state in enumerate(shown):
         if place > 0:
             if state.move:
-                _draw_move(ax, names_width + matrices_width / 2, top, state.gap, state.move)
+                middle = names_width + (len(ranks) * column - RANK_GAP) / 2
+                _draw_move(ax, middle, top, state.gap, state.move)
             top += state.gap
         if not state.move:
             start = [_values_in(matrix) for matrix in state.by_rank]
