@@ -4,6 +4,7 @@ Called by the notebooks, by `Sweep.plot` and by `Predictions.plot`, on the noteb
 are in bytes, times in seconds.
 """
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -226,7 +227,7 @@ def training_curves(panels: Mapping[str, Curves], title: str = "", xlabel: str =
         The figure; a notebook shows it if it is the last value of a cell.
     """
     columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = math.ceil(len(panels) / columns)
     width = 4.8 if columns == 1 else 7.5
     with new_panels(width, 3.4 * rows, rows, columns, title) as (figure, axes):
         for unused in axes[len(panels) :]:

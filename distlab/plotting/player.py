@@ -24,12 +24,13 @@ from distlab.plotting.stepping import (
     CELL_HEIGHT,
     NAMES_WIDTH,
     Pictures,
+    Point,
     SentChunk,
     State,
+    Steps,
     draw_steps,
 )
 from distlab.plotting.style import style
-from distlab.simulated.schedules import ChunkMessage
 from distlab.tables import count
 
 SCRIPT = Path(__file__).with_name("player.js").read_text(encoding="utf-8")
@@ -61,9 +62,7 @@ class Player:
         }
 
 
-def play(
-    states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]], title: str = ""
-) -> Player:
+def play(states: Sequence[State], messages: Steps, title: str = "") -> Player:
     """Like `steps`, one picture at a time, with a slider and buttons; messages move when it plays.
 
     Runs on: the notebook's kernel.
@@ -108,7 +107,7 @@ def _script_data(shown: Pictures, figure: Figure, title: str) -> dict[str, Any]:
     }
 
 
-def _move(shown: Pictures, picture: int, sent: SentChunk) -> dict[str, tuple[float, float]]:
+def _move(shown: Pictures, picture: int, sent: SentChunk) -> dict[str, Point]:
     """The corners of the cell that a message looks like, of its sender's and of its receiver's."""
     message, chunk = sent
     start = shown.corner(picture, message.src, chunk)

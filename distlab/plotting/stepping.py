@@ -33,8 +33,9 @@ SIDE = 0.03  # at a lane's ends
 PICTURE_GAP = 0.14  # between two pictures
 PART_INSET = 0.025  # between a cell's edge and the parts in it
 
-# by rank, by chunk: the ranks whose numbers are added up in it
-State = Sequence[Sequence[Iterable[int]]]
+State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are in it
+Steps = Sequence[Sequence[ChunkMessage]]  # by step, what is sent
+Point = tuple[float, float]
 
 
 class SentChunk(NamedTuple):
@@ -64,7 +65,7 @@ class Pictures:
         rows: how many rows there are.
     """
 
-    def __init__(self, states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]]):
+    def __init__(self, states: Sequence[State], messages: Steps):
         self.states = states
         self.messages = [_chunk_by_chunk(step) for step in messages]
         self.messages.append([])
@@ -83,7 +84,7 @@ class Pictures:
         self.rows = math.ceil(len(states) / most)
         self.per_row = math.ceil(len(states) / self.rows)
 
-    def place(self, picture: int) -> tuple[float, float]:
+    def place(self, picture: int) -> Point:
         """The upper left corner of a picture, to the right of the names and the pictures before."""
         row, column = divmod(picture, self.per_row)
         left = NAMES_WIDTH + column * (self.width + PICTURE_GAP)
@@ -95,7 +96,7 @@ class Pictures:
         _, top = self.place(picture)
         return top + self.head + rank * PICTURE_PITCH
 
-    def corner(self, picture: int, rank: int, chunk: int) -> tuple[float, float]:
+    def corner(self, picture: int, rank: int, chunk: int) -> Point:
         """The upper left corner of a cell."""
         left, _ = self.place(picture)
         x = left + SIDE + GUTTER / 2 + chunk * (self.cell + GUTTER)
@@ -129,9 +130,7 @@ def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[SentChunk]:
     return sent
 
 
-def steps(
-    states: Sequence[State], messages: Sequence[Sequence[ChunkMessage]], title: str = ""
-) -> Figure:
+def steps(states: Sequence[State], messages: Steps, title: str = "") -> Figure:
     """Draw a small picture for each step: what every rank holds before it, and what it then sends.
 
     For a schedule: steps(algorithms.holdings(plan), plan.steps). A picture has a lane for each rank
@@ -208,9 +207,7 @@ def _draw_chunk_numbers(ax: Axes, shown: Pictures, picture: int, named: bool) ->
         draw_text(ax, left + shown.cell / 2, y, str(chunk), **look)
 
 
-def _draw_sum(
-    ax: Axes, shown: Pictures, corner: tuple[float, float], members: Iterable[int]
-) -> None:
+def _draw_sum(ax: Axes, shown: Pictures, corner: Point, members: Iterable[int]) -> None:
     """Draw a cell with a part for each rank whose numbers are in its sum, at the rank's place."""
     x, y = corner
     outline = Slot(origin="unknown")
@@ -230,33 +227,37 @@ def draw_message(ax: Axes, shown: Pictures, picture: int, sent: SentChunk) -> No
     """
     message, chunk = sent
     adds = message.operation == "reduce"
-    left, src_top = shown.corner(picture, message.src, chunk)
-    _, dst_top = shown.corner(picture, message.dst, chunk)
-    if message.dst > message.src:
-        side = 1
-        edge = left + shown.cell
-    else:
-        side = -1
-        edge = left
+    side = 1 if message.dst > message.src else -1
+    left, start_top = shown.corner(picture, message.src, chunk)
+    _, end_top = shown.corner(picture, message.dst, chunk)
+    edge = left + shown.cell if side > 0 else left
     # a cell that both gets and sends has its arrows apart
-    start = src_top + CELL_HEIGHT / 2 + 0.05 * side
-    end = dst_top + CELL_HEIGHT / 2 - 0.05 * side
-    lanes_passed = abs(message.dst - message.src)
-    bulge = edge + side * min(0.115, 0.08 + 0.015 * lanes_passed)
-    tip = edge + side * (0.05 if adds else 0.015)
+    start = start_top + CELL_HEIGHT / 2 + 0.05 * side
+    end = end_top + CELL_HEIGHT / 2 - 0.05 * side
+    bulge = edge + side * _bulge(abs(message.dst - message.src))
+    if adds:
+        tip = edge + side * 0.05
+        head = "-"
+    else:
+        tip = edge + side * 0.015
+        head = "-|>,head_length=4,head_width=2.2"
     path = ArrowPath(
         [(edge, start), (bulge, start), (bulge, end), (tip, end)],
         [ArrowPath.MOVETO, ArrowPath.CURVE4, ArrowPath.CURVE4, ArrowPath.CURVE4],
     )
-    carried = message.src if message.origin is None else message.origin
     arrow = FancyArrowPatch(
         path=path,
-        arrowstyle="-" if adds else "-|>,head_length=4,head_width=2.2",
+        arrowstyle=head,
         shrinkA=0,
         shrinkB=0,
-        color=line_color(carried),
+        color=line_color(message.src if message.origin is None else message.origin),
         linewidth=1.2,
     )
     ax.add_artist(arrow)
     if adds:
         draw_plus(ax, tip, end, 0.052, SMALL_SIZE)
+
+
+def _bulge(lanes: int) -> float:
+    """How far an arrow that goes so many lanes up or down leads aside."""
+    return min(0.115, 0.08 + 0.015 * lanes)

@@ -4,6 +4,7 @@ Called by `Trace.plot`, and by notebooks, on the notebook's kernel. Times are in
 rows of a lane.
 """
 
+import math
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -35,6 +36,7 @@ MOST_ARROWS = 200  # messages; of more, none is drawn
 MOST_MARKS = 48  # collectives; of more, none is marked
 NOTE_LINE = 0.15  # height of a note, in inches
 LEGEND_ROW = 0.22  # height of a row of the legend, in inches
+LEGEND_COLUMNS = 3  # entries in a row of the legend
 DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
@@ -266,7 +268,7 @@ def _height(lanes: Lanes, notes: int, entries: int) -> float:
     height = height_of(lanes, ARROW_GAP)
     if len(lanes) > MOST_HIGH:
         height *= 0.5
-    legend_rows = -(-entries // 3)
+    legend_rows = math.ceil(entries / LEGEND_COLUMNS)
     return height + (1.2 + NOTE_LINE * notes + LEGEND_ROW * legend_rows)
 
 
@@ -295,7 +297,7 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
     with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):
         ax.set_title("\n".join(lines), fontsize=NOTE_SIZE, pad=5)
         ax.set_xlabel("time")
-        legend_below(ax, looks, legend)
+        legend_below(ax, looks, legend, LEGEND_COLUMNS)
         tops = draw_lanes(
             ax, scene.lanes, last, bands=bands, size=SMALL_SIZE, start=first, gap=ARROW_GAP
         )
