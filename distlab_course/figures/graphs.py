@@ -57,7 +57,8 @@ def graph(
     lefts = _lefts_of_columns(columns, widths, start=_width_of_names(nodes.values()))
     boxes = {}
     for name, rank in nodes.items():
-        top = lanes[rank].top + rows[name] * ROW_HEIGHT + (ROW_HEIGHT - NODE_HEIGHT) / 2
+        row_top = lanes[rank].top + rows[name] * ROW_HEIGHT
+        top = row_top + (ROW_HEIGHT - NODE_HEIGHT) / 2
         boxes[name] = Box(lefts[columns[name]], top, widths[name])
     width = lefts[-1] - ARROW_LENGTH + TEXT_PAD
     height = max(lane.top + lane.height for lane in lanes.values())
@@ -67,12 +68,7 @@ def graph(
             color = rank_color(rank)
             draw_lane(ax, 0, lane.top, width, lane.height, color, f"rank {rank}", LABEL_SIZE)
         for name, rank in nodes.items():
-            left, top, own_width = boxes[name]
-            place = (left, top, own_width, NODE_HEIGHT)
-            if name in hollow:
-                draw_outline(ax, *place, _text_of(name), line_color(rank), NAME_SIZE)
-            else:
-                draw_box(ax, *place, _text_of(name), rank_color(rank), NAME_SIZE)
+            _draw_node(ax, boxes[name], _text_of(name), rank, is_hollow=name in hollow)
         for start, end in edges:
             is_local = nodes[start] == nodes[end]
             color = INK if is_local else line_color(nodes[start])
@@ -84,6 +80,15 @@ def _text_of(name: str) -> str:
     """What is written in the box of a node: its name up to the first line break."""
     first, _, _ = name.partition("\n")
     return first
+
+
+def _draw_node(ax: Axes, box: Box, text: str, rank: int, is_hollow: bool) -> None:
+    """Draw the box of a node in the colour of its rank."""
+    place = (box.left, box.top, box.width, NODE_HEIGHT)
+    if is_hollow:
+        draw_outline(ax, *place, text, line_color(rank), NAME_SIZE)
+    else:
+        draw_box(ax, *place, text, rank_color(rank), NAME_SIZE)
 
 
 def _draw_edge(ax: Axes, start: Box, end: Box, color: str) -> None:
@@ -138,8 +143,8 @@ def _lanes_of(nodes: Mapping[str, int], rows: Mapping[str, int]) -> dict[int, La
     lanes = {}
     top = 0.0
     for rank in sorted(set(nodes.values())):
-        last = max(rows[name] for name in nodes if nodes[name] == rank)
-        height = ROW_HEIGHT * (1 + last)
+        last_row = max(rows[name] for name, owner in nodes.items() if owner == rank)
+        height = ROW_HEIGHT * (1 + last_row)
         lanes[rank] = Lane(top, height)
         top += height + LANE_GAP
     return lanes

@@ -154,14 +154,15 @@ def bubbles(
     xlabel = "micro-batches m"
     with new_axes(6, 4, title=title, xlabel=xlabel, ylabel="idle share of the time") as ax:
         ends = []
-        for place, (name, points) in enumerate(shares.items()):
+        for place, (name, v) in enumerate(zip(shares, stages, strict=True)):
             color = curve_color(place)
-            _draw_theory(ax, p, stages[place], min(points), max(points))
+            points = shares[name]
+            most = max(points)
+            _draw_theory(ax, p, v, min(points), most)
             marker = MARKERS[place % len(MARKERS)]
             size = 11 if marker == "+" else 6
             percent = [100 * share for share in points.values()]
             ax.plot(list(points), percent, marker, color=color, mfc="none", mew=2, ms=size)
-            most = max(points)
             ends.append(End(most, 100 * points[most], name, color))
         ax.set_xscale("log", base=2)
         ax.set(xticks=counts, xticklabels=counts, ylim=(0, None))

@@ -36,35 +36,38 @@ def images(
         title: what they are.
     """
     if names:
-        lanes = [(name, INK) for name in names]
+        colors = [INK] * len(rows)
     else:
-        lanes = [(f"rank {rank}", rank_color(rank)) for rank in range(len(rows))]
-    start = 0.3 + max(text_width(name, TEXT_SIZE) for name, _ in lanes)
-    width = start + max(map(len, rows)) * (ITEM_SIDE + ITEM_GAP)
+        names = [f"rank {rank}" for rank in range(len(rows))]
+        colors = [rank_color(rank) for rank in range(len(rows))]
+    start = 0.3 + _width_of_widest(names, TEXT_SIZE)
+    longest = max(len(row) for row in rows)
+    width = start + longest * (ITEM_SIDE + ITEM_GAP)
     height = ITEM_SIDE + CAPTION_HEIGHT + 2 * LANE_PAD
-    figure, ax = new_canvas(width, len(rows) * (height + LANE_PAD) - LANE_PAD, title)
-    for place, (row, (name, color)) in enumerate(zip(rows, lanes, strict=True)):
-        top = place * (height + LANE_PAD)
+    pitch = height + LANE_PAD
+    figure, ax = new_canvas(width, len(rows) * pitch - LANE_PAD, title)
+    for place, (row, name, color) in enumerate(zip(rows, names, colors, strict=True)):
+        top = place * pitch
         draw_lane(ax, 0, top, width, height, color, name)
-        caption_y = top + LANE_PAD + ITEM_SIDE + CAPTION_HEIGHT / 2
         for column, (image, caption) in enumerate(zip(row, captions[place], strict=True)):
             left = start + column * (ITEM_SIDE + ITEM_GAP)
-            _draw_image(ax, left, top + LANE_PAD, image)
-            draw_text(ax, left + ITEM_SIDE / 2, caption_y, str(caption))
+            _draw_image(ax, left, top + LANE_PAD, image, str(caption))
     return figure
 
 
-def _draw_image(ax: Axes, left: float, top: float, image: Any) -> None:
-    """Draw one image of one channel as black ink."""
+def _draw_image(ax: Axes, left: float, top: float, image: Any, caption: str) -> None:
+    """Draw one image of one channel as black ink, with its caption below it."""
+    bottom = top + ITEM_SIDE
     with style():
         ax.imshow(
             np.asarray(image).squeeze(),
             cmap=BLACK_INK,
             interpolation="nearest",
-            extent=(left, left + ITEM_SIDE, top + ITEM_SIDE, top),
+            extent=(left, left + ITEM_SIDE, bottom, top),
             aspect="auto",
             zorder=2,
         )
+    draw_text(ax, left + ITEM_SIDE / 2, bottom + CAPTION_HEIGHT / 2, caption)
 
 
 def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figure:
@@ -74,16 +77,18 @@ def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figu
         parts: by bucket, the name and the bytes of each gradient.
         title: what is in the buckets.
     """
-    buckets_of_texts = []
+    texts: list[list[tuple[str, str]]] = []
     for part in parts:
-        buckets_of_texts.append([(name, format_bytes(num_bytes)) for name, num_bytes in part])
+        texts.append([(name, format_bytes(num_bytes)) for name, num_bytes in part])
+    names_and_sizes = chain.from_iterable(chain.from_iterable(texts))
+    pitch = 0.3 + _width_of_widest(names_and_sizes, LABEL_SIZE)
     start = 0.4 + text_width(f"bucket {len(parts) - 1}", TEXT_SIZE)
-    pitch = 0.3 + _width_of_widest(chain.from_iterable(buckets_of_texts))
-    end = start + max(map(len, parts)) * pitch
-    width = end + 0.3 + text_width("→ all-reduce", TEXT_SIZE)
-    figure, ax = new_canvas(width, len(parts) * (ITEM_SIDE + LANE_PAD) - LANE_PAD, title)
-    for place, gradients in enumerate(buckets_of_texts):
-        top = place * (ITEM_SIDE + LANE_PAD)
+    longest = max(len(part) for part in parts)
+    width = start + longest * pitch + 0.3 + text_width("→ all-reduce", TEXT_SIZE)
+    lane_pitch = ITEM_SIDE + LANE_PAD
+    figure, ax = new_canvas(width, len(parts) * lane_pitch - LANE_PAD, title)
+    for place, gradients in enumerate(texts):
+        top = place * lane_pitch
         draw_lane(ax, 0, top, width, ITEM_SIDE, INK, f"bucket {place}")
         for column, (name, size) in enumerate(gradients):
             left = start + column * pitch
@@ -93,9 +98,9 @@ def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figu
     return figure
 
 
-def _width_of_widest(gradients: Iterable[tuple[str, str]]) -> float:
-    """The width of the widest name or size."""
-    return max(text_width(text, LABEL_SIZE) for text in chain.from_iterable(gradients))
+def _width_of_widest(texts: Iterable[str], size: float) -> float:
+    """The width of the widest text, in a font of this size in points."""
+    return max(text_width(text, size) for text in texts)
 
 
 def _draw_gradient(ax: Axes, left: float, top: float, width: float, name: str, size: str) -> None:
