@@ -1,7 +1,7 @@
 """Who waits for whom, and whether the wait can end, by the statuses of the ranks.
 
 No process is asked. Runs on the notebook's kernel, called by cell.py, ranks.py and live.py, and by
-report.py and stuck.py beside it.
+report.py, stuck.py and ddp_passes.py beside it.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a
 message, or the members of a group that have not called the collective yet. A rank that computes,

@@ -11,6 +11,7 @@ import pytest
 
 from distlab.diagnosis import (
     advice,
+    ddp_passes,
     deaths,
     endings,
     failures,
@@ -287,7 +288,7 @@ def _advice(rng, states):
 
 
 CHECKS = {
-    "why_stuck": _why_stuck,
+    "why_stuck why_by_passes why_no_gradients": _why_stuck,
     "table": lambda rng, states: is_a_table(report.table(states)),
     "rows": lambda rng, states: [is_a_sentence(what) for _, what, *_ in report.rows(states)],
     "brief": lambda rng, states: is_a_sentence(report.brief(states)),
@@ -332,6 +333,7 @@ def test_every_function_that_makes_words_is_tried():
         stuck,
         failures,
         deaths,
+        ddp_passes,
         endings,
         joining,
         proof,
