@@ -26,9 +26,9 @@ def why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advice
         states: the statuses of every rank, by rank.
         advice: what to say if they made as many forward passes as the rank that waits.
     """
-    if all(states[rank].passes == state.passes for rank in gone):
-        return advice
     passes = {rank: states[rank].passes for rank in gone}
+    if set(passes.values()) == {state.passes}:
+        return advice
     fewer = _fewer(passes, state.passes, FORWARD_PASS)
     if fewer:
         return f". {fewer}: with fewer batches on some ranks, use drop_last=True, or DDP's join()."
@@ -38,7 +38,8 @@ def why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advice
 def why_no_gradients(state: RankStatus, gone: Sequence[int], states: States) -> str:
     """The end of a sentence about a backward pass of DDP: why finished ranks send no gradients."""
     advice = ": does the loss of every rank use every parameter?"
-    if any(states[rank].passes != state.passes for rank in gone):
+    passes = {states[rank].passes for rank in gone}
+    if passes != {state.passes}:
         return why_by_passes(state, gone, states, advice)
     backward = {rank: states[rank].backward_passes for rank in gone}
     fewer = _fewer(backward, state.backward_passes, BACKWARD_PASS)
@@ -50,7 +51,9 @@ def why_no_gradients(state: RankStatus, gone: Sequence[int], states: States) -> 
     if fewer:
         return f". {fewer}: every rank must enter no_sync() in the same steps."
     why = _call_of_a_hook(state, states)
-    return f": {why}." if why else advice
+    if why:
+        return f": {why}."
+    return advice
 
 
 def _call_of_a_hook(state: RankStatus, states: States) -> str:
@@ -73,14 +76,16 @@ def _fewer(numbers: Mapping[int, int], own: int, noun: tuple[str, str]) -> str:
         own: how many the rank that waits has made.
         noun: the words for one pass, and for several.
     """
-    fewer = grouped((number, rank) for rank, number in numbers.items() if number < own)
+    fewer = []
+    for rank, number in numbers.items():
+        if number < own:
+            fewer.append((number, rank))
     if not fewer:
         return ""
     one, several = noun
-    parts = []
-    for number, ranks in fewer.items():
+    words = ""
+    for number, ranks in grouped(fewer).items():
         passes = one if number == 1 else several
-        parts.append(f"{ranks_and_verb(ranks, 'has', 'have')} made {number} {passes}")
-    parts.append(f"and this one is number {own}")
-    words = ", ".join(parts)
+        words += f"{ranks_and_verb(ranks, 'has', 'have')} made {number} {passes}, "
+    words += f"and this one is number {own}"
     return words[0].upper() + words[1:]

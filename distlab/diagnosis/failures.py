@@ -165,7 +165,7 @@ def rank_error(
         cause: why ranks could not go on if none is at fault.
     """
     culprits = _causes(failures)
-    consequences = [one for one in failures if one not in culprits]
+    consequences = [failed for failed in failures if failed not in culprits]
     parts = [*raised_words(culprits), *_advice(cause, culprits)]
     if not parts:
         parts += raised_words(consequences)
@@ -198,18 +198,21 @@ def _causes(failures: Sequence[Failure]) -> list[Failure]:
     Where none is at fault, a wait that timed out counts as one: it has closed the others'
     connections.
     """
-    at_fault = [one for one in failures if not one.consequence]
+    at_fault = [failed for failed in failures if not failed.consequence]
     if at_fault:
         return at_fault
-    return [one for one in failures if TIMED_OUT.search(one.message)]
+    return [failed for failed in failures if TIMED_OUT.search(failed.message)]
 
 
 def _words_of_consequences(consequences: Sequence[Failure]) -> str:
     """The ranks that only waited for others, with their lines."""
-    who = rank_list([one.rank for one in consequences])
+    ranks_by_lines = grouped((failed.lines, failed.rank) for failed in consequences)
+    places = []
+    for lines, ranks in ranks_by_lines.items():
+        if lines:
+            places.append(where(ranks, lines))
+    who = rank_list([failed.rank for failed in consequences])
     waited = f"{who} waited in communication and could not go on"
-    alike = grouped((one.lines, one.rank) for one in consequences)
-    places = [where(ranks, lines) for lines, ranks in alike.items() if lines]
     if not places:
         return f"{waited}."
     return "\n".join([f"{waited}:", *places])
@@ -247,8 +250,8 @@ def groups_error(
     # whether any group was built depends on which rank was first
     gone = replace(ended, subgroups=True)
     parts.append(f"{GROUP_IS_REBUILT} {gone.words()}")
-    culprits = [one for one in raised if not one.consequence]
-    consequences = [one for one in raised if one.consequence]
+    culprits = [failed for failed in raised if not failed.consequence]
+    consequences = [failed for failed in raised if failed.consequence]
     finished = _finished(targets, raised)
     return RankError("\n".join(parts), (*culprits, *consequences), finished)
 

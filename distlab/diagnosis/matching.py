@@ -28,8 +28,9 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     for aspect in aspects:
         values = _aspect_by_rank(calls, aspect)
         if not _are_alike(values):
-            op = next(iter(calls.values())).op
-            return f"The ranks' {op} calls do not match: {by_value(values, ('has', 'have'))}."
+            first, *_ = calls.values()
+            differ = by_value(values, ("has", "have"))
+            return f"The ranks' {first.op} calls do not match: {differ}."
     return _splits_disagree(calls)
 
 

@@ -45,7 +45,8 @@ class Exchange:
         spare = self._spare(coming)
         if call.is_send:
             # a recv names this rank, or each spare message finds a recv from any source
-            return call.sequence <= self.expected[waiter.rank] or spare <= self.from_any
+            is_named = call.sequence <= self.expected[waiter.rank]
+            return is_named or spare <= self.from_any
         if call.peer is None:
             # each recv from any source finds a spare message
             return spare >= self.from_any

@@ -51,7 +51,10 @@ def why_stuck(
         targets: the ranks that run the cell; None for all.
     """
     waiters = waiting_ranks({rank: states[rank] for rank in sorted(needs)})
-    sharing = [rank for rank, waiter in waiters.items() if _shares_a_group(waiter.state)]
+    sharing = []
+    for rank, waiter in waiters.items():
+        if _shares_a_group(waiter.state):
+            sharing.append(rank)
     if sharing:
         return _of_threads_in_one_group(sharing)
     clashes = _clashes(needs)
@@ -154,7 +157,8 @@ def _of_finished_ranks(
 def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
     """What a rank waits for that cannot come, because these ranks have finished."""
     call = waiter.call
-    finished = f"{rank_list(gone)}, which {'have' if len(gone) > 1 else 'has'} finished"
+    have = "have" if len(gone) > 1 else "has"
+    finished = f"{rank_list(gone)}, which {have} finished"
     if call.kind == messages.MESSAGE and call.is_send:
         return Clause(SENDS, f"a message to {finished} without receiving it.")
     if call.kind == messages.MESSAGE:
@@ -169,13 +173,27 @@ def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
         why = why_by_passes(waiter.state, gone, states, advice)
         forward = "the forward pass of DDP, which broadcasts buffers and the order of buckets"
         return Clause(WAITS, f"in {forward}, for {finished}{why}")
-    rule = ""
+    return _complaint_about_call(call, gone, states, finished)
+
+
+def _complaint_about_call(
+    call: CallRecord, gone: Sequence[int], states: States, finished: str
+) -> Clause:
+    """What a rank waits for in a call that finished ranks have not made.
+
+    Args:
+        call: the call.
+        gone: the ranks that have finished.
+        states: the statuses of every rank, by rank.
+        finished: the words for the ranks that have finished.
+    """
+    where = f"in {call.op}"
     if call.kind == messages.NEW_GROUP and call.sequence:
-        rule = ", which every rank must call,"
+        where += ", which every rank must call,"
     without = "without calling it"
     if any(_called_before(call, states[rank]) for rank in gone):
         without += " again"
-    return Clause(WAITS, f"in {call.op}{rule} for {finished} {without}.")
+    return Clause(WAITS, f"{where} for {finished} {without}.")
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:
@@ -201,10 +219,10 @@ def _of_a_circle(needs: Mapping[int, Need], waiters: Mapping[int, Waiting], n: i
         waiters: the same ranks with their calls, in order.
         n: the number of all ranks.
     """
+    calls = [waiter.call for waiter in waiters.values()]
     first = "The rank waits for itself"
     if len(needs) > 1:
         first = f"{len(needs)} of {n} ranks wait for each other"
-    calls = [waiter.call for waiter in waiters.values()]
     why = _why_a_circle(calls)
     if why:
         return f"{first}{why}"
@@ -225,13 +243,16 @@ def _why_a_circle(calls: Sequence[CallRecord]) -> str:
     """The end of a sentence about ranks whose calls explain why they wait for each other, or ""."""
     kinds = {call.kind for call in calls}
     if kinds == {messages.MESSAGE}:
-        if not any(call.is_send for call in calls):
+        directions = {call.is_send for call in calls}
+        if directions == {False}:
             return "; nobody will send."
-        if all(call.is_send for call in calls):
+        if directions == {True}:
             return "; nobody will receive, and a send waits for its receiver."
-    if kinds == {messages.COLLECTIVE} and len({call.group for call in calls}) > 1:
+    if kinds == {messages.COLLECTIVE}:
+        groups = {call.group for call in calls}
         ops = sorted({call.op for call in calls})
-        return f": they call {' and '.join(ops)} in different groups."
+        if len(groups) > 1:
+            return f": they call {' and '.join(ops)} in different groups."
     return ""
 
 
