@@ -4,7 +4,8 @@ No process is asked; endings.py says how one ended. Runs on the notebook's kerne
 failed_cell.py, ranks.py and generation.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.failures import where, with_text
@@ -14,6 +15,27 @@ from distlab.wire.source import Line, process_of_cell
 from distlab.words import grouped, rank_list, ranks_and_verb
 
 DIED = "RankDied"  # the kind of a failure that is the end of a process
+
+
+@dataclass(frozen=True)
+class DeadRank:
+    """A rank whose process ended in a cell.
+
+    Attributes:
+        rank: the rank.
+        ending: how its process ended.
+        lines: where it was then, as far as that is known.
+        output: the end of what it wrote, which becomes the failure's traceback.
+    """
+
+    rank: int
+    ending: Ending
+    lines: tuple[Line, ...] = ()
+    output: str = ""
+
+    def failure(self) -> Failure:
+        """The end of the process as a failure of its rank."""
+        return Failure(self.rank, DIED, self.ending.words(), self.lines, traceback=self.output)
 
 
 def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, ...]:
@@ -40,27 +62,24 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
 
 
 def rank_died(
-    died: Mapping[int, Ending],
+    dead: Sequence[DeadRank],
     others: Sequence[int],
     again: str,
     host_lost: bool,
-    last_lines: Mapping[int, str],
     gone: str,
-    lines: Mapping[int, tuple[Line, ...]],
     then: Sequence[str] = (),
 ) -> RankDied:
     """The error for ranks whose processes ended in a cell.
 
     Args:
-        died: how, by rank.
+        dead: these ranks.
         others: the ranks that are alive.
         again: what to do for new ranks; "" if they come by themselves.
         host_lost: whether a host of theirs cannot be reached any more.
-        last_lines: the end of what they wrote, by rank, kept as the failures' traceback.
         gone: what was lost with them, in sentences.
-        lines: where they were, by rank, as far as that is known.
         then: what is known of the others at that time, and what to do to learn more.
     """
+    died = {one.rank: one.ending for one in dead}
     if host_lost:
         advice = "cluster.heal() and the next cell for all ranks try the host again."
         kept = _kept_until_host_is_back(others)
@@ -70,27 +89,28 @@ def rank_died(
     else:
         advice = f"The next cell starts {_new_ranks(len(died))}, and rebuilds the process group."
         kept = _kept(others)
-    failures = []
-    for rank in _causes_first(died):
-        output = last_lines.get(rank, "")
-        how = died[rank].words()
-        failures.append(Failure(rank, DIED, how, lines.get(rank, ()), traceback=output))
     words = " ".join(part for part in (advice, kept, gone) if part)
-    message = "\n".join([f"{died_words(died)}.", *_places(failures), *then, words])
-    return RankDied(message, tuple(failures), tuple(others))
+    ordered = _causes_first(dead)
+    message = "\n".join([f"{died_words(died)}.", *_places(ordered), *then, words])
+    return RankDied(message, tuple(one.failure() for one in ordered), tuple(others))
 
 
-def _places(failures: Sequence[Failure]) -> list[str]:
-    """The lines in which ranks died; those of ranks that died in the same ones once."""
-    alike = grouped((failed.lines, failed.rank) for failed in failures if failed.lines)
-    return [where(ranks, lines) for lines, ranks in alike.items()]
-
-
-def _causes_first(died: Mapping[int, Ending]) -> list[int]:
+def _causes_first(dead: Iterable[DeadRank]) -> list[DeadRank]:
     """The ranks that died by themselves, and then those that mpiexec ended because of them."""
-    causes = [rank for rank in sorted(died) if not died[rank].by_mpiexec]
-    ended = [rank for rank in sorted(died) if died[rank].by_mpiexec]
+    causes = []
+    ended = []
+    for one in sorted(dead, key=lambda one: one.rank):
+        if one.ending.by_mpiexec:
+            ended.append(one)
+        else:
+            causes.append(one)
     return causes + ended
+
+
+def _places(dead: Iterable[DeadRank]) -> list[str]:
+    """The lines in which ranks died; those of ranks that died in the same ones once."""
+    ranks_by_lines = grouped((one.lines, one.rank) for one in dead if one.lines)
+    return [where(ranks, lines) for lines, ranks in ranks_by_lines.items()]
 
 
 def _kept_until_host_is_back(others: Sequence[int]) -> str:
@@ -133,8 +153,11 @@ def died_words(died: Mapping[int, Ending]) -> str:
     Args:
         died: how, by rank.
     """
-    alike = grouped((died[rank], rank) for rank in sorted(died) if not died[rank].by_mpiexec)
+    causes = []
+    for rank in sorted(died):
+        if not died[rank].by_mpiexec:
+            causes.append((died[rank], rank))
     parts = []
-    for ending, ranks in alike.items():
+    for ending, ranks in grouped(causes).items():
         parts.append(f"{rank_list(ranks)} {ending.words(len(ranks))}")
     return "; ".join(parts)

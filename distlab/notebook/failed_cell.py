@@ -231,14 +231,16 @@ class FailedCell:
         had_rpc = any(seen[rank].threads for rank in survivors if rank in seen)
         sentences = failures.not_freed(replaced)
         sentences.append(failures.EndedWithGroup(rpc=had_rpc).words())
+        dead = []
+        for rank, ending in died.items():
+            output = ranks.dead.last_lines.get(rank, "")
+            dead.append(deaths.DeadRank(rank, ending, self._lines_of_dead(rank), output))
         return deaths.rank_died(
-            died,
+            dead,
             survivors,
             again=ranks.plan.again,
             host_lost=ranks.host_is_lost,
-            last_lines=ranks.dead.last_lines,
             gone=" ".join(sentences).rstrip(),
-            lines={rank: self._lines_of_dead(rank) for rank in died},
             then=self._when_they_died(died, raised),
         )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
-from distlab.diagnosis.deaths import DIED, died_words, lines_of_dead
+from distlab.diagnosis.deaths import DIED, DeadRank, died_words, lines_of_dead, rank_died
 from distlab.diagnosis.endings import CUT_OFF, UNKNOWN, WITH_ANOTHER, Ending, ending_of
 from distlab.diagnosis.failures import (
     handled_words,
@@ -450,3 +450,21 @@ def test_a_group_that_needs_more_threads_than_there_may_be():
 def test_a_rank_that_a_library_ends_for_want_of_a_thread():
     log = "Resource temporarily unavailable (src/thread.cpp:241)"
     assert ending_of(-6, log).words() == "was killed by SIGABRT (it was refused a thread)"
+
+
+def test_the_rank_that_died_by_itself_comes_before_those_that_mpiexec_ended():
+    """In the error's failures, and with its line in the message."""
+    line = Line(3, "os.abort()")
+    dead = [
+        DeadRank(0, WITH_ANOTHER),
+        DeadRank(1, ending_of(-11), (line,), "the end of its output"),
+    ]
+    error = rank_died(dead, [], again="call cluster.restart()", host_lost=False, gone="")
+    assert [failed.rank for failed in error.failures] == [1, 0]
+    assert error.failures[0].traceback == "the end of its output"
+    assert str(error).splitlines() == [
+        "rank 1 was killed by SIGSEGV (a fault in compiled code).",
+        "  rank 1   line 3   os.abort()",
+        "MPI ends a whole program when one of its processes dies: mpiexec has ended rank 0 too.",
+        "All variables are lost: call cluster.restart().",
+    ]

@@ -155,14 +155,15 @@ def _rank_error(rng, states):
 
 
 def _rank_died(rng, states):
-    died = {
-        rank: endings.ending_of(rng.choice((0, 3, -9, -6, -64))) for rank in rng.sample(RANKS, 2)
-    }
+    dead = []
+    for rank in rng.sample(RANKS, 2):
+        ending = endings.ending_of(rng.choice((0, 3, -9, -6, -64)))
+        dead.append(deaths.DeadRank(rank, ending, made(tuple[Line, ...], rng)))
+    died = {one.rank: one.ending for one in dead}
     again = rng.choice(("", "call cluster.restart()"))
     others = [rank for rank in RANKS if rank not in died][: rng.randint(0, 2)]
-    lines = {rank: made(tuple[Line, ...], rng) for rank in died}
     gone = rng.choice(("", "x."))
-    is_a_table(str(deaths.rank_died(died, others, again, rng.random() < 0.5, {}, gone, lines)))
+    is_a_table(str(deaths.rank_died(dead, others, again, rng.random() < 0.5, gone)))
     is_a_sentence(deaths.died_words(died))
 
 
