@@ -7,6 +7,7 @@ import html
 import linecache
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distlab.diagnosis.failures import with_text
 from distlab.diagnosis.report import rows
@@ -26,6 +27,18 @@ COLOURED = "#d55e00;background:rgba(213,94,0,0.12)"
 PLAIN_EDGE = "transparent"
 
 
+class Mark(NamedTuple):
+    """What some ranks do at a line of source.
+
+    Attributes:
+        ranks: the ranks.
+        what: what they do, in words.
+    """
+
+    ranks: list[int]
+    what: str
+
+
 @dataclass(frozen=True)
 class MarkedLine:
     """A line of source with what ranks do there.
@@ -33,12 +46,19 @@ class MarkedLine:
     Attributes:
         number: its number, from 1; 0 for a gap.
         text: its text.
-        notes: what ranks do there, as (ranks, words).
+        marks: what ranks do there.
     """
 
     number: int
     text: str
-    notes: list[tuple[list[int], str]]
+    marks: list[Mark]
+
+    @property
+    def number_words(self) -> str:
+        """Its number as text; "" for a gap."""
+        if not self.number:
+            return ""
+        return str(self.number)
 
 
 def marked_source(states: States, cell: str) -> list[MarkedLine]:
@@ -53,19 +73,20 @@ def marked_source(states: States, cell: str) -> list[MarkedLine]:
     for file in sorted(by_file):
         # a line of the cell has no file
         source = linecache.getlines(file) if file else cell.splitlines()
-        notes = _notes(by_file[file], source, in_file=bool(file))
-        shown = _numbers_to_show(notes, source)
+        marks_by_line = _marks(by_file[file], source, in_file=bool(file))
+        shown = _numbers_to_show(marks_by_line, source)
         for number in shown:
             if marked and number - 1 not in shown:
                 marked.append(MarkedLine(0, "...", []))
             text = source[number - 1].rstrip()
-            marked.append(MarkedLine(number, text, notes.get(number, [])))
+            marks = marks_by_line.get(number, [])
+            marked.append(MarkedLine(number, text, marks))
     return marked
 
 
-def _notes(
+def _marks(
     states: Iterable[RankStatus], source: Sequence[str], in_file: bool
-) -> dict[int, list[tuple[list[int], str]]]:
+) -> dict[int, list[Mark]]:
     """What ranks do at each line of a source, by its number.
 
     Args:
@@ -80,16 +101,19 @@ def _notes(
         number = _line_in(source, lines)
         if number is not None:
             by_line.setdefault(number, {})[state.rank] = state
-    return {number: _notes_of(there) for number, there in by_line.items()}
+    found = {}
+    for number, there in by_line.items():
+        found[number] = _marks_at_one_line(there)
+    return found
 
 
-def _notes_of(states: States) -> list[tuple[list[int], str]]:
-    """What ranks do that are at one line, as (ranks, words)."""
-    notes = []
+def _marks_at_one_line(states: States) -> list[Mark]:
+    """What ranks do that are at the same line."""
+    marks = []
     for row in rows(states):
-        words = f"{row.what} {row.tensors}".rstrip()
-        notes.append((row.ranks, words))
-    return notes
+        what = f"{row.what} {row.tensors}".rstrip()
+        marks.append(Mark(row.ranks, what))
+    return marks
 
 
 def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:
@@ -99,8 +123,10 @@ def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:
     """
     for line in reversed(lines):
         shown = with_text(line)
-        is_there = 1 <= shown.number <= len(source)
-        if is_there and source[shown.number - 1].strip() == shown.text:
+        if not 1 <= shown.number <= len(source):
+            continue
+        text = source[shown.number - 1]
+        if text.strip() == shown.text:
             return shown.number
     return None
 
@@ -128,18 +154,13 @@ def source_text(marked: Sequence[MarkedLine]) -> str:
     width = max(len(line.text) for line in marked)
     texts = []
     for line in marked:
-        notes = [f"{rank_list(ranks)}: {what}" for ranks, what in line.notes]
-        arrow = ">" if notes else " "
-        code = f"{arrow} {_number_words(line):>3}  {line.text:<{width}}"
-        texts.append(f"{code}   {'; '.join(notes)}".rstrip())
+        marks = []
+        for mark in line.marks:
+            marks.append(f"{rank_list(mark.ranks)}: {mark.what}")
+        arrow = ">" if marks else " "
+        code = f"{arrow} {line.number_words:>3}  {line.text:<{width}}"
+        texts.append(f"{code}   {'; '.join(marks)}".rstrip())
     return "\n".join(texts)
-
-
-def _number_words(line: MarkedLine) -> str:
-    """The number of a line, or "" for a gap."""
-    if not line.number:
-        return ""
-    return str(line.number)
 
 
 def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], str]) -> str:
@@ -151,20 +172,21 @@ def source_html(marked: Sequence[MarkedLine], chips: Callable[[Sequence[int]], s
     """
     body = []
     for line in marked:
-        notes = []
-        for ranks, what in line.notes:
-            notes.append(_note_html(chips(ranks), rank_list(ranks), what))
-        color = COLOURED if notes else PLAIN_EDGE
-        code = f"{_number_words(line):>4}  {html.escape(line.text)}"
-        text = f"{code}   {'; '.join(notes)}".rstrip()
+        marks = []
+        for mark in line.marks:
+            marks.append(_mark_html(mark, chips(mark.ranks)))
+        color = COLOURED if marks else PLAIN_EDGE
+        code = f"{line.number_words:>4}  {html.escape(line.text)}"
+        text = f"{code}   {'; '.join(marks)}".rstrip()
         body.append(f'<div style="border-left:3px solid {color};{HANGING_INDENT}">{text}</div>')
     return f'<pre style="{STYLE}">{"".join(body)}</pre>'
 
 
-def _note_html(chips: str, who: str, what: str) -> str:
-    """What ranks do at a line.
+def _mark_html(mark: Mark, chips: str) -> str:
+    """What ranks do at a line, as HTML, with their colours.
 
     Where a narrow pane breaks it, the colours stay with the names of the ranks.
     """
-    label = f'<span style="white-space:nowrap">{chips}{html.escape(who)}:</span>'
-    return f"{label} {html.escape(what)}"
+    who = html.escape(rank_list(mark.ranks))
+    label = f'<span style="white-space:nowrap">{chips}{who}:</span>'
+    return f"{label} {html.escape(mark.what)}"

@@ -80,9 +80,9 @@ class Exchange:
         spare = self._spare(self.sent)
         if call.is_send:
             # the other senders leave this many recvs from any source to this one
-            others = sum(self.sent.values()) - self.sent[waiter.rank]
-            left_over = max(0, self.from_any - others)
-            was_taken = call.sequence <= self.expected[waiter.rank] + left_over
+            of_others = sum(self.sent.values()) - self.sent[waiter.rank]
+            remaining = max(0, self.from_any - of_others)
+            was_taken = call.sequence <= self.expected[waiter.rank] + remaining
             return was_taken or spare <= self.from_any
         if call.peer is None:
             return call.sequence <= spare

@@ -61,7 +61,9 @@ def _words_of_other_name(waiter: Waiting, others: Sequence[RankStatus]) -> str:
     made = [_made(waiter.state, call.group)]
     for other in others:
         theirs = other.call
-        if theirs is not None and theirs.kind == call.kind and theirs.members == call.members:
+        if theirs is None or theirs.kind != call.kind:
+            continue
+        if theirs.members == call.members:
             made.append(_made(other, theirs.group))
     within = {}
     for group in made:
@@ -99,8 +101,8 @@ def differing_groups(made: Mapping[int, Sequence[NewGroup]]) -> dict[int, NewGro
     for number in sorted(by_number):
         of_ranks = by_number[number]
         different = {group.members for group in of_ranks.values()}
-        has_several = any(len(members) > 1 for members in different)
-        if len(different) > 1 and has_several:
+        largest = max(different, key=len)
+        if len(different) > 1 and len(largest) > 1:
             return of_ranks
     return {}
 
@@ -113,7 +115,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     """
     if not groups:
         return ""
-    number = next(iter(groups.values())).name
+    first, *_ = groups.values()
     ranks_by_group = grouped((_group_words(groups[rank]), rank) for rank in sorted(groups))
     makes = []
     for group, ranks in sorted(ranks_by_group.items(), key=fewest_first):
@@ -121,7 +123,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
     listed = ", ".join(makes[:MOST_GROUPS])
     if len(makes) > MOST_GROUPS:
         listed += f", and {len(makes) - MOST_GROUPS} more"
-    start = f"{DIFFERENT_GROUPS} in their new_group call number {number}"
+    start = f"{DIFFERENT_GROUPS} in their new_group call number {first.name}"
     return f"{start}: {listed}, but {RULE_OF_GROUPS}."
 
 
