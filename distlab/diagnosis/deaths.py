@@ -91,7 +91,7 @@ def rank_died(
         kept = _kept(others)
     words = " ".join(part for part in (advice, kept, gone) if part)
     ordered = _causes_first(dead)
-    message = "\n".join([f"{died_words(died)}.", *_places(ordered), *then, words])
+    message = "\n".join([f"{died_words(died)}.", *_where_they_died(ordered), *then, words])
     return RankDied(message, tuple(one.failure() for one in ordered), tuple(others))
 
 
@@ -107,7 +107,7 @@ def _causes_first(dead: Iterable[DeadRank]) -> list[DeadRank]:
     return causes + ended
 
 
-def _places(dead: Iterable[DeadRank]) -> list[str]:
+def _where_they_died(dead: Iterable[DeadRank]) -> list[str]:
     """The lines in which ranks died; those of ranks that died in the same ones once."""
     ranks_by_lines = grouped((one.lines, one.rank) for one in dead if one.lines)
     return [where(ranks, lines) for lines, ranks in ranks_by_lines.items()]

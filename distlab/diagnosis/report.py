@@ -23,7 +23,7 @@ WITHOUT_CALL = {  # what a rank does outside of calls
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
 }
-MOST_ROWS = 4  # in one line
+MOST_ROWS_IN_BRIEF = 4  # in one line
 ROOT_RECEIVES = ("reduce", "gather")  # so that the function calls its root dst
 
 
@@ -231,10 +231,10 @@ def activity(state: RankStatus) -> str:
 def brief(states: States) -> str:
     """`rows` in one line, for a person who waits: "rank 2: computing (line 4), rank 1: ...".
 
-    Only the first MOST_ROWS are in it.
+    Only the first MOST_ROWS_IN_BRIEF are in it.
     """
     parts = []
-    for row in rows(states)[:MOST_ROWS]:
+    for row in rows(states)[:MOST_ROWS_IN_BRIEF]:
         words = f"{rank_list(row.ranks)}: {row.what}"
         if row.line is not None:
             words += f" ({row.line.position})"

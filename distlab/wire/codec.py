@@ -64,7 +64,7 @@ def from_json(line: str | bytes) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise MessageError(
-            f"{_shortened(line)} is no message of this distlab: {reason}."
+            f"{_beginning_of(line)} is no message of this distlab: {reason}."
         ) from error
 
 
@@ -95,7 +95,7 @@ def protocol() -> str:
     return f"{checksum:08x}"
 
 
-def _shortened(line: str | bytes) -> str:
+def _beginning_of(line: str | bytes) -> str:
     """The beginning of a line, quoted."""
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     if len(text) > 60:

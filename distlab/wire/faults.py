@@ -21,7 +21,7 @@ from distlab.wire.source import Line, is_learners, name_of_function
 # in the environment of processes that distlab has started, which have a folder for the file
 CLUSTER_VARIABLE = "DISTLAB_CLUSTER"
 FOLDER_VARIABLE = "IPP_PROFILE_DIR"
-MAIN_THREAD = "main "  # begins the row that names the main thread
+MAIN_THREAD_ROW = "main "  # begins the row that names the main thread
 ABORTED = "Fatal Python error: Aborted"  # how faulthandler begins for SIGABRT
 _C10D = os.path.join("torch", "distributed", "distributed_c10d.py")
 # not compiled here: every rank imports this, and few need it
@@ -67,7 +67,7 @@ def enable_log(rank: int) -> None:
     with contextlib.suppress(OSError):
         own = log_path(os.environ[FOLDER_VARIABLE], rank)
         file = open(own, "wb", buffering=0)  # noqa: SIM115  # faulthandler keeps it
-        file.write(f"{MAIN_THREAD}{threading.get_ident():#018x}\n".encode())
+        file.write(f"{MAIN_THREAD_ROW}{threading.get_ident():#018x}\n".encode())
         faulthandler.enable(file)
 
 
@@ -118,8 +118,8 @@ def parse_fault(part: str) -> Fault:
     stacks: dict[str, list[Line]] = {}
     ops: dict[str, str] = {}
     for row in part.splitlines():
-        if row.startswith(MAIN_THREAD):
-            main = row.removeprefix(MAIN_THREAD)
+        if row.startswith(MAIN_THREAD_ROW):
+            main = row.removeprefix(MAIN_THREAD_ROW)
             continue
         begins = re.match(_THREAD, row)
         if begins is not None:

@@ -152,7 +152,7 @@ def message_and_lines(error: BaseException) -> tuple[str, tuple[Line, ...]]:
         place = line_of(error.filename, error.lineno, "<module>")
         text = error.text or ""
         lines.append(replace(place, text=text.strip()))
-    return _text_of(error), tuple(lines)
+    return _text_of_error(error), tuple(lines)
 
 
 def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
@@ -172,7 +172,7 @@ def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
     return [*outermost, *innermost]
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of_error(error: BaseException) -> str:
     """The text of an exception, whatever a learner has made of it; never an error of its own."""
     # of Python's own syntax errors: their str() ends with the name of a file that nobody knows
     if isinstance(error, SyntaxError) and isinstance(error.msg, str):
