@@ -4,6 +4,7 @@ The notebook's kernel asks for their command lines; the processes themselves cal
 other part of distlab.
 """
 
+import os
 import signal
 import sys
 
@@ -20,11 +21,30 @@ def command(module: str, python: str = sys.executable) -> list[str]:
     return [python, "-c", f"{bare}; from {module} import main; main()"]
 
 
-def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the system send this process a signal when its parent ends; 0 for none.
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the system send this process a signal when its parent ends.
 
-    Only Linux can do that; elsewhere nothing happens.
+    Only Linux can do that; elsewhere nothing happens. It sends the signal when the thread ends that
+    has started this process.
+
+    Args:
+        parent: the parent's number, read before the fork or first of all. The parent may have ended
+            before this call, and the system would never send a signal: it is sent here then.
+        number: the signal's.
+
+    Source: Linux, prctl(2) on PR_SET_PDEATHSIG.
     """
+    _send_at_end_of_parent(number)
+    if sys.platform == "linux" and os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def outlive_parent() -> None:
+    """Undo end_with_parent."""
+    _send_at_end_of_parent(0)
+
+
+def _send_at_end_of_parent(number: int) -> None:
     if sys.platform == "linux":
         import ctypes  # not for the notebook's kernel, which asks for command lines only
 

@@ -301,9 +301,10 @@ def start(run: Run, rank: int) -> Child:
     """Record in a forked child, which sends the ranks that it meets, and then its outcome."""
     source, sink = Pipe(duplex=False)
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child lives
+    recorder = os.getpid()
     pid = os.fork()
     if pid == 0:
-        end_with_parent()
+        end_with_parent(recorder)
         source.close()
         os.dup2(written.fileno(), 1)
         os.dup2(written.fileno(), 2)
@@ -398,7 +399,7 @@ class Recordings:
 
 def main() -> None:
     """Record the runs that are asked for, until nobody asks for a while."""
-    end_with_parent()
+    end_with_parent(os.getppid())
     changed.adapt(group.NAME)
     asks = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):

@@ -34,7 +34,7 @@ from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
 from distlab.launch.logs import LOG_BYTES, end_of, fault_of, log_of, stderr_of
 from distlab.launch.preloading import PRELOADED, import_all, torch_library
-from distlab.programs import end_with_parent
+from distlab.programs import end_with_parent, outlive_parent
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
 
@@ -240,6 +240,7 @@ class Server:
 
         The child runs child(*arguments), and never returns from here.
         """
+        server = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -247,7 +248,7 @@ class Server:
         try:
             # the controller tells the notebook of the engines that are gone with this server
             if child is not run_controller:
-                end_with_parent()
+                end_with_parent(server)
             self._leave_to_parent()
             child(*arguments)
             status = 0
@@ -284,17 +285,21 @@ def remote_command(python: str) -> str:
 
 def main() -> None:
     """Serve by the plan that comes first."""
+    parent = os.getppid()
     # the orders that come after the first line stay there
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         plan = from_json(stdin.readline())
-    _serve(plan)
+    _serve(plan, parent)
     os._exit(0)  # taking torch apart takes half a second of computation
 
 
-def _serve(plan: orders.ServerPlan) -> None:
+def _serve(plan: orders.ServerPlan, parent: int) -> None:
     """Import what every rank needs, and serve.
 
     A server on another host first reports what the host is, and has a folder of its own.
+
+    Args:
+        parent: number of the process that started this one.
     """
     os.environ.update(plan.environment)
     server = Server(*_take_stdin_and_stdout())
@@ -306,7 +311,8 @@ def _serve(plan: orders.ServerPlan) -> None:
         address = hello.address
         server.host = hello.host
         server.report(hello)
-    end_with_parent(signal.SIGTERM)  # while it imports, it does not see the end of its orders
+    # while it imports, it does not see the end of its orders
+    end_with_parent(parent, signal.SIGTERM)
     with contextlib.ExitStack() as ends:
         if plan.hosts:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the folder is removed
@@ -314,7 +320,7 @@ def _serve(plan: orders.ServerPlan) -> None:
             os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
             os.mkdir(os.path.join(folder.name, "log"))
         _preload(server, plan)
-        end_with_parent(0)
+        outlive_parent()
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
         gc.enable()
         serves_store = server.host == 0
