@@ -10,7 +10,7 @@ import traceback
 
 import torch.distributed as dist
 
-from distlab.rank.log import LOG, note_of_error
+from distlab.rank.log import LOG, chain_of, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
@@ -71,11 +71,10 @@ def _handled(error: BaseException) -> Failure | None:
     is looked at once.
     """
     found = None
-    while error.__context__ is not None and not error.__suppress_context__:
-        error = error.__context__
-        message, lines = message_and_lines(error)
-        if lines and not _comes_from_communication(error, message):
-            found = Failure(THIS_RANK.rank, type(error).__name__, message, lines)
+    for earlier in chain_of(error)[1:]:
+        message, lines = message_and_lines(earlier)
+        if lines and not _comes_from_communication(earlier, message):
+            found = Failure(THIS_RANK.rank, type(earlier).__name__, message, lines)
     return found
 
 

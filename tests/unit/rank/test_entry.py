@@ -6,7 +6,9 @@ import pytest
 import torch.distributed as dist
 
 from distlab.rank import raised
+from distlab.rank.log import Note, waits
 from distlab.rank.raised import describe_failure
+from distlab.wire.messages import REMOTE
 from distlab.wire.source import message_and_lines
 
 CUT = [  # what torch says of a store's connection that is shut while it writes, or reads
@@ -23,19 +25,22 @@ CUT = [  # what torch says of a store's connection that is shut while it writes,
 ]
 
 
+CALLS = compile(
+    "def call(error):\n    raise error", os.path.join("torch", "distributed", "calls.py"), "exec"
+)
+
+
+def call(error):
+    """A call inside of torch.distributed that raises this."""
+    names = {}
+    exec(CALLS, names)
+    names["call"](error)
+
+
 def described(error):
     """The failure of a call inside of torch.distributed that raises this."""
-    names = {}
-    exec(
-        compile(
-            "def call(error):\n    raise error",
-            os.path.join("torch", "distributed", "calls.py"),
-            "exec",
-        ),
-        names,
-    )
     try:
-        names["call"](error)
+        call(error)
     except Exception as error:
         return describe_failure(error)
 
@@ -132,3 +137,62 @@ def test_a_deep_recursion_ends_with_the_line_that_raised():
     assert len(lines) == 200
     assert lines[0].text == "falls(500)"
     assert lines[-1].text == 'raise ValueError("at the bottom")'
+
+
+def test_a_chain_may_be_a_circle():
+    error = RuntimeError("Timed out waiting")
+    error.__context__ = ValueError("no data")
+    error.__context__.__context__ = error
+    assert describe_failure(error).handled is None
+
+
+def wait_and_fail(note):
+    """A wait for another rank that ends in an error of C++'s."""
+    with waits(note):
+        raise RuntimeError("Connection closed")
+
+
+def note_of_a_remote_call(readable):
+    note = Note("rpc_sync", REMOTE, [1])
+    note.readable = lambda _: readable
+    return note
+
+
+def test_a_readable_error_says_what_was_being_handled():
+    """As the error does whose place it takes, which is not in the chain."""
+    readable = RuntimeError("RPC timeout: f(...) on rank 1 did not answer within 100 ms.")
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        own = error
+        with pytest.raises(RuntimeError) as seen:
+            wait_and_fail(note_of_a_remote_call(readable))
+    assert seen.value is readable
+    assert readable.__context__ is own
+    with pytest.raises(RuntimeError) as seen:
+        wait_and_fail(note_of_a_remote_call(readable))
+    assert readable.__context__ is None
+
+
+def test_a_readable_error_that_comes_twice_does_not_handle_itself():
+    """The Work of a call that does not match raises the same error each time it is waited for."""
+    readable = RuntimeError("The arguments do not match.")
+    try:
+        wait_and_fail(note_of_a_remote_call(readable))
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            wait_and_fail(note_of_a_remote_call(readable))
+    assert readable.__context__ is None
+
+
+def raise_deeply(depth, error):
+    if depth:
+        raise_deeply(depth - 1, error)
+    call(error)
+
+
+def test_an_error_of_torch_is_known_as_one_below_many_frames():
+    """However deep the program has recursed before."""
+    with pytest.raises(ValueError, match="Invalid rank") as seen:
+        raise_deeply(300, ValueError("Invalid rank"))
+    assert describe_failure(seen.value).communicated
