@@ -231,9 +231,19 @@ def note_of(method: str, group: str, args: tuple[Any, ...], kwargs: dict[str, An
     else:
         note.tensors = _tensors(method, given)
         note.splits = _splits(method, given)
-        last = given[-1] if given else None
-        note.options = kwargs.get("opts", last)
+        note.options = _options(given, kwargs)
     return note
+
+
+def _options(given: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The options of a collective, or the root in their place; None if neither is given.
+
+    They are the last argument, if they are one. A tensor is nothing that a note may keep.
+    """
+    if "opts" in kwargs:
+        return kwargs["opts"]
+    last = given[-1] if given else None
+    return last if isinstance(last, int) or hasattr(last, "timeout") else None
 
 
 def _note_ends(note: Note, given: Sequence[Any]) -> None:

@@ -1,6 +1,8 @@
 """What a rank notes of its calls, by torch's own functions, and how another process reads it."""
 
+import gc
 import threading
+import weakref
 from dataclasses import replace
 from datetime import timedelta
 
@@ -37,6 +39,28 @@ def four_of(*shape):
 
 
 # --- collectives ---
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group, tensor: group.allreduce([tensor]),
+        lambda group, tensor: group.allreduce(tensor),
+        lambda group, tensor: group.broadcast(tensor, root=1),
+        lambda group, tensor: group.allgather([[tensor] * 4], [tensor]),
+    ],
+    ids=["allreduce of a list", "allreduce", "broadcast", "allgather"],
+)
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_a_note_keeps_no_tensor(four, call):
+    """The log would hold the memory of the newest calls, also of a method that got no options."""
+    tensor = ones(2)
+    call(dist.group.WORLD, tensor)
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None
+
 
 FLOATS = (("float32", (2,)),)
 
