@@ -19,6 +19,7 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Answer
 from distlab.wire.source import is_learners, line_of
 
@@ -123,7 +124,7 @@ class Debugger(pdb.Pdb):
             nosigint=True,
             readrc=False,
         )
-        self.prompt = f"(rank {os.environ['RANK']}) "
+        self.prompt = f"(rank {THIS_RANK.rank}) "
 
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
         """The learner's frames, and what they call; not what runs a cell or a test."""

@@ -17,8 +17,10 @@ print(step(rank))
 # what a rank does with a cell, and a person who types one line after the other
 RANK = """
 import ast, linecache, os, sys
-os.environ["RANK"] = "1"
 from distlab.debugger import console
+from distlab.rank.this_rank import THIS_RANK
+THIS_RANK.rank = 1
+os.environ["RANK"] = "7"  # a learner may have changed it
 cell, *lines = sys.argv[1:]
 def send(answer):
     line = lines.pop(0)
