@@ -6,6 +6,8 @@ builtins. A process that a cell has forked prints what it prints under its rank,
 cell does.
 """
 
+from __future__ import annotations
+
 import asyncio
 import builtins
 import faulthandler
@@ -22,7 +24,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.debugger import console
@@ -37,10 +39,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK
 # ranks.
 PROMPTS = ("ps1", "ps2", "ps3")
 _first_environment: dict[str, str | None] = {}
-# the task of the cell that runs if it has a top-level await
+# the task of the cell that runs, if it has a top-level await; a second time if it runs another cell
 _awaiting: list[asyncio.Task[Any]] = []
-# the number of the rank's process, which one that a cell has forked knows, too
-_rank: set[int] = set()
 _BUILTINS = vars(builtins)
 _GENUINE = dict(_BUILTINS)
 
@@ -75,10 +75,12 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
-    _rank.add(os.getpid())
     _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
+    installed = _AroundCells.installed
+    if installed is not None:  # this engine was attached to a cluster before
+        installed.renew(handlers, at_end)
+        return
     kept = _Kept(handlers)
-    kept.restore()
     _make_children_plain([*handlers, signal.SIGTERM], kept.streams)
     kernel = current_shell().kernel
     let_cells_await(kernel)
@@ -101,6 +103,12 @@ class _Kept:
         self.streams: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
         # the thread that sends what is written; close() takes it away
         self._sender = self.streams["stdout"].pub_thread
+        self.restore()
+
+    def renew(self, handlers: dict[int, Callable[..., Any]]) -> None:
+        """Keep other handlers of signals from now on."""
+        self._handlers = handlers
+        self.restore()
 
     def restore(self) -> None:
         """Put all of it back, and end what a person did in the debugger."""
@@ -133,13 +141,19 @@ class _AroundCells:
     Everything is restored around every message, and once more before the engine reports how a cell
     or a call has ended; only then is the end noted. IPython shows some exceptions, such as those of
     a script of %run, and goes on as if the cell had succeeded; here the cell fails.
+
+    Attributes:
+        installed: the one that was put in place in this process, or in the rank that it was forked
+            from; None before.
     """
+
+    installed: ClassVar[_AroundCells | None] = None
 
     def __init__(self, kernel: Any, kept: _Kept, at_end: Callable[[], None]) -> None:
         self._kernel = kernel
         self._kept = kept
         self._at_end = at_end
-        self._rank = os.getpid()
+        self._rank_pid = os.getpid()
         self._shown: list[BaseException] = []  # what IPython has shown since the cell began
         # the methods that are replaced
         shell = kernel.shell
@@ -148,8 +162,18 @@ class _AroundCells:
         self._own_showtraceback = shell.showtraceback
         self._own_safe_execfile = shell.safe_execfile
 
+    def is_in_rank(self) -> bool:
+        """Whether this process is the rank, and not one that a cell has forked."""
+        return os.getpid() == self._rank_pid
+
+    def renew(self, handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
+        """Go on with other handlers of signals, and with another function to call at the end."""
+        self._kept.renew(handlers)
+        self._at_end = at_end
+
     def install(self) -> None:
-        """Put these methods in their place."""
+        """Put these methods in their place; once in a process, or each would run twice."""
+        _AroundCells.installed = self
         kernel = self._kernel
         shell = kernel.shell
         shell.run_ast_nodes = self.run_statements
@@ -195,7 +219,7 @@ class _AroundCells:
     def _end(self) -> None:
         """Note the end of a cell or a call; a process that the cell has forked ends here itself."""
         self._kept.restore()
-        if os.getpid() != self._rank:
+        if not self.is_in_rank():
             _end_process(failed=False)
         self._kept.read_to_the_end()
         self._at_end()
@@ -212,13 +236,13 @@ class _AroundCells:
         """In the place of showtraceback."""
         self._kept.restore()
         error = sys.exc_info()[1]
-        if error is not None:  # %tb shows an old one
+        if error is not None:  # there is none where %tb shows an old one
             self._shown.append(error)
         self._own_showtraceback(*args, **kwargs)
-        if os.getpid() != self._rank:
+        if not self.is_in_rank():
             _end_process(failed=True)
-        if CONSOLE.after_failure and sys.last_value is not None:
-            console.post_mortem(sys.last_value)
+        if CONSOLE.after_failure and error is not None:
+            console.post_mortem(error)
 
 
 def _show_less(shell: Any) -> None:
@@ -245,7 +269,8 @@ def end_abandoned_children(error: BaseException | None = None) -> None:
         error: one that IPython keeps. The variables of its frames go: the debugger was there
             before, if at all, and %debug finds nobody who types on a rank.
     """
-    if os.getpid() not in _rank or not multiprocessing.active_children():
+    around = _AroundCells.installed
+    if around is None or not around.is_in_rank() or not multiprocessing.active_children():
         return
     if error is not None:
         traceback.clear_frames(error.__traceback__)

@@ -26,6 +26,12 @@ def engines(tmp_path_factory):
             yield client, folder
 
 
+def cells_that_have_ended(rank, world_size):
+    from distlab.rank.log import LOG
+
+    return LOG.cells
+
+
 def test_engines_become_ranks_and_stay(engines):
     """After stop they run on, and can be attached again, also by their connection file."""
     client, folder = engines
@@ -44,6 +50,8 @@ def test_engines_become_ranks_and_stay(engines):
     with distlab.Cluster.attach(path, timeout=20) as cluster:
         assert cluster.run(sum_of_ranks) == [1.0] * 2
         assert cluster.pull("kept") == [1] * 2
+        before = cluster.run(cells_that_have_ended)
+        assert cluster.run(cells_that_have_ended) == [count + 1 for count in before]
 
 
 def test_a_question_leaves_the_job_of_another_client_alone(engines, tmp_path):
