@@ -1,7 +1,8 @@
 """`SupervisedThread`: a thread that cannot die without anybody knowing.
 
-Base class of the watchdog on every rank (rank/watchdog.py), and in the notebook's kernel of the
-readers of connections (notebook/connection.py) and of the start ahead (notebook/ahead.py).
+Base class of two threads on every rank, the watchdog (rank/watchdog.py) and the one that posts
+calls in checked mode (rank/checks.py), and in the notebook's kernel of the readers of connections
+(notebook/connection.py) and of the start ahead (notebook/ahead.py).
 """
 
 import threading

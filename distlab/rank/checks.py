@@ -47,6 +47,7 @@ from distlab.rank.log import LOG, Note, waits
 from distlab.rank.memory import places_that_share
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
+from distlab.supervised import SupervisedThread
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 from distlab.words import rank_list
@@ -87,7 +88,8 @@ class Checker:
         self._compared: Counter[Lane] = Counter()
         self._waiting: list[Deferred] = []
         self._closing = False
-        self._poster = threading.Thread(target=self._post, name="distlab-checked", daemon=True)
+        self._failure: BaseException | None = None  # what has ended the thread that posts
+        self._poster = _Poster(self)
         self._poster.start()
 
     def call(self, note: Note, limit: float, make: Callable[[], Any]) -> Any:
@@ -114,6 +116,8 @@ class Checker:
             lanes = [(note.group,)]
         deferred = Deferred(note, record, lanes, make, limit)
         with self._numbering:  # calls are compared and posted in the order of their numbers
+            if self._failure is not None:
+                raise _cannot_post(self._failure)
             if note.kind != MESSAGE:
                 self._say(lanes[0], own, record)
             elif len(lanes) == 1:
@@ -203,8 +207,11 @@ class Checker:
         places = lane[1:2] or range(len(call.record.members))
         return [self._key(lane, self._compared[lane] + 1, place) for place in places]
 
-    def _post(self) -> None:
-        """Post the calls that wait in their turn, until the cell ends and none is left."""
+    def post_in_turns(self) -> None:
+        """Post the calls that wait in their turn, until the cell ends and none is left.
+
+        Runs on: the thread that posts.
+        """
         while self._waiting or not self._closing:
             taken: set[Lane] = set()  # by calls that were begun before
             for call in list(self._waiting):
@@ -212,6 +219,18 @@ class Checker:
                     self._waiting.remove(call)
                     LOG.activity += 1
             time.sleep(POLL_SECONDS)
+
+    def fail(self, error: BaseException) -> None:
+        """Have every call fail that waits to be posted, or begins later: nobody would post it.
+
+        Runs on: the thread that posts, which ends.
+        """
+        with self._numbering:
+            self._failure = error
+            for call in self._waiting:
+                if not call.posting.done():
+                    call.posting.set_exception(_cannot_post(error))
+            self._waiting.clear()
 
     def _post_in_turn(self, call: Deferred, taken: set[Lane]) -> bool:
         """Post a call if its turn has come and the others have said what they send.
@@ -298,6 +317,30 @@ class Checker:
                 "Make it with [torch.empty_like(tensor) for _ in range(world_size)]: "
                 "[tensor] * world_size is one tensor, which keeps the data of one rank only."
             )
+
+
+class _Poster(SupervisedThread):
+    """The thread that posts the calls of a Checker. If it fails, so do they, and no rank hangs."""
+
+    def __init__(self, checker: Checker) -> None:
+        super().__init__("distlab-checked")
+        self._checker = checker
+
+    def serve(self) -> None:
+        """Post what waits, until the cell ends."""
+        self._checker.post_in_turns()
+
+    def on_error(self, error: BaseException) -> None:
+        """Have the calls raise that wait for this thread."""
+        self._checker.fail(error)
+
+    def on_end(self) -> None:
+        """Leave nothing: no call waits any more."""
+
+
+def _cannot_post(error: BaseException) -> RuntimeError:
+    """The error of a call that nobody can post."""
+    return RuntimeError(f"Checked mode has failed on this rank: {type(error).__name__}: {error}")
 
 
 def _lanes_of_recv(note: Note, own: int, size: int) -> list[Lane]:

@@ -107,6 +107,20 @@ def rank_of(monkeypatch, store):
         rank.checker.close()
 
 
+# --- the thread that posts ---
+
+
+def test_a_thread_that_fails_leaves_no_call_waiting(rank_of, monkeypatch):
+    """Nobody would post it: the call fails, and so does the next one, and the cell ends."""
+    one = rank_of(0)
+    monkeypatch.setattr(one.checker, "_post_in_turn", lambda *_: {}["a fault"])
+    words = "Checked mode has failed on this rank: KeyError: 'a fault'"
+    with pytest.raises(RuntimeError, match=words):
+        one.call().wait(timedelta(seconds=10))
+    with pytest.raises(RuntimeError, match=words):
+        one.call()
+
+
 # --- collectives ---
 
 
