@@ -193,6 +193,15 @@ def functional_operators() -> list[tuple[str, Any]]:
     return [(name, getattr(operators, name)) for name in names if hasattr(operators, name)]
 
 
+def by_position(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call of a functional operator, in the operator's order.
+
+    Private: the operator's schema.
+    """
+    names = [argument.name for argument in operator.default._schema.arguments]
+    return (*args, *(kwargs[name] for name in names if name in kwargs))
+
+
 def functional_count(name: Any) -> int | None:
     """How many collectives the group of this name has begun in C++.
 

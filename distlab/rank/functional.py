@@ -25,16 +25,18 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     No note if it begins nothing, as while torch traces it, and on groups in Python, whose methods
     make one.
     """
-    group = _name_of_group(args[-1]) if args and not kwargs else ""
+    if kwargs:
+        args = private.by_position(operator, args, kwargs)
+    group = _name_of_group(args[-1]) if args else ""
     for one in LOG.of_parent:
         if private.GROUP_NAMES.get(one) == group:
             LOG.check_not_of_parent(one)
     before = private.functional_count(group)
     if before is None:
-        return original(operator, *args, **kwargs)
+        return original(operator, *args)
     LOG.shared_with_cpp.add(group)
     if private.is_tracing(args):  # the sizes may be symbols, which a note would make numbers of
-        return original(operator, *args, **kwargs)
+        return original(operator, *args)
     note = _note_of_operator(operator.__name__, group, args)
     if PLUGINS.checker is not None:
         PLUGINS.checker.post([group])

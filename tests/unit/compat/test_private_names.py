@@ -56,6 +56,7 @@ TORCH = [
     f"{C10D}._set_pg_timeout",
     f"{C10D}._unregister_process_group",
     f"{C10D}.default_pg_timeout",
+    "torch.ops._c10d_functional.all_reduce.default._schema",
     f"{GROUP}._device_types",
     f"{GROUP}._get_backend",
     f"{GROUP}._get_sequence_number_for_group",

@@ -46,6 +46,20 @@ def test_a_functional_collective_is_noted(alone, call, op, fields):
     assert note.done
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda operator, name: operator(ones(2), "max", group_name=name),
+        lambda operator, name: operator(group_name=name, reduce_op="max", input=ones(2)),
+    ],
+)
+def test_an_operator_may_be_called_with_keywords(alone, call):
+    """torch itself gives them by position."""
+    result = call(torch.ops._c10d_functional.all_reduce, dist.group.WORLD.group_name)
+    assert (newest().op, newest().reduce_op) == ("all_reduce", "MAX")
+    functional.wait_tensor(result)
+
+
 def test_what_torch_only_traces_is_not_noted(alone):
     """Tensors without numbers are not sent."""
     with FakeTensorMode():
