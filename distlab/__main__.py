@@ -96,7 +96,7 @@ def doctor(arguments: Sequence[str]) -> int:
     chosen = _options_of_doctor().parse_args(arguments)
     if chosen.clean:
         processes = reaper.leftovers()
-        reaper.end(processes)
+        reaper.end_processes(processes)
         print(f"ended {len(processes)} processes of clusters whose notebook is gone")
     checks = CHECKS
     where = "here"
@@ -165,7 +165,7 @@ def check_machine() -> None:
     cores = machine.cores()
     speed = f"up to {cores} ranks compute at full speed, more than that take turns"
     print_finding("cores", f"{cores}; {speed}")
-    free = machine.memory() / 1e9
+    free = machine.free_memory() / 1e9
     each = f"a rank takes about {this_host.MEGABYTES_FORKED} MB, and what it loads"
     print_finding("memory", f"{free:.1f} GB free; {each}")
     here = shutil.disk_usage(".").free / 1e9

@@ -36,10 +36,10 @@ def device_for(rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")
-    return torch.device("cuda", _place(rank) % gpus)
+    return torch.device("cuda", _number_on_machine(rank) % gpus)
 
 
-def _place(rank: int) -> int:
+def _number_on_machine(rank: int) -> int:
     """The place of a rank among those of its machine, from 0."""
     if os.environ.get("RANK") == str(rank):  # this process is the rank
         return int(os.environ.get("LOCAL_RANK", rank))

@@ -73,7 +73,7 @@ def cores() -> int:
     return max(1, min(counts))
 
 
-def memory() -> int:
+def free_memory() -> int:
     """The bytes that this process and its children can still take.
 
     They are those of the machine, or those of its containers if that is less.
@@ -115,8 +115,8 @@ def tasks() -> TaskLimit | None:
 def _tasks_of_container(group: Path) -> TaskLimit | None:
     """The limit of a container; None for no limit."""
     with contextlib.suppress(ValueError):  # "max", or no such files
-        most = int(_read(group / "pids.max"))
-        taken = int(_read(group / "pids.current"))
+        most = int(_read_text(group / "pids.max"))
+        taken = int(_read_text(group / "pids.current"))
         return TaskLimit(most, taken, is_users=False)
     return None
 
@@ -135,7 +135,7 @@ def _tasks_of_this_user() -> TaskLimit | None:
 def _tasks_of_all() -> int:
     """How many processes and threads run on this machine: "0.20 0.18 0.12 1/80 11206" are 80."""
     with contextlib.suppress(ValueError, IndexError):
-        return int(_read(PROCESSES / "loadavg").split()[3].partition("/")[2])
+        return int(_read_text(PROCESSES / "loadavg").split()[3].partition("/")[2])
     return FAR
 
 
@@ -174,7 +174,7 @@ def _groups(controller: str) -> Iterator[Path]:
     Args:
         controller: whose limits are wanted: "cpu", "memory" or "pids".
     """
-    for line in _read(OWN_GROUPS).splitlines():
+    for line in _read_text(OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
             root = GROUPS
@@ -194,11 +194,12 @@ def _groups(controller: str) -> Iterator[Path]:
 
 def _quota(group: Path) -> float | None:
     """The cores' worth of time that a group may use; None for no limit."""
-    words = _read(group / "cpu.max").split()  # "150000 100000": microseconds in a period of so many
+    # "150000 100000": microseconds in a period of so many
+    words = _read_text(group / "cpu.max").split()
     if not words:  # version 1
         words = [
-            _read(group / "cpu.cfs_quota_us").strip(),
-            _read(group / "cpu.cfs_period_us").strip(),
+            _read_text(group / "cpu.cfs_quota_us").strip(),
+            _read_text(group / "cpu.cfs_period_us").strip(),
         ]
     with contextlib.suppress(ValueError, ZeroDivisionError):  # "max 100000", or nothing
         quota, period = map(int, words)
@@ -218,7 +219,7 @@ def _memory_left(group: Path) -> int | None:
         limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
         kept = "total_inactive_file"
     with contextlib.suppress(ValueError):  # "max", or no such files
-        left = int(_read(group / limit)) - int(_read(group / used))
+        left = int(_read_text(group / limit)) - int(_read_text(group / used))
         return left + _statistics(group).get(kept, 0)
     return None
 
@@ -226,14 +227,14 @@ def _memory_left(group: Path) -> int | None:
 def _statistics(group: Path) -> dict[str, int]:
     """What a group's memory consists of, in bytes by kind."""
     found = {}
-    for line in _read(group / "memory.stat").splitlines():
+    for line in _read_text(group / "memory.stat").splitlines():
         kind, _, num_bytes = line.partition(" ")
         if num_bytes.isdecimal():
             found[kind] = int(num_bytes)
     return found
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """The text of a file; "" if there is none."""
     with contextlib.suppress(OSError):
         return path.read_text()

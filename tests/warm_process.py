@@ -168,7 +168,7 @@ class Servers(subprocess.Popen):
         alone = (
             cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
         )
-        if alone and command == fork_server.command():
+        if alone and command == fork_server.server_command():
             return Forked(command, **options)
         return super().__new__(cls)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # module and function in which an engine runs a call of the notebook's
-CALL = ("ipyparallel.engine.kernel", "do_apply")
+RUNS_CALL = ("ipyparallel.engine.kernel", "do_apply")
 # the nanny of engine 1 writes this into its log when the engine has gone; a "." and the id stand
 # after the name
 NANNY = re.compile(r"(\S+ \S+) \[KernelNanny\.(\d+)\] (?:Pipe closed|Parent \d+ exited)")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Modules and functions that a rank's stack is searched for: a cell runs in the first, the others
 # show an error.
-CELL = ("IPython.core.interactiveshell", "run_code")
+RUNS_CELL = ("IPython.core.interactiveshell", "run_code")
 SHOW_ERROR = (
     ("IPython.core.interactiveshell", "showtraceback"),
     ("_pytest.reports", "from_item_and_call"),

@@ -13,7 +13,7 @@ import pytest
 from _pytest import assertion, runner
 
 
-def started(
+def start_session(
     options: dict[str, Any], node: str, without: Iterable[str], plugin: Any
 ) -> pytest.Session:
     """pytest in a process that another pytest has started, as pytest-xdist does it.

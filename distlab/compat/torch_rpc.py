@@ -43,7 +43,7 @@ def _count(name: str) -> int:
     return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0))
 
 
-def start(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
+def start_agent(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
     """Start the agent of a worker.
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide

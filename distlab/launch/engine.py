@@ -109,7 +109,7 @@ def prepare() -> None:
     ZMQInteractiveShell.instance(parent=app, user_ns=app.user_ns, compiler_class=XCachingCompiler)
 
 
-def run(number: int, stderr: tuple[int, int, int]) -> None:
+def serve_as_engine(number: int, stderr: tuple[int, int, int]) -> None:
     """Be engine `number` until it is asked to end. Runs in a forked child.
 
     Args:
@@ -121,10 +121,10 @@ def run(number: int, stderr: tuple[int, int, int]) -> None:
     app = ForkedEngine.instance()
     app.id = number
     app.init_engine()
-    _start(app)
+    _run_event_loop(app)
 
 
-def _start(app: IPEngine) -> None:
+def _run_event_loop(app: IPEngine) -> None:
     """Run the engine's event loop until it is asked to end.
 
     asyncio lets sys.exit() in a task end the loop, and has noted it in the task before: whatever

@@ -272,14 +272,14 @@ class Server:
             os.close(of_another)
 
 
-def command(python: str = sys.executable) -> list[str]:
+def server_command(python: str = sys.executable) -> list[str]:
     """The command line that runs a server."""
     return programs.command(__name__, python)
 
 
 def remote_command(python: str) -> str:
     """The line for another host's shell that runs a server there."""
-    server = shlex.join(command(python))
+    server = shlex.join(server_command(python))
     return f"exec sh -c {shlex.quote(f'exec {server}')}"
 
 

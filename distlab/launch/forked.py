@@ -33,7 +33,7 @@ def run_engine(number: int, reader: int, writer: int) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _part_from_other_ranks()
     stderr = os.open(stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    engine.run(number, (reader, writer, stderr))
+    engine.serve_as_engine(number, (reader, writer, stderr))
 
 
 def _part_from_other_ranks() -> None:

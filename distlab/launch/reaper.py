@@ -20,7 +20,7 @@ TAG = "DISTLAB_CLUSTER"  # the variable whose value all processes of one cluster
 KILLED_SECONDS = 5.0  # for the system to end processes that were killed
 
 
-def find(tag: str) -> list[psutil.Process]:
+def processes_of(tag: str) -> list[psutil.Process]:
     """Processes of this user whose environment holds `tag`, this one excepted.
 
     Runs on: anywhere.
@@ -58,7 +58,7 @@ def _tagged() -> Iterator[tuple[psutil.Process, str]]:
                 yield process, tag
 
 
-def end(processes: list[psutil.Process], patience: float = 1.0) -> None:
+def end_processes(processes: list[psutil.Process], patience: float = 1.0) -> None:
     """Ask the processes to end, and kill those that have not after `patience` seconds.
 
     Returns when all are gone.
@@ -95,8 +95,8 @@ def main(owner: int, tag: str, folder: str) -> None:
     while os.getppid() == owner:
         time.sleep(0.5)
     # one that was being started while we looked is found in the next round
-    while processes := find(tag):
-        end(processes)
+    while processes := processes_of(tag):
+        end_processes(processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -41,7 +41,7 @@ MORE_CONTAINERS_TASKS = (
 )
 
 
-def check(n: int, engines: str) -> None:
+def check_ranks_fit(n: int, engines: str) -> None:
     """Refuse more ranks than there are memory, open files, processes and threads for.
 
     Without this check, a start hangs when a library is refused a file, and ends in words of the
@@ -60,7 +60,7 @@ def check(n: int, engines: str) -> None:
 
 
 def _check_memory(n: int, engines: str) -> None:
-    free = machine.memory() / 1e6
+    free = machine.free_memory() / 1e6
     each = MEGABYTES_FORKED if engines == "fork" else MEGABYTES
     most = max(2, int(free // each))
     if n > most:
@@ -118,7 +118,7 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
         plan = plans[int(os.environ["SLURM_NODEID"])]
     with contextlib.suppress(OSError):  # the host may not have that folder
         os.chdir(plan.folder)
-    check(plan.ranks, "fork")
+    check_ranks_fit(plan.ranks, "fork")
     notebook = plan.notebook or _address_of_notebook()
     address = plan.address or _address(plan.interface, notebook)
     interface = rendezvous.interface_of(address)

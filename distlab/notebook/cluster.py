@@ -284,7 +284,7 @@ class Cluster:
         targets = self.check_ranks(ranks)
         packed = pickling.pack((fn, args, kwargs), PACKED)
         options = Options(timeout, check, pauses=may_pause(packed[0]), lines=source_lines_of(fn))
-        replies = self._ask(targets, options, entry.call, *packed)
+        replies = self._ask(targets, options, entry.call_function, *packed)
         name = getattr(fn, "__name__", "a function")
         self.steps.append(ScriptStep("called", tuple(targets), f"{name}(rank, ...)"))
         return pickling.unpack(replies)
@@ -300,7 +300,7 @@ class Cluster:
         targets = self.check_ranks(ranks)
         packed = pickling.pack((fn, args, {}), PACKED)
         options = Options(timeout, quiet=True)
-        return pickling.unpack(self._ask(targets, options, entry.call, *packed))
+        return pickling.unpack(self._ask(targets, options, entry.call_function, *packed))
 
     def push(self, names: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Define variables on every rank, or on `ranks`: cluster.push({"x": 1})."""

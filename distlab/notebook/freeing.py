@@ -30,7 +30,7 @@ def free_all(ranks: Ranks) -> dict[int, str]:
     living = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
     if not living:
         return {}
-    sent = ranks.send(living, entry.settle)
+    sent = ranks.send(living, entry.settle_orders)
     replaced = bring_back(ranks, sent, ranks.states(living))
     if busy := sent.unfinished():
         raise ClusterError(f"{rank_list(busy)} cannot be freed. Call cluster.restart().")

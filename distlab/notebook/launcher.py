@@ -259,7 +259,7 @@ class Launcher:
         Nothing can reach the ranks then, so they are ended, too.
         """
         if self.controller_ended:
-            reaper.end(reaper.find(self.tag))
+            reaper.end_processes(reaper.processes_of(self.tag))
             raise ClusterError(
                 "The controller process has ended, and with it the ranks: call cluster.restart()."
             )

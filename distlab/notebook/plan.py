@@ -127,7 +127,7 @@ def make_plan(
     network = check_network(network, n, backend)
     _check_preload(preload)
     if start.is_only_here:
-        this_host.check(n, start.engines)
+        this_host.check_ranks_fit(n, start.engines)
     return Plan(
         n=n,
         backend=backend,

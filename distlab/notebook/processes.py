@@ -131,7 +131,8 @@ class Processes:
         server = psutil.Process(self.servers.to(0).process.pid)
         stay = {server.pid}
         stay |= {child.pid for child in server.children(recursive=True)}
-        reaper.end([process for process in reaper.find(self.tag) if process.pid not in stay])
+        cluster = reaper.processes_of(self.tag)
+        reaper.end_processes([process for process in cluster if process.pid not in stay])
 
     def replace(self, ids: list[int], threads: int | None, all_ids: list[int]) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.

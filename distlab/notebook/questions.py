@@ -83,7 +83,7 @@ def peek(ranks: Ranks, rank: int, packed: Sequence[Any], limit: float) -> Any:
     if status.doing != messages.IDLE:
         return None
     view = ranks.client.direct_view([rank])
-    sent = Replies(view.apply_async(entry.call, *packed), [rank])
+    sent = Replies(view.apply_async(entry.call_function, *packed), [rank])
     reply = sent.within(limit).get(rank)
     if not isinstance(reply, list):  # there is none yet, or an exception in its place
         return None

@@ -148,7 +148,7 @@ def _end_all(tag: str, engines: str) -> None:
             that are killed, the others are not asked politely for long.
     """
     patience = {Mpi.name: mpiexec.MPI_END_SECONDS, Slurm.name: hosts.SLURM_END_SECONDS}
-    reaper.end(reaper.find(tag), patience.get(engines, 0.2))
+    reaper.end_processes(reaper.processes_of(tag), patience.get(engines, 0.2))
 
 
 def _not_started(launcher: Launcher, error: Exception) -> ClusterError:
@@ -257,7 +257,7 @@ def _start_server_here(launcher: Launcher) -> None:
     """Start the only fork server, on this machine, which forks the controller, too."""
     controller = settings.controller_arguments(LOOPBACK, launcher.folder)
     server_plan = ServerPlan(launcher.environment, launcher.plan.preload, controller)
-    launcher.start_server(fork_server.command(), server_plan)
+    launcher.start_server(fork_server.server_command(), server_plan)
 
 
 def _start_guard(launcher: Launcher) -> None:

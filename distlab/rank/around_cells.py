@@ -33,7 +33,7 @@ from distlab.rank.collector import COLLECTOR
 from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", *INTERFACES)
 # Variables of sys that IPython defines, and code.interact. Libraries take a process that has them
 # for a person's, where one process is all there is: Lightning's Trainer refuses to train on several
 # ranks.
@@ -65,7 +65,9 @@ def awaiting() -> asyncio.Task[Any] | None:
     return _awaiting[-1] if _awaiting else None
 
 
-def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) -> None:
+def restore_around_cells(
+    handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]
+) -> None:
     """From now on, restore these signal handlers, and the rest as it is now, around every cell.
 
     ipykernel would install a handler of SIGINT for every message; this replaces it.
@@ -75,7 +77,7 @@ def keep(handlers: dict[int, Callable[..., Any]], at_end: Callable[[], None]) ->
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.
     """
-    _first_environment.update({name: os.environ.get(name) for name in VARIABLES})
+    _first_environment.update({name: os.environ.get(name) for name in RANK_VARIABLES})
     installed = _AroundCells.installed
     if installed is not None:  # this engine was attached to a cluster before
         installed.renew(handlers, at_end)

@@ -11,7 +11,7 @@ from distlab.compat import torch as private
 from distlab.rank.log import Note, waits
 from distlab.rank.membership import members_of
 from distlab.rank.methods import PLACES
-from distlab.rank.plugins import PLUGINS, Checker
+from distlab.rank.plugins import PLUGINS, CheckerPlugin
 from distlab.wire.source import is_learners
 
 
@@ -33,7 +33,7 @@ def is_compared(caller: FrameType) -> bool:
     return is_c10ds or is_learners(caller.f_code.co_filename)
 
 
-def check_memory(checker: Checker, note: Note, args: tuple[Any, ...]) -> None:
+def check_memory(checker: CheckerPlugin, note: Note, args: tuple[Any, ...]) -> None:
     """Refuse places for the tensors of several ranks that share memory."""
     name = PLACES.get(note.method)
     if name is None or not args:

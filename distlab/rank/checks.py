@@ -42,7 +42,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
-from distlab.rank.deferred import Deferred, Lane, Sent, timed_out
+from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.memory import places_that_share
 from distlab.rank.plugins import PLUGINS
@@ -56,7 +56,7 @@ WAITING_SENDS = ("send", "send_object_list")  # functions that wait for their me
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
 
-def end() -> None:
+def stop_checking() -> None:
     """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
     checker = PLUGINS.checker
     PLUGINS.checker = None
@@ -153,7 +153,9 @@ class Checker:
             self._received[lane] += 1
             return self._received[lane]
 
-    def _sent(self, note: Note, record: CallRecord, lane: Lane, turn: int, work: Any) -> Sent:
+    def _sent(
+        self, note: Note, record: CallRecord, lane: Lane, turn: int, work: Any
+    ) -> SentMessage:
         """What a program gets for an isend: when it is dropped, its Work is kept if need be.
 
         Args:
@@ -161,7 +163,7 @@ class Checker:
         """
         begun = self._key(lane, turn, "begun")
         said = self._key(lane, turn, lane[1])
-        sent = Sent(note, record, [lane], work)
+        sent = SentMessage(note, record, [lane], work)
         weakref.finalize(sent, self._keep_if_awaited, note, work, begun, said).atexit = False
         return sent
 

@@ -159,10 +159,10 @@ def _needs_the_posted(name: str) -> bool:
 for _name in filter(_needs_the_posted, {private.SENDER, *vars(dist.Work)}):
     setattr(Deferred, _name, _of_the_posted(_name))
 
-hooks.install(hooks.patches_of_work(Deferred))
+hooks.install_patches(hooks.patches_of_work(Deferred))
 
 
-class Sent(Deferred):
+class SentMessage(Deferred):
     """An isend, which was posted at once.
 
     When the program drops it, the checker decides whether gloo may drop it, too.

@@ -38,13 +38,13 @@ def join(
 
     try:
         if is_new:
-            return group.join(rank, meeting)
+            return group.become_rank(rank, meeting)
         return group.rebuild(rank, meeting, whole, gives_way)
     except Exception as error:
         return replace(describe_failure(error), rank=rank)
 
 
-def settle() -> None:
+def settle_orders() -> None:
     """Return once every order to the watchdog has been carried out.
 
     A reply means that this rank is idle.
@@ -74,7 +74,7 @@ def end_checks() -> None:
     from distlab.rank.log import LOG
 
     LOG.passes.keep(LOG.cells)
-    checks.end()
+    checks.stop_checking()
 
 
 def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -> None:
@@ -96,20 +96,20 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
 
 
 def start_recording() -> None:
-    """Begin to record what this rank does; see recording.start. Runs on: a rank."""
+    """Begin to record what this rank does; see recording.begin_recording. Runs on: a rank."""
     from distlab.rank import recording
 
-    recording.start()
+    recording.begin_recording()
 
 
 def stop_recording() -> Recorded:
-    """End the recording and return it; see recording.stop. Runs on: a rank."""
+    """End the recording and return it; see recording.end_recording. Runs on: a rank."""
     from distlab.rank import recording
 
-    return recording.stop()
+    return recording.end_recording()
 
 
-def call(header: bytes, buffers: list[Any]) -> list[Any]:
+def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
     """Call the function in the payload as fn(rank, world_size, *args, **kwargs).
 
     Names that the function uses come from the notebook; those that the notebook does not have, from

@@ -14,7 +14,7 @@ from distlab.compat import ipyparallel, ipython
 from distlab.rank.raised import describe_failure
 from distlab.wire.source import Line, is_learners, line_of
 
-CELLS = {ipython.CELL, ipyparallel.CALL}
+CELLS = {ipython.RUNS_CELL, ipyparallel.RUNS_CALL}
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -29,7 +29,7 @@ def frames(thread: int) -> Iterator[FrameType]:
     return outwards(sys._current_frames().get(thread))
 
 
-def place(frame: FrameType) -> tuple[str, str]:
+def module_and_function(frame: FrameType) -> tuple[str, str]:
     """The module and the function that a frame runs; a learner's function may have any name."""
     return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
@@ -44,14 +44,14 @@ def executing(frame: FrameType | None) -> bool:
     inner = None
     is_below_learners = False
     for outer in outwards(frame):
-        where = place(outer)
+        where = module_and_function(outer)
         if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
             return False
         if where in CELLS:
             # these also do other things; what exec runs has a name in angle brackets
             return inner is not None and inner.f_code.co_name.startswith("<")
         if where == ipython.LOOP_STEP and inner is not None:
-            module, _ = place(inner)
+            module, _ = module_and_function(inner)
             return is_below_learners and not module.startswith(ipython.OF_THE_ENGINE)
         is_below_learners = is_below_learners or is_learners(outer.f_code.co_filename)
         inner = outer
@@ -60,7 +60,7 @@ def executing(frame: FrameType | None) -> bool:
 
 def in_cell(frame: FrameType | None) -> bool:
     """Whether a cell or a call has called this frame, and not the event loop for another task."""
-    return any(place(outer) in CELLS for outer in outwards(frame))
+    return any(module_and_function(outer) in CELLS for outer in outwards(frame))
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -89,7 +89,7 @@ def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def lines_of(thread: int) -> tuple[Line, ...]:
+def lines_of_thread(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     # all frames at once: to read a line takes time, in which the thread goes on
     learners = [frame for frame in frames(thread) if _is_learners(frame)]

@@ -26,7 +26,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
         gently: whether to leave it alone if it makes progress; if not, it also begins no more calls
             of its group.
     """
-    position = _position(thread)
+    position = _frame_and_instruction(thread)
     call = LOG.waiting_in.get(thread)
     if not gently:
         LOG.free()
@@ -59,14 +59,14 @@ def _wait_until_nothing_moves(connections: Connections) -> None:
 def _stays(thread: int, position: tuple[int, int]) -> bool:
     """Whether a thread is still in this position after a while; False as soon as it has moved."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while _position(thread) == position:
+    while _frame_and_instruction(thread) == position:
         if time.monotonic() >= deadline:
             return True
         time.sleep(0.005)
     return False
 
 
-def _position(thread: int) -> tuple[int, int]:
+def _frame_and_instruction(thread: int) -> tuple[int, int]:
     """The innermost frame of a thread, and the instruction there."""
     frame = sys._current_frames().get(thread)
     return (id(frame), frame.f_lasti) if frame else (0, 0)

@@ -73,13 +73,13 @@ def _note_of_operator(name: str, group: str, args: tuple[Any, ...]) -> Note:
     if name == "all_to_all_single":
         note = note_of(method, group, (tensors, tensors, *more), {})
     else:
-        note = note_of(method, group, (tensors,), {"opts": _options(name, more)})
+        note = note_of(method, group, (tensors,), {"opts": _options_of_operator(name, more)})
     is_public = hasattr(dist, note.method) and not note.method.startswith("_")
     note.op = _function_of_dtensor(sys._getframe(1)) or (note.method if is_public else name)
     return note
 
 
-def _options(name: str, given: list[Any]) -> Any:
+def _options_of_operator(name: str, given: list[Any]) -> Any:
     """What the options of the method would say: the root of a broadcast, or the operation."""
     if name == "broadcast":
         return private.whole(given[0])

@@ -37,7 +37,7 @@ _BLOCKED: list[tuple[float, dist.ProcessGroup]] = []
 table.install_all()  # once for all ranks that are forked from this process
 
 
-def join(rank: int, meeting: Meeting) -> Joined:
+def become_rank(rank: int, meeting: Meeting) -> Joined:
     """Become rank `rank` of the group that meets at `meeting`, and define the names of a %%px cell.
 
     Runs on: every rank of the group (a rank that skips it hangs the rest until the timeout).
@@ -104,15 +104,15 @@ def build(rank: int, meeting: Meeting) -> None:
     private.set_default_timeout(limit)
     # the store is already running; its keys are new each time, because used ones hold stale
     # addresses
-    store = dist.PrefixStore(meeting.name, connect(meeting.host, meeting.port))
+    store = dist.PrefixStore(meeting.name, connect_to_store(meeting.host, meeting.port))
     if meeting.init_method == "env":
         os.environ.update(MASTER_ADDR=meeting.host, MASTER_PORT=str(meeting.port))
     is_by_file = meeting.init_method == "file"
     # objects and barriers travel through the current GPU, which is 0 at first
     if meeting.backend == "nccl":
         torch.cuda.set_device(device_for(rank))
-    backend = _registered(meeting.backend)
-    _wait_for_all(store, rank, meeting)
+    backend = _name_of_backend(meeting.backend)
+    _wait_for_all_ranks(store, rank, meeting)
     dist.init_process_group(
         backend,
         init_method=f"file://{meeting.name}" if is_by_file else None,
@@ -121,7 +121,7 @@ def build(rank: int, meeting: Meeting) -> None:
         world_size=meeting.world_size,
         timeout=limit,
     )
-    hooks.install(hooks.patches_of(type(dist.group.WORLD)))
+    hooks.install_patches(hooks.patches_of(type(dist.group.WORLD)))
 
 
 def _keep_blocked_groups() -> None:
@@ -140,7 +140,7 @@ def _keep_blocked_groups() -> None:
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 
 
-def _wait_for_all(store: dist.Store, rank: int, meeting: Meeting) -> None:
+def _wait_for_all_ranks(store: dist.Store, rank: int, meeting: Meeting) -> None:
     """Wait until every rank is about to build the group.
 
     The timeout of the group is a learner's for their calls, two seconds, say, and limits the
@@ -153,7 +153,7 @@ def _wait_for_all(store: dist.Store, rank: int, meeting: Meeting) -> None:
     )
 
 
-def _registered(backend: str) -> str:
+def _name_of_backend(backend: str) -> str:
     """The name of a backend, which is itself where torch knows it.
 
     For a module it is the module's NAME, which the module registers when it is imported.
@@ -190,8 +190,8 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     if watcher is None:
         raise ClusterError(f"Rank {rank} is cut off from the notebook, which will replace it.")
     watcher.settle()
-    left_rpc = not whole and rpc.leave(watcher.connections.shut)
-    checks.end()
+    left_rpc = not whole and rpc.leave_rpc(watcher.connections.shut)
+    checks.stop_checking()
     # it may wait in the store, whose client serves one thread at a time
     if not whole and waits.is_left_behind():
         watcher.connections.shut(with_store=True)
@@ -203,7 +203,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
 
 
-def connect(host: str, port: int) -> dist.Store:
+def connect_to_store(host: str, port: int) -> dist.Store:
     """This rank's only connection to the cluster's TCPStore.
 
     It is made again only after it was shut down.

@@ -30,7 +30,7 @@ from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import NEW_GROUP, NewGroup
 from distlab.wire.source import line_of
 
-KEYS = "distlab/new_group"  # in the store of the world
+NEW_GROUP_KEYS = "distlab/new_group"  # in the store of the world
 FREED = "Freed while it waited for the other members of a new group."
 
 
@@ -51,17 +51,17 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     LOG.check_not_of_parent(dist.group.WORLD)
     name = str(given["group_name"])
     limit = given.get("timeout") or private.default_timeout()
-    note = _note(name, members, limit)
+    note = _note_of_new_group(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None
     group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
     with waits(note):
-        _begin(group)
+        _begin_group(group)
         try:
             if private.is_shared(given["store"]):
                 _compare(given["store"], group)
                 connects = private.connects_when_made(str(given["backend"]))
                 if connects and dist.get_rank() in members:
-                    _meet(given["store"], group, limit)
+                    _wait_for_members(given["store"], group, limit)
             return original(*args, **kwargs)
         except MismatchError:
             raise
@@ -72,33 +72,33 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
             raise
 
 
-def _note(name: str, members: tuple[int, ...], limit: timedelta) -> Note:
+def _note_of_new_group(name: str, members: tuple[int, ...], limit: timedelta) -> Note:
     note = Note("", NEW_GROUP, members, has_limit=is_short(limit))
     note.group = name
     note.sequence = int(name) if name.isdigit() else 0
     return note
 
 
-def _begin(group: NewGroup) -> None:
+def _begin_group(group: NewGroup) -> None:
     LOG.check_open()
     LOG.new_groups.append(group)
 
 
 def _compare(store: dist.Store, group: NewGroup) -> None:
     """Raise a MismatchError if the rank that first made a group with this number made another."""
-    first = from_json(store.compare_set(f"{KEYS}/{group.name}", "", to_json(group)))
+    first = from_json(store.compare_set(f"{NEW_GROUP_KEYS}/{group.name}", "", to_json(group)))
     records = differing_groups({first.rank: (first,), group.rank: (group,)})
     if records:
         raise MismatchError(words_of_groups(records))
 
 
-def _meet(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
+def _wait_for_members(store: dist.Store, group: NewGroup, limit: timedelta) -> None:
     """Wait until every member has come here with this group, which each will then connect.
 
     The same name may come again: a group that only its members make has it again after it was
     destroyed.
     """
-    key = f"{KEYS}/{group.name}/members"
+    key = f"{NEW_GROUP_KEYS}/{group.name}/members"
     expected = (LOG.meetings[group.name] + 1) * len(group.members)
 
     def all_here(seconds: float) -> bool:

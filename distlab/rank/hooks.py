@@ -26,8 +26,8 @@ from distlab.compat import torch as private
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
 from distlab.rank.log import LOG, Note, Split, waits
 from distlab.rank.membership import is_short
-from distlab.rank.methods import COLLECTIVES, POINT_TO_POINT, ROOTED, TOGETHER
-from distlab.rank.plugins import PLUGINS, Checker
+from distlab.rank.methods import COLLECTIVE_METHODS, MESSAGE_METHODS, ROOTED, TOGETHER
+from distlab.rank.plugins import PLUGINS, CheckerPlugin
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import COLLECTIVE, MESSAGE
 
@@ -54,7 +54,7 @@ class Patch(NamedTuple):
 def patches_of(*owners: type) -> Iterator[Patch]:
     """The patches of classes of process groups and of Works."""
     for owner in owners:
-        for name in (*POINT_TO_POINT, *COLLECTIVES):
+        for name in (*MESSAGE_METHODS, *COLLECTIVE_METHODS):
             yield Patch(owner, name, functools.partial(on_call, name))
         yield from patches_of_work(owner)
 
@@ -64,7 +64,7 @@ def patches_of_work(work: type) -> list[Patch]:
     return [Patch(work, "wait", on_wait), Patch(work, "get_future", on_get_future)]
 
 
-def install(patches: Iterable[Patch]) -> None:
+def install_patches(patches: Iterable[Patch]) -> None:
     """Put the replacements in place; a second time does nothing.
 
     Runs on: every rank, on its main thread, before a group of these classes is built.
@@ -124,13 +124,13 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
         check_memory(PLUGINS.checker, note, args)
         compares = is_compared(caller)
         make = functools.partial(_checked, PLUGINS.checker, note, group, make, compares)
-    begin = functools.partial(_begin, note, group, make)
+    begin = functools.partial(_make_call, note, group, make)
     if PLUGINS.tracer is None:
         return begin()
     return PLUGINS.tracer.call(note, begin)
 
 
-def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
+def _make_call(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to its Work."""
     with waits(note):
         work = make_noted(note, make)
@@ -141,7 +141,7 @@ def _begin(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     if work is None:
         return None
     if isinstance(work, dist.Work) and type(work) is not dist.Work:
-        install(patches_of_work(type(work)))  # a backend in Python has its own class
+        install_patches(patches_of_work(type(work)))  # a backend in Python has its own class
     # gloo forgets a message that nobody waits for; a group of another kind may keep it
     is_lost = over_gloo and note.kind == MESSAGE and note.op not in WAITS_FOR_MESSAGE
     LOG.tie(work, note, is_lost_when_dropped=is_lost)
@@ -167,7 +167,7 @@ def make_noted(note: Note, make: Callable[[], Any]) -> Any:
 
 
 def _checked(
-    checker: Checker, note: Note, group: Any, make: Callable[[], Any], compares: bool
+    checker: CheckerPlugin, note: Note, group: Any, make: Callable[[], Any], compares: bool
 ) -> Any:
     """Make a call in checked mode; return a Work that may be posted later.
 
@@ -219,7 +219,7 @@ def _name_of_argument(note: Note) -> str:
 
 def note_of(method: str, group: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Note:
     """The note of a call of a process group's method, with the arguments that torch gave it."""
-    note = Note("", MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
+    note = Note("", MESSAGE if method in MESSAGE_METHODS else COLLECTIVE)
     note.method = method
     note.group = group
     if note.op.startswith("_"):  # torch's private function that makes several calls one

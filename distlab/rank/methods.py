@@ -7,7 +7,7 @@ from distlab.compat import torch as private
 
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
 # methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
-POINT_TO_POINT = ("send", "recv", "recv_anysource")
+MESSAGE_METHODS = ("send", "recv", "recv_anysource")
 _REDUCING = (
     "allreduce",
     "allreduce_coalesced",
@@ -38,7 +38,7 @@ TOGETHER = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
     "reduce_scatter_single_coalesced": "reduce_scatter_single",
 }
-COLLECTIVES = (
+COLLECTIVE_METHODS = (
     *_REDUCING,
     *_GATHERING,
     *_EXCHANGING,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distlab.wire.recorded import RecordedCall
 
 
-class Checker(Protocol):
+class CheckerPlugin(Protocol):
     """Compares calls with the other ranks' in checked mode: checks.Checker."""
 
     def call(self, note: Note, limit: float, make: Callable[[], Any]) -> Any:
@@ -88,7 +88,7 @@ class Plugins:
         send: sends the notebook a message.
     """
 
-    checker: Checker | None = None
+    checker: CheckerPlugin | None = None
     tracer: Tracer | None = None
     simulator: Simulator | None = None
     send: Callable[[Answer], None] = _send_nothing

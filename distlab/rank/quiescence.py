@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat import ipython
-from distlab.rank.frames import outwards, place
+from distlab.rank.frames import module_and_function, outwards
 from distlab.rank.log import LOG
 from distlab.rank.threads import system_threads
 from distlab.wire.source import is_learners
@@ -109,7 +109,7 @@ def _only_waits_for_work(innermost: FrameType) -> bool:
     stack = list(outwards(innermost))
     if any(is_learners(frame.f_code.co_filename) for frame in stack):
         return False
-    places = [place(frame) for frame in stack]
+    places = [module_and_function(frame) for frame in stack]
     if BUSY_IN_A_POOL in places:
         return False
     return any(module in WAITING_FOR_WORK for module, _ in places)

@@ -32,7 +32,7 @@ from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 
 ANYBODY = -1  # in the place of the peer of a message
-NEAR = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
+CLOCK_DIFFERENCE = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
 
 
 class Recording:
@@ -53,7 +53,7 @@ class Recording:
             op=note.op or note.method,
             method=note.method,
             group=group,
-            num_bytes=_num_bytes(note, group),
+            num_bytes=_bytes_of_note(note, group),
             peer=_member(group, note.root if note.method in ROOTED else note.peer),
             tag=note.tag,
         )
@@ -176,13 +176,13 @@ def _covered(calls: Sequence[RecordedCall]) -> Callable[[int], bool]:
     over = list(accumulate((call.posted for call in ordered), max))
 
     def is_covered(time: int) -> bool:
-        before = bisect(starts, time + NEAR)
-        return before > 0 and time - NEAR <= over[before - 1]
+        before = bisect(starts, time + CLOCK_DIFFERENCE)
+        return before > 0 and time - CLOCK_DIFFERENCE <= over[before - 1]
 
     return is_covered
 
 
-def _num_bytes(note: Note, group: GroupKey) -> int:
+def _bytes_of_note(note: Note, group: GroupKey) -> int:
     """The bytes of a call's full buffer."""
     count = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
     if "scatter" in note.method:  # its note has the share of one rank
@@ -212,7 +212,7 @@ def ended(call: RecordedCall, waited_since: float = 0) -> None:
         call.waits.append((waited_since, time_ns()))
 
 
-def start() -> None:
+def begin_recording() -> None:
     """Begin to record.
 
     Runs on: a rank, on its main thread.
@@ -227,7 +227,7 @@ def start() -> None:
     PLUGINS.tracer = Recording(profiler)
 
 
-def stop() -> Recorded:
+def end_recording() -> Recorded:
     """End the recording and return what was recorded.
 
     Runs on: a rank, on the thread that started it.

@@ -37,8 +37,8 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         collective=note.method if note.kind == COLLECTIVE else "",
         group=note.group,
         sequence=note.sequence,
-        tensors=tuple(_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
-        place=_place(note),
+        tensors=tuple(_plain_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
+        place=_file_and_line(note),
         lines=tuple(line_of(*line) for line in reversed(note.lines)) if with_lines else (),
         is_send=note.method == "send",
         peer=rank_at.get(note.peer),
@@ -51,12 +51,12 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
     )
 
 
-def _type_and_shape(dtype: Any, shape: Iterable[int]) -> tuple[str, tuple[int, ...]]:
+def _plain_type_and_shape(dtype: Any, shape: Iterable[int]) -> tuple[str, tuple[int, ...]]:
     """Plain values for a tensor's type and shape."""
     return str(dtype).removeprefix("torch."), tuple(shape)
 
 
-def _place(note: Note) -> tuple[str, int] | None:
+def _file_and_line(note: Note) -> tuple[str, int] | None:
     """The name of the file, and the number, of the innermost line of the learner's."""
     if not note.lines:
         return None

@@ -28,8 +28,8 @@ from distlab.words import grouped, rank_list
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
 FREED = "Freed while it waited for other workers."
-NUMBERS = "Use rank=rank, world_size=world_size."
-END_SECONDS = 2.0  # for served functions to end when the agent is taken down
+USUAL_NUMBERS = "Use rank=rank, world_size=world_size."
+SERVED_END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
 
 
@@ -111,12 +111,13 @@ def init_rpc(
         RuntimeError: a name that torch refuses, or RPC runs on this rank already.
     """
     size = world_size or THIS_RANK.world_size
-    number = whole_number("rank", THIS_RANK.rank if rank == -1 else rank, 0, size - 1, NUMBERS)
+    given = THIS_RANK.rank if rank == -1 else rank
+    number = whole_number("rank", given, 0, size - 1, USUAL_NUMBERS)
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     _check_can_start()
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with waits(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
-        store, workers = _meet(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
+        store, workers = _meet_workers(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
         latest = max(worker.generation for worker in workers)
         has_new_process = any(worker.generation < 0 for worker in workers)
         private.use_plain_optimizers()
@@ -126,7 +127,7 @@ def init_rpc(
         AGENT.threads = options.num_worker_threads
         AGENT.is_first = latest < 0
         try:
-            private.start(store, name, number, size, options)
+            private.start_agent(store, name, number, size, options)
             generation = latest + 1 if has_new_process else latest
             if AGENT.generation < 0:
                 _skip_numbers(generation)
@@ -158,7 +159,7 @@ def _skip_numbers(generation: int) -> None:
         rpc.PyRRef(None)
 
 
-def _meet(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
+def _meet_workers(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
     """Meet the other workers, and refuse a number or a name that two have.
 
     Returns:
@@ -172,7 +173,7 @@ def _meet(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
     store.set(keys[place], json.dumps(worker))
     _until(lambda: store.check(keys))
     workers = sorted(Worker(*json.loads(store.get(key))) for key in keys)
-    _refuse_shared("rank", [(one.number, one.rank) for one in workers], NUMBERS)
+    _refuse_shared("rank", [(one.number, one.rank) for one in workers], USUAL_NUMBERS)
     _refuse_shared("name", [(one.name, one.rank) for one in workers], 'Use f"worker{rank}".')
     return store, workers
 
@@ -250,7 +251,7 @@ def _until(condition: Callable[[], bool], deadline: float = math.inf) -> None:
         )
 
 
-def leave(shut: Callable[[], Any]) -> bool:
+def leave_rpc(shut: Callable[[], Any]) -> bool:
     """Take the agent down; return whether there was one.
 
     Runs on: a rank, on its main thread, before the group is rebuilt.
@@ -289,7 +290,7 @@ def _end_served() -> None:
     interrupted: set[int] = set()
     while private.threads_at_work():
         waited = time.monotonic() - began
-        if waited >= END_SECONDS:
+        if waited >= SERVED_END_SECONDS:
             return
         time.sleep(0.005)
         if waited <= INTERRUPT_SECONDS:

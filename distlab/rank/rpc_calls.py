@@ -39,7 +39,7 @@ from distlab.words import rank_list
 
 # what comes along with a function of a cell that uses it
 CODE = (types.FunctionType, type, types.ModuleType)
-MOST_PRINTED = 100_000  # characters of what a served function has printed
+MOST_PRINTED_BY_CALL = 100_000  # characters of what a served function has printed
 ENDING = "EOF: RPC is being ended on this rank."
 _IS_REMOTE = "is_remote"  # the attribute of an error that says what a function raised elsewhere
 
@@ -56,7 +56,7 @@ _sending = threading.local()
 # --- the caller's side ---
 
 
-def _note(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
+def _note_of_call(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
     """The note of a remote call, or of several that are waited for together."""
     note = Note(
         op, REMOTE, callees, function, has_limit, "EOF: the wait for a remote call was ended."
@@ -98,7 +98,7 @@ def _on_invoke(
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
     callee = rank_of(to)
     op = f"rpc_{rpc_type.value}"
-    note = _note(op, name_of(func, args), [callee], has_limit=rpc_timeout != private.UNSET)
+    note = _note_of_call(op, name_of(func, args), [callee], has_limit=rpc_timeout != private.UNSET)
     private.use_plain_optimizers()
     trace = None
     if PLUGINS.tracer is not None:
@@ -166,7 +166,7 @@ def _on_collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
             callees.update(note.ranks)
         names = ", ".join(dict.fromkeys(note.words for note in notes))
         has_limit = all(note.has_limit for note in notes)
-        LOG.tie(whole, _note("wait_all", names, sorted(callees), has_limit))
+        LOG.tie(whole, _note_of_call("wait_all", names, sorted(callees), has_limit))
     return whole
 
 
@@ -177,14 +177,14 @@ def _on_to_here(original: Callable[..., Any], rref: Any, timeout: float = privat
             "This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote."
         )
     owner = rank_of(rref.owner())
-    note = _note("to_here", "", [owner], has_limit=timeout != private.UNSET)
+    note = _note_of_call("to_here", "", [owner], has_limit=timeout != private.UNSET)
     return _wait(note, owner, functools.partial(original, rref, timeout))
 
 
 def _on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A backward pass through remote calls, which may wait for all other ranks."""
     ranks = [rank for rank in AGENT.workers.values() if rank != THIS_RANK.rank]
-    note = _note("dist_autograd.backward", "", ranks)
+    note = _note_of_call("dist_autograd.backward", "", ranks)
     return _wait(note, None, functools.partial(original, *args, **kwargs))
 
 
@@ -230,7 +230,7 @@ def _on_serve(_: Any, request: Any) -> Any:
         return _failed(error)
     finally:
         if served.printed:
-            PLUGINS.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED]))
+            PLUGINS.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED_BY_CALL]))
         if trace:
             ended(trace)
         LOG.activity += 1
@@ -269,10 +269,10 @@ def _collect_prints() -> None:
     for stream in streams:
         if not isinstance(stream.write, functools.partial):
             with contextlib.suppress(AttributeError):  # of a class in C
-                stream.write = functools.partial(_write, stream.write)
+                stream.write = functools.partial(_write_or_keep, stream.write)
 
 
-def _write(original: Callable[[str], Any], text: str) -> Any:
+def _write_or_keep(original: Callable[[str], Any], text: str) -> Any:
     """A stream's write, which keeps what served functions write, to report it under this rank."""
     served = AGENT.serving.get(threading.get_ident())
     if served is None:
@@ -314,7 +314,7 @@ class Pickler(cloudpickle.Pickler):
                 come[name] = value
         slots = {**slots, "__globals__": {}}
         make = _make_of_cell if of_cell else make
-        return make, arguments, (state, slots, come, set_state), items, pairs, _complete
+        return make, arguments, (state, slots, come, set_state), items, pairs, _restore_function
 
 
 def _is_of_cell(kind: type) -> bool:
@@ -327,7 +327,7 @@ def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.
     return types.FunctionType(code, namespace_of_cells(), *more)
 
 
-def _complete(function: types.FunctionType, state: tuple[Any, ...]) -> None:
+def _restore_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     """Give a function its attributes, this rank's names, and what else of its own it lacks."""
     attributes, slots, come, set_state = state
     for name, value in come.items():
@@ -345,7 +345,7 @@ def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> An
     return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
 
 
-def patches() -> list[Patch]:
+def patches_of_rpc() -> list[Patch]:
     """The patches of torch.distributed.rpc, for table.py."""
     return [
         Patch(rpc, "init_rpc", init_rpc),

@@ -21,7 +21,7 @@ from distlab.compat import torch_rpc
 from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells
 from distlab.rank.connections import Traffic
-from distlab.rank.frames import executing, frames, importing, lines_of, lines_of_coroutine
+from distlab.rank.frames import executing, frames, importing, lines_of_coroutine, lines_of_thread
 from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import members_of
 from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
@@ -73,7 +73,7 @@ def summary(
         lines=_lines(look),
         idle=not look.has_begun,
         awaiting=look.task is not None,
-        sleeping=doing == messages.COMPUTING and look.thread == main and _sleeps(lines_of(main)),
+        sleeping=doing == messages.COMPUTING and look.thread == main and _sleeps(main),
         paused=CONSOLE.is_asking,
         importing=look.imports,
         unread=transfer.unread,
@@ -201,14 +201,15 @@ def _lines(look: _Look) -> tuple[Line, ...]:
         lines = lines_of_coroutine(look.task)
         if lines:
             return lines
-    return lines_of(look.thread) or lines_of(look.main)
+    return lines_of_thread(look.thread) or lines_of_thread(look.main)
 
 
-def _sleeps(lines: tuple[Line, ...]) -> bool:
+def _sleeps(main: int) -> bool:
     """Whether the main thread waits for a timer alone, as Linux sees it.
 
     Where Linux does not say what a thread waits for, the text of its line decides.
     """
+    lines = lines_of_thread(main)
     text = lines[-1].text if lines else ""
     # a coroutine's sleep is awaited, or just being continued
     says_sleep = "sleep(" in text and "await " not in text
@@ -296,4 +297,4 @@ def _thread(thread: int, note: Note | None) -> RankStatus:
     """What a thread other than the main one is doing."""
     doing = messages.COMPUTING if note is None else messages.COMMUNICATING
     call = None if note is None else record_of(note)
-    return RankStatus(THIS_RANK.rank, doing, call, lines_of(thread))
+    return RankStatus(THIS_RANK.rank, doing, call, lines_of_thread(thread))

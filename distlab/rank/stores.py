@@ -74,7 +74,7 @@ def on_open_store(
         if options.is_master:  # it has a connection to itself
             return open_it()
         freed_with = FREED.format(note.op)
-        connect = functools.partial(_connect, open_it, options, original, store, freed_with)
+        connect = functools.partial(_open_client, open_it, options, original, store, freed_with)
         return wait_elsewhere(connect, freed_with)
 
 
@@ -107,7 +107,7 @@ def _duration(given: timedelta | float) -> timedelta:
     return given if isinstance(given, timedelta) else timedelta(seconds=given)
 
 
-def _connect(
+def _open_client(
     open_it: Callable[[], None],
     options: _Opening,
     original: Callable[..., Any],

@@ -20,7 +20,7 @@ from distlab.rank.cpp import (
     on_give_to_reducer,
 )
 from distlab.rank.functional import on_functional, on_wait_tensor
-from distlab.rank.hooks import Patch, install, on_then, on_wait, patches_of
+from distlab.rank.hooks import Patch, install_patches, on_then, on_wait, patches_of
 from distlab.rank.world import on_destroy, on_init
 
 
@@ -29,7 +29,7 @@ def install_all() -> None:
 
     Runs on: every rank, on its main thread, before a group is built.
     """
-    install(patches())
+    install_patches(patches())
 
 
 def patches() -> Iterator[Patch]:
@@ -56,4 +56,4 @@ def patches() -> Iterator[Patch]:
     yield Patch(torch.nn.parallel.DistributedDataParallel, "forward", on_forward)
     yield Patch(torch.autograd, "backward", on_backward)
     if rpc.is_available():
-        yield from rpc_calls.patches()
+        yield from rpc_calls.patches_of_rpc()

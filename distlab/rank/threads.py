@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 
 from distlab.compat import torch as private
-from distlab.rank.frames import executing, frames, importing, place
+from distlab.rank.frames import executing, frames, importing, module_and_function
 from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
@@ -17,7 +17,7 @@ from distlab.wire import messages
 DDP = private.DDP_MODULE
 DDP_HELPERS = "torch.distributed.utils"
 DDP_CONSTRUCTOR = "DistributedDataParallel"
-OWN = "distlab-"  # the names of distlab's own threads begin so
+OWN_THREADS = "distlab-"  # the names of distlab's own threads begin so
 
 
 # --- one thread ---
@@ -44,7 +44,7 @@ def _communication_by_frames(thread: int) -> str:
     found = ""
     innermost = ""  # the module of the innermost frame that is not a wrapper of distlab's
     for frame in frames(thread):
-        module, function = place(frame)
+        module, function = module_and_function(frame)
         if not module.startswith("distlab."):
             innermost = innermost or module
         if module == private.C10D_MODULE:
@@ -115,5 +115,5 @@ def system_threads() -> set[int]:
 
 def own_tids() -> set[int]:
     """The system's numbers of distlab's own threads."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN)]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
     return {thread.native_id for thread in threads if thread.native_id is not None}

@@ -17,7 +17,8 @@ from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import WAITING
 
 ANY_SOURCE = -1  # in the place of the peer of a message
-ELSEWHERE = "distlab-wait"  # the name of a thread that waits in C++ in the place of another one
+# the name of a thread that waits in C++ in the place of another one
+WAITING_THREAD = "distlab-wait"
 # seconds between two looks at whether a wait is over or freed
 SHORTEST_LOOK = 0.0005
 LONGEST_LOOK = 0.05
@@ -101,7 +102,7 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
         except Exception as error:  # raised where it is waited for
             outcome.set_exception(error)
 
-    threading.Thread(target=work, name=ELSEWHERE, daemon=True).start()
+    threading.Thread(target=work, name=WAITING_THREAD, daemon=True).start()
     wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
     return outcome.result()
 
@@ -128,4 +129,4 @@ def is_left_behind() -> bool:
 
     Runs on: a rank, where nothing else waits.
     """
-    return any(thread.name == ELSEWHERE for thread in threading.enumerate())
+    return any(thread.name == WAITING_THREAD for thread in threading.enumerate())

@@ -67,7 +67,7 @@ def watch(thread: Watchdog) -> None:
     CONSOLE.send = thread.send
     os.register_at_fork(after_in_child=LOG.begin_child)
     handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
-    around_cells.keep(handlers, at_end=LOG.end_cell)
+    around_cells.restore_around_cells(handlers, at_end=LOG.end_cell)
     thread.start()
 
 

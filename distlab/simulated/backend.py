@@ -49,7 +49,7 @@ def register() -> None:
     if SIMULATED not in dist.Backend.backend_list:
         dist.Backend.register_backend(SIMULATED, Group, extended_api=True, devices=["cpu"])
         table.install_all()
-        hooks.install(hooks.patches_of(Group, Work))
+        hooks.install_patches(hooks.patches_of(Group, Work))
         PLUGINS.simulator = FUTURES
 
 

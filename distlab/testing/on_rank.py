@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from distlab import simulated
-from distlab.compat.pytest import run_only, started
+from distlab.compat.pytest import run_only, start_session
 from distlab.debugger import console
 from distlab.errors import DistlabError
 from distlab.wire.namespace import namespace_of_cells
@@ -124,7 +124,7 @@ class RankPytest:
         options["color"] = "no"
         options["logger_disable"] = [TORCH_ERRORS]
         options["pythonwarnings"] = [*(test.options["pythonwarnings"] or ()), IMPORTED]
-        self._session = started(options, test.node, NOT_ON_RANKS, self)
+        self._session = start_session(options, test.node, NOT_ON_RANKS, self)
 
     # --- hooks and fixtures ---
 

@@ -81,7 +81,7 @@ def test_an_interrupted_restart_names_the_next_call(interrupted):
         )
         cluster.restart()
     assert cluster.run(sum_of_ranks) == [0.0]
-    interrupted("launch.reaper.end", cluster.stop)
+    interrupted("launch.reaper.end_processes", cluster.stop)
     assert wait_until_gone(our_processes) == []
     assert repr(cluster) == "Cluster(1) was stopped"
 

@@ -166,7 +166,7 @@ def run_script(then, engines=None):
 
 
 def assert_nothing_is_left(tag, folder):
-    assert wait_until_gone(lambda: reaper.find(tag)) == []
+    assert wait_until_gone(lambda: reaper.processes_of(tag)) == []
     assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
@@ -199,7 +199,7 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
     process = run_script(f"print({child}, flush=True); sys.stdin.read()", engines)
     tag, folder = process.stdout.readline().split()
     process.stdout.readline()  # the child is there
-    names = [found.name() for found in reaper.find(tag)]
+    names = [found.name() for found in reaper.processes_of(tag)]
     assert len(names) >= 4
     assert any(name.startswith("mpiexec") for name in names) == (engines == "mpi"), names
     process.kill()
@@ -210,7 +210,7 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
 def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
     kill = (
         "from distlab.launch import reaper; import os; "
-        "reaper.end = lambda *_: os.kill(os.getpid(), 9)"
+        "reaper.end_processes = lambda *_: os.kill(os.getpid(), 9)"
     )
     process = run_script(f"{kill}; cluster.stop()")
     tag, folder = process.stdout.readline().split()

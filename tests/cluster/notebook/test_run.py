@@ -184,8 +184,8 @@ def test_the_table_and_what_listens(usable):
         assert lines[rank + 1].endswith(f" MB  pid {pid}")
         assert f"pid {pid}" in shown["text/html"]
     processes = usable.ranks._processes
-    connections = [
-        c for process in reaper.find(processes.tag) for c in process.net_connections(kind="inet")
-    ]
+    connections = []
+    for process in reaper.processes_of(processes.tag):
+        connections += process.net_connections(kind="inet")
     listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
     assert listening | {processes.channel.address[0]} == {"127.0.0.1"}

@@ -63,7 +63,7 @@ TORCH = [
     f"{GROUP}._register_backend",
     f"{GROUP}._set_default_backend",
     f"{GROUP}.BackendType.GLOO",
-    *(f"{GROUP}.{method}" for method in (*methods.POINT_TO_POINT, *methods.COLLECTIVES)),
+    *(f"{GROUP}.{method}" for method in (*methods.MESSAGE_METHODS, *methods.COLLECTIVE_METHODS)),
     "torch.distributed.Backend._plugins",
     "torch.distributed.Backend._BackendPlugin.creator_fn",
     "torch.distributed.ProcessGroupGloo._Options._timeout",
@@ -143,11 +143,11 @@ IPYPARALLEL = [
     "ipyparallel.engine.app.IPEngine.out_stream_factory",
     "ipyparallel.engine.app.Kernel",
     "ipyparallel.engine.kernel.IPythonParallelKernel.control_msg_types",
-    f"{of_ipyparallel.CALL[0]}.IPythonParallelKernel.{of_ipyparallel.CALL[1]}",
+    f"{of_ipyparallel.RUNS_CALL[0]}.IPythonParallelKernel.{of_ipyparallel.RUNS_CALL[1]}",
     "ipyparallel.serialize.serialize.pickle",
 ]
 IPYTHON = [
-    f"{SHELL}.{of_ipython.CELL[1]}",
+    f"{SHELL}.{of_ipython.RUNS_CELL[1]}",
     f"{SHELL}.{of_ipython.SHOW_ERROR[0][1]}",
     f"{SHELL}._showtraceback",
     f"{SHELL}.run_ast_nodes",

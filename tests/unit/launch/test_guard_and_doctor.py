@@ -47,8 +47,8 @@ def test_processes_are_found_by_their_tag_and_ended_even_when_they_ignore_it():
     """Only processes with the tag are found; one that ignores SIGTERM is killed."""
     ignores = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     with sleeper("tag-a", before=ignores) as stubborn, sleeper("tag-b") as other:
-        assert [process.pid for process in reaper.find("tag-a")] == [stubborn.pid]
-        reaper.end(reaper.find("tag-a"), patience=0.2)
+        assert [process.pid for process in reaper.processes_of("tag-a")] == [stubborn.pid]
+        reaper.end_processes(reaper.processes_of("tag-a"), patience=0.2)
         assert stubborn.wait(timeout=5) == -9
         assert other.poll() is None
 
@@ -108,7 +108,7 @@ def test_the_doctor_cleans_before_it_looks_at_hosts(capsys, monkeypatch):
 
 def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
     """A line each, in units that a person knows."""
-    monkeypatch.setattr(machine, "memory", lambda: 7_500_000_000)
+    monkeypatch.setattr(machine, "free_memory", lambda: 7_500_000_000)
     monkeypatch.setattr(machine, "open_files", lambda: 1024)
     monkeypatch.setattr(machine, "tasks", lambda: machine.TaskLimit(500, 120, is_users=True))
     doctor.check_machine()

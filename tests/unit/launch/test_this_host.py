@@ -45,9 +45,9 @@ def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
     }
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     if words:
-        assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
+        assert str(refused(this_host.check_ranks_fit, n, engines)) == f"n must be {words}"
     else:
-        this_host.check(n, engines)
+        this_host.check_ranks_fit(n, engines)
 
 
 ULIMIT_U = "End some, or for more run `ulimit -u 4096` in the shell that starts Python or Jupyter."
@@ -87,9 +87,9 @@ def test_a_machine_that_allows_few_processes(monkeypatch, limit, n, engines, own
         reaper, "of_notebook", lambda pid: [SimpleNamespace(num_threads=lambda: own)]
     )
     if words:
-        assert str(refused(this_host.check, n, engines)) == f"n must be {words}"
+        assert str(refused(this_host.check_ranks_fit, n, engines)) == f"n must be {words}"
     else:
-        this_host.check(n, engines)
+        this_host.check_ranks_fit(n, engines)
 
 
 def test_a_real_machine_that_lacks_something():

@@ -39,7 +39,7 @@ def keep(monkeypatch, handlers, at_end):
     """Keep what an engine needs, whose streams are not those of pytest."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, SimpleNamespace(pub_thread=None, write=do_nothing))
-    around_cells.keep(handlers, at_end)
+    around_cells.restore_around_cells(handlers, at_end)
 
 
 def test_an_engine_that_is_attached_again_ends_each_call_once(kernel, monkeypatch):

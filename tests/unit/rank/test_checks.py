@@ -17,7 +17,7 @@ from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import checks
 from distlab.rank.checks import Checker
 from distlab.rank.log import LOG, Note
-from distlab.rank.methods import POINT_TO_POINT
+from distlab.rank.methods import MESSAGE_METHODS
 from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord
 from tests.processes import until
 
@@ -89,7 +89,7 @@ def rank_of(monkeypatch, store):
 
             me.rank = self.rank
             record = {"members": self.members, "collective": op, "tensors": FLOATS, **record}
-            note = Note(op, MESSAGE if method in POINT_TO_POINT else COLLECTIVE)
+            note = Note(op, MESSAGE if method in MESSAGE_METHODS else COLLECTIVE)
             note.method, note.peer, note.tag, note.group = method, peer, tag, group
             note.record = CallRecord(op, note.kind, **record)
             work = self.checker.call(note, limit, original)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank import status
-from distlab.rank.groups import KEYS
+from distlab.rank.groups import NEW_GROUP_KEYS
 from distlab.rank.log import LOG
 from distlab.wire.codec import to_json
 from distlab.wire.messages import NewGroup
@@ -25,7 +25,7 @@ def noted():
 def has_made(rank, number, *members):
     """Another rank has made a group first."""
     store = dist.distributed_c10d._get_default_store()
-    store.set(f"{KEYS}/{number}", to_json(NewGroup(rank, str(number), members)))
+    store.set(f"{NEW_GROUP_KEYS}/{number}", to_json(NewGroup(rank, str(number), members)))
 
 
 def test_groups_are_noted_by_torchs_name(four):
@@ -100,12 +100,12 @@ def test_members_meet_for_the_first_time_in_each_world(alone):
 def test_a_wait_for_members_ends_at_its_limit(alone, monkeypatch):
     """And the rank is no longer among those that have come."""
     store = dist.distributed_c10d._get_default_store()
-    store.add(f"{KEYS}/1/members", -1)
+    store.add(f"{NEW_GROUP_KEYS}/1/members", -1)
     with pytest.raises(
         RuntimeError, match="Timed out waiting 50ms for the other members of a new group"
     ):
         dist.new_group([0], timeout=timedelta(milliseconds=50))
-    assert store.add(f"{KEYS}/1/members", 0) == -1
+    assert store.add(f"{NEW_GROUP_KEYS}/1/members", 0) == -1
     assert noted() == []
 
 
@@ -115,7 +115,7 @@ def test_a_forked_process_is_refused_before_it_writes_into_the_store_of_the_rank
     monkeypatch.setattr(LOG, "of_parent", (dist.group.WORLD,))
     with pytest.raises(RuntimeError, match="forked from rank 0"):
         dist.new_group([0])
-    assert not dist.distributed_c10d._get_default_store().check([f"{KEYS}/1"])
+    assert not dist.distributed_c10d._get_default_store().check([f"{NEW_GROUP_KEYS}/1"])
     assert noted() == []
 
 
