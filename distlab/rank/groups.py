@@ -22,6 +22,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
+from distlab.rank import freed
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.membership import is_short
 from distlab.rank.this_rank import THIS_RANK
@@ -31,7 +32,6 @@ from distlab.wire.messages import NEW_GROUP, NewGroup
 from distlab.wire.source import line_of
 
 NEW_GROUP_KEYS = "distlab/new_group"  # in the store of the world
-FREED = "Freed while it waited for the other members of a new group."
 
 
 def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ def _wait_for_members(store: dist.Store, group: NewGroup, limit: timedelta) -> N
 
     store.add(key, 1)
     try:
-        if not wait_until(all_here, FREED, limit.total_seconds()):
+        if not wait_until(all_here, freed.FROM_NEW_GROUP, limit.total_seconds()):
             milliseconds = limit.total_seconds() * 1000
             raise RuntimeError(
                 f"Timed out waiting {milliseconds:.0f}ms for the other members of a new group."

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from distlab.arguments import refuse
 from distlab.compat import torch as private
+from distlab.rank import freed
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
 from distlab.rank.log import LOG, Note, Split, waits
 from distlab.rank.membership import is_short
@@ -33,7 +34,6 @@ from distlab.wire.messages import COLLECTIVE, MESSAGE
 
 # functions that keep the Work of a message until its end
 WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
-DROPPED_BEFORE = "Freed while it waited behind a message whose Work was dropped."
 _IS_WRAPPER = "is_distlabs"  # the attribute of a wrapper by which it is known
 
 
@@ -137,7 +137,7 @@ def _make_call(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     over_gloo = _is_over_gloo(group)
     if over_gloo and note.method == "recv_anysource":
         # closing the connections does not make gloo end it
-        note.freed_with = "Connection closed: the wait for a message from any rank was ended."
+        note.freed_with = freed.FROM_ANY_RANK
     if work is None:
         return None
     if isinstance(work, dist.Work) and type(work) is not dist.Work:
@@ -341,9 +341,9 @@ def _ends_without_connections(note: Note) -> str:
     dropped = list(LOG.dropped)  # a Work may go meanwhile
     blocked = {kind.peer for kind in dropped if kind.is_send and kind.group == note.group}
     if note.method == "send" and note.peer in blocked:
-        return DROPPED_BEFORE
+        return freed.BEHIND_DROPPED
     if note.kind == COLLECTIVE and blocked:
-        return DROPPED_BEFORE
+        return freed.BEHIND_DROPPED
     return ""
 
 

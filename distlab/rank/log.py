@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
+from distlab.rank import freed
 from distlab.rank.methods import IMMEDIATE
 from distlab.rank.passes import PassCounter
 from distlab.rank.plugins import PLUGINS
@@ -289,9 +290,7 @@ class Log:
     def check_open(self) -> None:
         """Refuse a call of a rank that was freed, until its group is built again."""
         if self.closed:
-            raise RuntimeError(
-                "Connection closed: this rank was freed from a call of its group before."
-            )
+            raise RuntimeError(freed.GROUP_IS_CLOSED)
 
     def begin_child(self) -> None:
         """Note that this process was forked from a rank, whose groups and Works it cannot use."""

@@ -17,7 +17,8 @@ from distlab.wire.messages import Failure
 from distlab.wire.source import frames_of, message_and_lines
 
 _TORCH_DISTRIBUTED = os.path.join("torch", "distributed")
-# what gloo, and waits in Python (waits.py), say on a rank whose peer did not arrive, or went away
+# what gloo, torch and waits in Python (freed.py) say on a rank whose peer did not arrive, or went
+# away
 WAITED = re.compile(
     r"Timed out waiting|Connection (was likely )?(closed|reset|refused)|Broken pipe|pair closure"
     r"|Read error|Write error|Socket closed|client socket has timed out"

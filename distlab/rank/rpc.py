@@ -20,6 +20,7 @@ from torch.distributed import rpc
 
 from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
+from distlab.rank import freed
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
@@ -27,7 +28,6 @@ from distlab.wire.messages import OTHER
 from distlab.words import grouped, rank_list
 
 RREFS_OF_PROCESS = 10_000  # numbers of RRefs reserved for a process that this one replaces
-FREED = "Freed while it waited for other workers."
 USUAL_NUMBERS = "Use rank=rank, world_size=world_size."
 SERVED_END_SECONDS = 2.0  # for served functions to end when the agent is taken down
 INTERRUPT_SECONDS = 0.2  # of those, before the functions are interrupted
@@ -245,7 +245,7 @@ def _until(condition: Callable[[], bool], deadline: float = math.inf) -> None:
         time.sleep(seconds)
         return False
 
-    if not wait_until(look, FREED, deadline - time.monotonic()):
+    if not wait_until(look, freed.FROM_WORKERS, deadline - time.monotonic()):
         raise RuntimeError(
             "RPC timeout: not all workers called shutdown and ended their calls in time."
         )

@@ -24,6 +24,7 @@ from torch.distributed import autograd, rpc
 from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
+from distlab.rank import freed
 from distlab.rank.hooks import Patch
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.plugins import PLUGINS
@@ -40,7 +41,6 @@ from distlab.words import rank_list
 # what comes along with a function of a cell that uses it
 CODE = (types.FunctionType, type, types.ModuleType)
 MOST_PRINTED_BY_CALL = 100_000  # characters of what a served function has printed
-ENDING = "EOF: RPC is being ended on this rank."
 _IS_REMOTE = "is_remote"  # the attribute of an error that says what a function raised elsewhere
 
 CPP = re.compile(
@@ -58,9 +58,7 @@ _sending = threading.local()
 
 def _note_of_call(op: str, function: str, callees: Iterable[int], has_limit: bool = False) -> Note:
     """The note of a remote call, or of several that are waited for together."""
-    note = Note(
-        op, REMOTE, callees, function, has_limit, "EOF: the wait for a remote call was ended."
-    )
+    note = Note(op, REMOTE, callees, function, has_limit, freed.FROM_REMOTE_CALL)
     note.readable = functools.partial(_readable, note)
     return note
 
@@ -134,7 +132,7 @@ def rank_of(to: Any) -> int:
     """The cluster's rank of a WorkerInfo, a name or an id; ArgumentError without such a worker."""
     workers = AGENT.workers
     if not workers:
-        raise RuntimeError(ENDING)
+        raise RuntimeError(freed.RPC_ENDS)
     names = list(workers)
     name = getattr(to, "name", to)
     if isinstance(name, int) and name in range(len(names)):
@@ -224,7 +222,7 @@ def _on_serve(_: Any, request: Any) -> Any:
     try:
         # the agent is being taken down, and this call was waiting for a thread
         if not AGENT.workers:
-            raise RuntimeError(ENDING)
+            raise RuntimeError(freed.RPC_ENDS)
         return request.func(*request.args, **request.kwargs)
     except BaseException as error:  # an interrupt of the rank is meant for this thread, too
         return _failed(error)

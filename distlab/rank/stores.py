@@ -24,13 +24,13 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
+from distlab.rank import freed
 from distlab.rank.log import LOG, Note, waits
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import OTHER
 
 # of a store; this torch may lack some
 WAITING_METHODS = ("get", "multi_get", "wait", "queue_pop", "barrier")
-FREED = "Freed while it waited for other processes, in {}."
 # a client's own wait for its server, in C++, after it was looked for in steps
 LAST_TRY = timedelta(seconds=2)
 PROBE_SECONDS = 1.0  # for one look whether the server of a TCPStore listens
@@ -73,7 +73,7 @@ def on_open_store(
     with waits(note):
         if options.is_master:  # it has a connection to itself
             return open_it()
-        freed_with = FREED.format(note.op)
+        freed_with = freed.from_processes(note.op)
         connect = functools.partial(_open_client, open_it, options, original, store, freed_with)
         return wait_elsewhere(connect, freed_with)
 
@@ -167,7 +167,7 @@ def on_store_wait(
         if not args or not private.polls(store) or _takes_what_is_there(name, args, kwargs):
             return call()
         if name == "barrier":
-            return wait_elsewhere(call, FREED.format(note.op))
+            return wait_elsewhere(call, freed.from_processes(note.op))
         limit = _limit_of(name, store, args)
         is_there = functools.partial(_is_there, name, store, *args)
         if _looked(is_there, note, limit):
@@ -197,7 +197,7 @@ def _looked(is_there: Callable[[], bool], note: Note, limit: timedelta) -> bool:
         time.sleep(seconds)
         return False
 
-    return wait_until(look, FREED.format(note.op), limit.total_seconds() or math.inf)
+    return wait_until(look, freed.from_processes(note.op), limit.total_seconds() or math.inf)
 
 
 def _is_there(name: str, store: dist.Store, what: Any, *_: Any) -> bool:
@@ -251,4 +251,4 @@ def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs
     if note is None or (is_new_group and note is not LOG.waiting_in.get(threading.get_ident())):
         return call()
     with waits(note):
-        return wait_elsewhere(call, FREED.format(note.op))
+        return wait_elsewhere(call, freed.from_processes(note.op))

@@ -13,6 +13,7 @@ from typing import Any
 
 from distlab.arguments import refuse
 from distlab.compat import torch as private
+from distlab.rank import freed
 from distlab.rank.log import LOG, Note, waits
 from distlab.wire.messages import WAITING
 
@@ -50,7 +51,7 @@ class waiting(waits):
         ranks = [private.whole(rank) for rank in ranks]
         if not all(isinstance(rank, int) for rank in ranks):
             refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
-        self._words = f"Freed while it waited for other ranks {words}."
+        self._words = freed.from_waiting(words)
         self._freed = LOG.freed
         under_way = LOG.waiting_in.get(threading.get_ident())
         super().__init__(under_way or Note("waiting", WAITING, ranks, words))

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch.distributed as dist
 
-from distlab.rank import raised
+from distlab.rank import freed, raised
 from distlab.rank.log import Note, waits
 from distlab.rank.raised import describe_failure
 from distlab.wire.messages import REMOTE
@@ -48,6 +48,18 @@ def described(error):
 @pytest.mark.parametrize("message", CUT)
 def test_a_store_that_is_lost_is_a_consequence(message):
     assert described(dist.DistNetworkError(message)).consequence
+
+
+FREED = [
+    *(text for name, text in vars(freed).items() if name.isupper()),
+    freed.from_processes("store.get"),
+    freed.from_waiting("through shared memory"),
+]
+
+
+@pytest.mark.parametrize("message", FREED)
+def test_a_rank_that_was_freed_is_not_at_fault(message):
+    assert described(RuntimeError(message)).consequence
 
 
 def test_also_where_the_learner_has_called_the_store():

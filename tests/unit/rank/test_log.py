@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distlab.rank import hooks, log, membership, status, threads
+from distlab.rank import freed, hooks, log, membership, status, threads
 from distlab.rank.log import LOG, Kind
 from distlab.rank.passes import Passes
 from distlab.rank.records import record_of
@@ -295,6 +295,6 @@ def test_a_work_that_goes_meanwhile_disturbs_no_wait(alone):
     """Nor does it disturb the end of a group."""
     note = hooks.note_of("barrier", "0", (), {})
     LOG.dropped[Kind(True, Name("0"), 1, 0)] = [1]
-    assert hooks._ends_without_connections(note) == hooks.DROPPED_BEFORE
+    assert hooks._ends_without_connections(note) == freed.BEHIND_DROPPED
     LOG.forget_group("0")
     assert hooks._ends_without_connections(note) == ""
