@@ -21,7 +21,7 @@ from typing import Any
 
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Answer
-from distlab.wire.source import is_learners, line_of
+from distlab.wire.source import line_of, runs_learners_code
 
 NOBODY = (
     "breakpoint() needs somebody who types: run the cell in JupyterLab, Colab or VS Code, "
@@ -129,14 +129,14 @@ class Debugger(pdb.Pdb):
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
         """The learner's frames, and what they call; not what runs a cell or a test."""
         stack, current = super().get_stack(frame, traceback)
-        learners = [place for place, (one, _) in enumerate(stack) if _is_of_learner(one)]
+        learners = [place for place, (one, _) in enumerate(stack) if runs_learners_code(one)]
         first = learners[0] if learners else 0
         return stack[first:], max(current - first, 0)
 
     def stop_here(self, frame: FrameType) -> bool:
         if not super().stop_here(frame):
             return False
-        return any(_is_of_learner(outer) for outer, _ in walk_stack(frame))
+        return any(runs_learners_code(caller) for caller, _ in walk_stack(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
         """Stop where a function is called.
@@ -155,7 +155,7 @@ class Debugger(pdb.Pdb):
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         frame, number = frame_lineno
-        if not _is_of_learner(frame):
+        if not runs_learners_code(frame):
             return super().format_stack_entry(frame_lineno, lprefix)
         line = line_of(frame.f_code.co_filename, number, frame.f_code.co_name)
         where = f"line {line.number}"
@@ -197,10 +197,6 @@ class Debugger(pdb.Pdb):
                 code.interact(banner, readfunc=_console_line, local=names, exitmsg="")
             finally:
                 sys.displayhook = ipythons
-
-
-def _is_of_learner(frame: FrameType) -> bool:
-    return is_learners(frame.f_code.co_filename)
 
 
 def _console_line(prompt: str) -> str:

@@ -74,7 +74,7 @@ def peek(ranks: Ranks, rank: int, packed: Sequence[Any], limit: float) -> Any:
     Args:
         ranks: of the cluster.
         rank: the one that is asked.
-        packed: the arguments of entry.call.
+        packed: the arguments of entry.call_function.
         limit: seconds.
     """
     if rank in ranks.lost or rank in ranks.dead.newly_dead():

@@ -12,7 +12,7 @@ from distlab.rank.log import Note, waits
 from distlab.rank.membership import members_of
 from distlab.rank.methods import PLACES
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
-from distlab.wire.source import is_learners
+from distlab.wire.source import runs_learners_code
 
 
 def posted(work: Any) -> Any:
@@ -30,7 +30,7 @@ def is_compared(caller: FrameType) -> bool:
     begins on other ranks, or are C++ itself, which calls a group in Python.
     """
     is_c10ds = caller.f_globals.get("__name__") == private.C10D_MODULE
-    return is_c10ds or is_learners(caller.f_code.co_filename)
+    return is_c10ds or runs_learners_code(caller)
 
 
 def check_memory(checker: CheckerPlugin, note: Note, args: tuple[Any, ...]) -> None:

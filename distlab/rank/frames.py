@@ -12,7 +12,7 @@ from typing import Any
 
 from distlab.compat import ipyparallel, ipython
 from distlab.rank.raised import describe_failure
-from distlab.wire.source import Line, is_learners, line_of
+from distlab.wire.source import Line, is_learners, line_of, runs_learners_code
 
 CELLS = {ipython.RUNS_CELL, ipyparallel.RUNS_CALL}
 
@@ -53,7 +53,7 @@ def executing(frame: FrameType | None) -> bool:
         if where == ipython.LOOP_STEP and inner is not None:
             module, _ = module_and_function(inner)
             return is_below_learners and not module.startswith(ipython.OF_THE_ENGINE)
-        is_below_learners = is_below_learners or is_learners(outer.f_code.co_filename)
+        is_below_learners = is_below_learners or runs_learners_code(outer)
         inner = outer
     return False
 
@@ -83,7 +83,7 @@ def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
     coroutine: Any = None if task is None else task.get_coro()
     while inspect.iscoroutine(coroutine):
         frame = coroutine.cr_frame
-        if frame is not None and _is_learners(frame):
+        if frame is not None and runs_learners_code(frame):
             lines.append(_line_at(frame))
         coroutine = coroutine.cr_await
     return tuple(lines)
@@ -92,12 +92,8 @@ def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
 def lines_of_thread(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     # all frames at once: to read a line takes time, in which the thread goes on
-    learners = [frame for frame in frames(thread) if _is_learners(frame)]
+    learners = [frame for frame in frames(thread) if runs_learners_code(frame)]
     return tuple(_line_at(frame) for frame in reversed(learners))
-
-
-def _is_learners(frame: FrameType) -> bool:
-    return is_learners(frame.f_code.co_filename)
 
 
 def _line_at(frame: FrameType) -> Line:

@@ -16,7 +16,7 @@ from distlab.compat import torch as private
 from distlab.rank.hooks import make_noted, note_of, wait_for
 from distlab.rank.log import LOG, Note
 from distlab.rank.plugins import PLUGINS
-from distlab.wire.source import is_learners
+from distlab.wire.source import runs_learners_code
 
 
 def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def _function_of_dtensor(frame: FrameType | None) -> str:
     "" where the line calls something else, such as a model or a matrix product.
     """
     called = None
-    while frame is not None and not is_learners(frame.f_code.co_filename):
+    while frame is not None and not runs_learners_code(frame):
         called = frame
         frame = frame.f_back
     if called is None or called.f_globals.get("__name__") != private.DTENSOR_MODULE:

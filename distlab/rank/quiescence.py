@@ -17,7 +17,7 @@ from distlab.compat import ipython
 from distlab.rank.frames import module_and_function, outwards
 from distlab.rank.log import LOG
 from distlab.rank.threads import system_threads
-from distlab.wire.source import is_learners
+from distlab.wire.source import is_learners, runs_learners_code
 
 # modules whose threads do nothing until they get work; zmq's is there when this rank has sent a
 # large value
@@ -107,7 +107,7 @@ def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
 def _only_waits_for_work(innermost: FrameType) -> bool:
     """Whether a thread waits until it gets work, and none of the learner's code has called it."""
     stack = list(outwards(innermost))
-    if any(is_learners(frame.f_code.co_filename) for frame in stack):
+    if any(runs_learners_code(frame) for frame in stack):
         return False
     places = [module_and_function(frame) for frame in stack]
     if BUSY_IN_A_POOL in places:

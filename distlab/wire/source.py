@@ -12,6 +12,7 @@ import os
 import re
 import traceback
 from dataclasses import dataclass, field, replace
+from types import FrameType
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LIBRARY = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
@@ -81,6 +82,11 @@ def is_learners(filename: str | None) -> bool:
     if "site-packages" in folders or "dist-packages" in folders:  # also of another environment
         return False
     return not _is_inductor_output(path, folders)
+
+
+def runs_learners_code(frame: FrameType) -> bool:
+    """Whether the code that a frame runs is the learner's. Runs on: anywhere."""
+    return is_learners(frame.f_code.co_filename)
 
 
 def _is_inductor_output(path: str, folders: list[str]) -> bool:
