@@ -41,8 +41,7 @@ def check_memory(checker: CheckerPlugin, note: Note, args: tuple[Any, ...]) -> N
     places = args[0]
     if places and isinstance(places[0], list):  # a list of a list, but for all_to_all
         places = places[0]
-    members, _ = members_of(note.group)
-    checker.refuse_shared_memory(name, places, members)
+    checker.refuse_shared_memory(name, places, members_of(note.group))
 
 
 def for_cpp(group_name: str, make: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """What this rank knows of a process group by its name: its members, and whether its calls end soon.
 
-Runs on every rank, on any thread; records.py, hooks.py, status.py and recording.py call it.
+Runs on every rank, on any thread; records.py, hooks.py, groups.py, checked_calls.py, world.py,
+status.py and recording.py call it.
 """
 
 from datetime import timedelta
@@ -15,20 +16,34 @@ from distlab.compat import torch as private
 SHORT = timedelta(seconds=10)
 
 
-def members_of(name: str) -> tuple[tuple[int, ...], bool]:
-    """Ranks of the group with this name, and whether its timeout is short."""
+def members_of(name: str) -> tuple[int, ...]:
+    """The ranks of the group with this name; none if there is no such group."""
+    group = _group_of(name)
+    if group is None:
+        return ()
+    # new_group also takes numbers of numpy's
+    return tuple(map(int, dist.get_process_group_ranks(group)))
+
+
+def ends_soon_in(name: str) -> bool:
+    """Whether the calls in the group with this name are left to end by themselves."""
+    group = _group_of(name)
+    return group is not None and is_short(private.timeout_of(group))
+
+
+def _group_of(name: str) -> dist.ProcessGroup | None:
+    """The group with this name."""
     # a copy, because the watchdog's thread looks here as well
     for group, its_name in list(private.GROUP_NAMES.items()):
         if its_name == name:
-            # new_group also takes numbers of numpy's
-            members = tuple(map(int, dist.get_process_group_ranks(group)))
-            return members, is_short(private.timeout_of(group))
-    return (), False
+            return group
+    return None
 
 
 def is_short(limit: timedelta) -> bool:
     """Whether a call with this timeout is left to end by itself.
 
-    One with the cluster's is not. Zero means none.
+    A timeout of zero means that there is none. The cluster's own timeout, however short, is not
+    the learner's for this call, so a call with that one is judged.
     """
     return timedelta(0) < limit < min(SHORT, private.default_timeout())

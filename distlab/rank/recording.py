@@ -163,8 +163,7 @@ class Recording:
         """What identifies a group of this generation; its ranks are unknown if it is gone."""
         key = (name, THIS_RANK.generation)
         if key not in self._groups:
-            members, _ = members_of(name)
-            self._groups[key] = (*key, members)
+            self._groups[key] = (*key, members_of(name))
         return self._groups[key]
 
 

@@ -10,45 +10,62 @@ from datetime import timedelta
 from typing import Any
 
 from distlab.rank.log import LOG, Note, Split
-from distlab.rank.membership import is_short, members_of
+from distlab.rank.membership import ends_soon_in, is_short, members_of
 from distlab.rank.methods import ROOTED
 from distlab.wire.messages import COLLECTIVE, CallRecord
-from distlab.wire.source import line_of
+from distlab.wire.source import Line, line_of
 
 
 def record_of(note: Note, with_lines: bool = True) -> CallRecord:
     """The call of a note, without the learner's lines if `with_lines` is False."""
-    if note.method:
-        members, group_ends_soon = members_of(note.group)
-    else:
-        members, group_ends_soon = note.ranks, False
-    # peers are known also where the group is gone; it has no members then: nothing waits in it
+    members = members_of(note.group) if note.method else note.ranks
+    # a group that is gone has no members, for whom nobody waits, but its peers still have names
     rank_at = dict(enumerate(members or LOG.members.get(note.group, ())))
-    to_each, from_each = note.splits or (None, None)
-    limit = getattr(note.options, "timeout", timedelta(0))
+    sends = None
+    receives = None
+    if note.splits is not None:
+        to_each, from_each = note.splits
+        sends = _by_rank(to_each, len(rank_at))
+        receives = _by_rank(from_each, len(rank_at))
     return CallRecord(
         op=note.op or note.method,
         kind=note.kind,
         members=members,
-        own_limit=group_ends_soon
-        or is_short(limit)
-        or note.has_limit
-        or note.method == "monitored_barrier",  # whose own error says who is missing
+        own_limit=_ends_by_itself(note),
         collective=note.method if note.kind == COLLECTIVE else "",
         group=note.group,
         sequence=note.sequence,
         tensors=tuple(_plain_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
         place=_file_and_line(note),
-        lines=tuple(line_of(*line) for line in reversed(note.lines)) if with_lines else (),
+        lines=_lines(note) if with_lines else (),
         is_send=note.method == "send",
         peer=rank_at.get(note.peer),
         tag=note.tag,
         root=rank_at.get(note.root, note.root) if note.method in ROOTED else None,
-        reduce_op=note.options.reduceOp.op.name if hasattr(note.options, "reduceOp") else "",
-        sends=_by_rank(to_each, len(rank_at)),
-        receives=_by_rank(from_each, len(rank_at)),
+        reduce_op=_reduce_op(note),
+        sends=sends,
+        receives=receives,
         function=note.words,
     )
+
+
+def _ends_by_itself(note: Note) -> bool:
+    """Whether a call has a time limit that the learner expects to be reached."""
+    if note.has_limit or note.method == "monitored_barrier":  # whose own error says who is missing
+        return True
+    own_limit = getattr(note.options, "timeout", timedelta(0))
+    return is_short(own_limit) or (note.method != "" and ends_soon_in(note.group))
+
+
+def _reduce_op(note: Note) -> str:
+    """The name of the operation by which a collective reduces; "" if it reduces nothing."""
+    reduce_op = getattr(note.options, "reduceOp", None)
+    return "" if reduce_op is None else reduce_op.op.name
+
+
+def _lines(note: Note) -> tuple[Line, ...]:
+    """The learner's lines that led to a call, outermost first."""
+    return tuple(line_of(*line) for line in reversed(note.lines))
 
 
 def _plain_type_and_shape(dtype: Any, shape: Iterable[int]) -> tuple[str, tuple[int, ...]]:
@@ -64,10 +81,8 @@ def _file_and_line(note: Note) -> tuple[str, int] | None:
     return os.path.basename(file), number
 
 
-def _by_rank(split: Split | None, members: int) -> tuple[int, ...] | None:
+def _by_rank(split: Split, members: int) -> tuple[int, ...]:
     """Elements by rank, from a list of them or from a total that is split evenly."""
-    if split is None:
-        return None
     if isinstance(split, int):
         return (split // max(1, members),) * members
     return tuple(split)

@@ -6,13 +6,15 @@ looks idle need not be finished, because a thread that sleeps, a timer or a task
 may still send.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -23,7 +25,7 @@ from distlab.rank import around_cells
 from distlab.rank.connections import Traffic
 from distlab.rank.frames import executing, frames, importing, lines_of_coroutine, lines_of_thread
 from distlab.rank.log import LOG, MOST_KINDS, Note
-from distlab.rank.membership import members_of
+from distlab.rank.membership import ends_soon_in, members_of
 from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
 from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT
@@ -35,7 +37,10 @@ from distlab.wire.source import Line
 
 
 def summary(
-    main: int, infrastructure_tids: set[int], traffic: Callable[[], Traffic], loop: Any = None
+    main: int,
+    infrastructure_tids: set[int],
+    traffic: Callable[[], Traffic],
+    loop: asyncio.AbstractEventLoop | None = None,
 ) -> RankStatus:
     """What this rank is doing.
 
@@ -57,47 +62,76 @@ def summary(
     infrastructure_tids = infrastructure_tids | own_tids()
     look = _look(main)
     doing, call = _doing(look)
-    transfer = Traffic()
-    wakeups = None
-    if doing != messages.COMPUTING:
+    if doing == messages.COMPUTING:
         # one that computes moves, whatever these say; and to ask would take long: Python's lock is
         # given back at every system call, and must be waited for again
-        transfer = traffic()
-        wakeups = gloo_wakeups(infrastructure_tids)
+        gloo = _Gloo(Traffic(), wakeups=None)
+    else:
+        gloo = _Gloo(traffic(), gloo_wakeups(infrastructure_tids))
     serving = _serving()
-    is_still = wakeups is not None and torch_rpc.threads_at_work() == len(serving)
-    status = RankStatus(
+    is_still = gloo.wakeups is not None and torch_rpc.threads_at_work() == len(serving)
+    status = _with_calls(_without_calls(look, doing, call, gloo, serving))
+    activity = LOG.activity
+    fingerprint = (*_position(look, call), activity, gloo.traffic.moved)
+    is_quiescent = is_still and nothing_may_act(
+        main, infrastructure_tids, loop, loop_stands=_loop_stands(look, call)
+    )
+    return replace(
+        status,
+        activity=activity,
+        fingerprint=fingerprint,
+        is_quiescent=is_quiescent,
+        abandoned=tuple(map(record_of, LOG.abandoned())),
+        pending=tuple(map(record_of, LOG.pending())),
+        other_threads=_other_threads(look),
+    )
+
+
+class _Gloo(NamedTuple):
+    """What /proc and the sockets show of gloo.
+
+    Attributes:
+        traffic: what moves through its sockets.
+        wakeups: how often each of its threads has run; None if that is not known, or was not asked.
+    """
+
+    traffic: Traffic
+    wakeups: tuple[int, ...] | None
+
+
+def _without_calls(
+    look: _Look,
+    doing: str,
+    call: CallRecord | None,
+    gloo: _Gloo,
+    serving: tuple[RankStatus, ...],
+) -> RankStatus:
+    """The status so far, without the calls that the log remembers."""
+    return RankStatus(
         rank=THIS_RANK.rank,
         doing=doing,
         call=call,
         lines=_lines(look),
         idle=not look.has_begun,
         awaiting=look.task is not None,
-        sleeping=doing == messages.COMPUTING and look.thread == main and _sleeps(main),
+        sleeping=doing == messages.COMPUTING and look.is_of_main and _sleeps(look.main),
         paused=CONSOLE.is_asking,
         importing=look.imports,
-        unread=transfer.unread,
-        unsent=transfer.unsent,
-        gloo_wakeups=wakeups or (),
+        unread=gloo.traffic.unread,
+        unsent=gloo.traffic.unsent,
+        gloo_wakeups=gloo.wakeups or (),
         threads=AGENT.threads if AGENT.workers else 0,
         serving=serving,
     )
-    status = _with_calls(status)
-    activity = LOG.activity
-    fingerprint = (*_position(look, call), activity, transfer.moved)
-    # While the main thread is in a call, the event loop continues nothing. A wait by hand, in
-    # distlab.waiting, is another thing: one task may be in it while another one runs.
-    loop_stands = look.executes and call is not None and call.kind != messages.WAITING
-    is_quiescent = is_still and nothing_may_act(main, infrastructure_tids, loop, loop_stands)
-    return replace(
-        status,
-        activity=activity,
-        fingerprint=fingerprint,
-        is_quiescent=is_quiescent,
-        abandoned=tuple(record_of(note) for note in LOG.abandoned()),
-        pending=tuple(record_of(note) for note in LOG.pending()),
-        other_threads=_other_threads(look),
-    )
+
+
+def _loop_stands(look: _Look, call: CallRecord | None) -> bool:
+    """Whether the main thread is where the event loop of cells continues nothing.
+
+    It is so while the main thread is in a call. A wait by hand, in distlab.waiting, is another
+    thing: one task may be in it while another one runs.
+    """
+    return look.executes and call is not None and call.kind != messages.WAITING
 
 
 # --- the look at the frames ---
@@ -105,17 +139,19 @@ def summary(
 
 @dataclass(frozen=True)
 class _Look:
-    """What the frames of the rank's threads showed at one moment; it holds no frame itself.
+    """What the frames of the rank's threads showed at one moment.
+
+    It holds no frame, but the task of a cell does while it waits.
 
     Attributes:
         main: the main thread.
         thread: the one that the rank waits with: the main thread, or another one for it.
-        note: of the call that this thread waits in.
+        note: the note of the call that this thread waits in.
         op: the name of what it waits in; "" if it does not communicate.
         position: its innermost frame, and the instruction there.
         executes: whether the main thread runs code of a cell or of a call of the notebook.
         imports: whether the main thread is importing a library.
-        task: of the cell whose coroutine waits until the event loop continues it.
+        task: the task of the cell whose coroutine waits until the event loop continues it.
     """
 
     main: int
@@ -131,6 +167,11 @@ class _Look:
     def has_begun(self) -> bool:
         """Whether a cell or a call of the notebook has begun here and has not ended."""
         return self.executes or self.task is not None
+
+    @property
+    def is_of_main(self) -> bool:
+        """Whether the main thread is the one that the rank waits with."""
+        return self.thread == self.main
 
 
 def _look(main: int) -> _Look:
@@ -164,7 +205,7 @@ def _doing(look: _Look) -> tuple[str, CallRecord | None]:
     A person who looks at an exception, after its cell has ended, also keeps the rank busy.
     """
     is_in_debugger = CONSOLE.is_asking or CONSOLE.is_open
-    if look.thread == look.main and not look.has_begun and not is_in_debugger:
+    if look.is_of_main and not look.has_begun and not is_in_debugger:
         return messages.IDLE, None
     if not look.op:
         return messages.COMPUTING, None
@@ -182,7 +223,7 @@ def _what_is_known(op: str) -> CallRecord:
     everyone = tuple(range(THIS_RANK.world_size))
     in_training = op in ("backward", DDP_CONSTRUCTOR, messages.DDP_FORWARD)
     can_be_judged = in_training and os.path.isdir("/proc/self/task")
-    ends_soon = any(members_of(name)[1] for name in list(private.GROUP_NAMES.values()))
+    ends_soon = any(map(ends_soon_in, list(private.GROUP_NAMES.values())))
     return CallRecord(op, messages.OTHER, everyone, own_limit=ends_soon or not can_be_judged)
 
 
@@ -192,12 +233,14 @@ def _position(look: _Look, call: CallRecord | None) -> tuple[int, ...]:
     Only for a call without a note: one with a note may wait in a loop of Python's, whose frames
     come and go, and its end would be noted.
     """
-    return look.position if call is not None and look.note is None else ()
+    if call is None or look.note is not None:
+        return ()
+    return look.position
 
 
 def _lines(look: _Look) -> tuple[Line, ...]:
     """The learner's lines that the rank is at: of its coroutine, of its thread, of its main one."""
-    if look.thread == look.main:
+    if look.is_of_main:
         lines = lines_of_coroutine(look.task)
         if lines:
             return lines
@@ -213,12 +256,13 @@ def _sleeps(main: int) -> bool:
     text = lines[-1].text if lines else ""
     # a coroutine's sleep is awaited, or just being continued
     says_sleep = "sleep(" in text and "await " not in text
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as place:
-        seen = place.read()
-        if sys.version_info < (3, 11) and ("poll" in seen or "select" in seen):
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/wchan") as file:
+        kernel_function = file.read()
+        polls = "poll" in kernel_function or "select" in kernel_function
+        if polls and sys.version_info < (3, 11):
             return says_sleep  # time.sleep of Python 3.10 is a select of no file
-        if seen not in ("", "0"):
-            return "nanosleep" in seen
+        if kernel_function not in ("", "0"):
+            return "nanosleep" in kernel_function
     return says_sleep
 
 
@@ -228,7 +272,8 @@ def _sleeps(main: int) -> bool:
 def _with_calls(status: RankStatus) -> RankStatus:
     """The status with what this rank has begun, as its log has it."""
     # on a rank that is idle, the cell that counts is the one that ended last
-    passes = LOG.passes.of_cell(LOG.cells - 1 if status.idle else LOG.cells)
+    cell = LOG.cells - 1 if status.idle else LOG.cells
+    passes = LOG.passes.of_cell(cell)
     return replace(
         status,
         groups=dist.get_pg_count(),
@@ -261,8 +306,9 @@ def _history() -> tuple[CallRecord, ...]:
 
 def _traffic() -> Iterator[MessageCount]:
     """How many messages of each kind were begun; of the newest kinds."""
-    for kind, count in list(LOG.traffic.items())[-MOST_KINDS:]:
-        members = members_of(kind.group)[0] or LOG.members.get(kind.group, ())
+    newest = list(LOG.traffic.items())[-MOST_KINDS:]
+    for kind, count in newest:
+        members = members_of(kind.group) or LOG.members.get(kind.group, ())
         dropped = LOG.dropped.get(kind, [])
         yield MessageCount(
             is_send=kind.is_send,
@@ -282,7 +328,7 @@ def _serving() -> tuple[RankStatus, ...]:
     """What this rank is running for others, by remote calls."""
     found = []
     for thread, served in list(AGENT.serving.items()):
-        status = _thread(thread, LOG.waiting_in.get(thread))
+        status = _status_of_thread(thread, LOG.waiting_in.get(thread))
         found.append(replace(status, caller=served.caller, function=served.function))
     return tuple(found)
 
@@ -290,11 +336,12 @@ def _serving() -> tuple[RankStatus, ...]:
 def _other_threads(look: _Look) -> tuple[RankStatus, ...]:
     """What further threads that wait in a call are doing."""
     threads = [thread for thread in waiting_threads() if thread not in (look.main, look.thread)]
-    return tuple(_thread(thread, LOG.waiting_in[thread]) for thread in threads)
+    return tuple(_status_of_thread(thread, LOG.waiting_in[thread]) for thread in threads)
 
 
-def _thread(thread: int, note: Note | None) -> RankStatus:
+def _status_of_thread(thread: int, note: Note | None) -> RankStatus:
     """What a thread other than the main one is doing."""
-    doing = messages.COMPUTING if note is None else messages.COMMUNICATING
-    call = None if note is None else record_of(note)
-    return RankStatus(THIS_RANK.rank, doing, call, lines_of_thread(thread))
+    if note is None:
+        return RankStatus(THIS_RANK.rank, messages.COMPUTING, None, lines_of_thread(thread))
+    call = record_of(note)
+    return RankStatus(THIS_RANK.rank, messages.COMMUNICATING, call, lines_of_thread(thread))

@@ -40,7 +40,7 @@ def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kw
     is_world = group is None or group is dist.group.WORLD
     if is_world and note.lines:  # the learner calls it, and not distlab
         LOG.destroyed = note
+    # of all groups, because the end of the world is the end of each
     for name in private.GROUP_NAMES.values():
-        members, _ = members_of(name)
-        LOG.members[name] = members
+        LOG.members[name] = members_of(name)
     original(group, *args, **kwargs)

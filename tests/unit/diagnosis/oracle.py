@@ -499,13 +499,10 @@ def _status(rank: Rank) -> RankStatus:
 @contextlib.contextmanager
 def three_ranks() -> Iterator[None]:
     """Inside this, the groups of these programs are the ones that notes are read by."""
-
-    def members_of(name: str) -> tuple[tuple[int, ...], bool]:
-        return GROUPS[name], False
-
     with (
-        patch.object(records, "members_of", members_of),
-        patch.object(status, "members_of", members_of),
+        patch.object(records, "members_of", GROUPS.__getitem__),
+        patch.object(records, "ends_soon_in", lambda name: False),
+        patch.object(status, "members_of", GROUPS.__getitem__),
     ):
         yield
 
