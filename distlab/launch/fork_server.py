@@ -32,7 +32,7 @@ from distlab import programs
 from distlab.compat.ipyparallel import cluster_module_later
 from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
-from distlab.launch.logs import LOG_BYTES, end_of, fault_of, log_of, stderr_of
+from distlab.launch.logs import LOG_BYTES, fault_of, log_of, stderr_of, tail_of
 from distlab.launch.preloading import PRELOADED, import_all, torch_library
 from distlab.programs import end_with_parent, outlive_parent
 from distlab.wire import orders
@@ -200,7 +200,7 @@ class Server:
         Of what was written past Python, the process may have had no time to read all before it
         ended.
         """
-        written = end_of(log_of(engine)) + end_of(stderr_of(engine))
+        written = tail_of(log_of(engine)) + tail_of(stderr_of(engine))
         reader = self._errors.pop(pid, None)
         if reader is not None:
             # a process that it has started may still have the other end

@@ -3,7 +3,8 @@
 A kernel that is killed with SIGKILL, as by nbclient or when JupyterLab closes, runs no exit
 handler. The guard is its child, waits for its end, and then ends every process whose environment
 holds the cluster's tag. It runs as `python reaper.py PID TAG FOLDER`. Its functions are also called
-by starting.py and launcher.py in the notebook's kernel, by this_host.py, and by the doctor.
+in the notebook's kernel, by starting.py, launcher.py, processes.py, ahead.py and one_process.py, by
+this_host.py, and by the doctor.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ def processes_of(tag: str) -> list[psutil.Process]:
 
     Runs on: anywhere.
     """
-    return [process for process, found in _tagged() if found == tag]
+    return [process for process, its_tag in _tagged() if its_tag == tag]
 
 
 def of_notebook(pid: int) -> list[psutil.Process]:
@@ -36,17 +37,19 @@ def of_notebook(pid: int) -> list[psutil.Process]:
 
 def threads(process: psutil.Process) -> int:
     """How many threads a process has; none if it has ended."""
-    with contextlib.suppress(psutil.Error):
+    try:
         return process.num_threads()
-    return 0
+    except psutil.Error:
+        return 0
 
 
 def leftovers() -> list[psutil.Process]:
     """Processes of clusters whose guard is gone as well."""
-    words: set[str] = set()  # of all command lines: a guard's has the tag of its cluster
+    # a guard has the tag of its cluster in its command line
+    words_of_commands: set[str] = set()
     for process in psutil.process_iter(["cmdline"]):
-        words.update(process.info["cmdline"] or ())
-    return [process for process, tag in _tagged() if tag not in words]
+        words_of_commands.update(process.info["cmdline"] or ())
+    return [process for process, tag in _tagged() if tag not in words_of_commands]
 
 
 def _tagged() -> Iterator[tuple[psutil.Process, str]]:
@@ -76,11 +79,11 @@ def _end_by(
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
     deadline = time.monotonic() + patience
-    while True:
-        processes = [process for process in processes if _lives(process)]
-        if not processes or time.monotonic() >= deadline:
-            return processes
+    living = list(filter(_lives, processes))
+    while living and time.monotonic() < deadline:
         time.sleep(0.01)
+        living = list(filter(_lives, living))
+    return living
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -44,7 +44,7 @@ from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
 from distlab.rank.log import LOG, Note, waits
-from distlab.rank.memory import places_that_share
+from distlab.rank.memory import indices_that_share
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
 from distlab.supervised import SupervisedThread
@@ -310,9 +310,9 @@ class Checker:
             tensors: a place for each member.
             members: ranks.
         """
-        places = places_that_share(tensors)
-        if places:
-            ranks = rank_list([members[place] for place in places])
+        shared = indices_that_share(tensors)
+        if shared:
+            ranks = rank_list([members[index] for index in shared])
             raise ArgumentError(
                 f"{name} must be tensors that share no memory, got the same memory for what "
                 f"{ranks} send. "

@@ -1,7 +1,7 @@
 """The TCP connections of a rank: gloo waits on them in C++, where no Python code can reach it.
 
-Runs on every rank, on the watchdog's thread, called by watchdog.py and status.py; group.py has them
-shut when the group is left.
+Runs on every rank, on the watchdog's thread, called by watchdog.py, status.py and freeing.py;
+group.py and rpc.py have them shut on the main thread when the group is left.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ class Traffic(NamedTuple):
     """Bytes in the connections of this rank.
 
     Attributes:
-        moved: that were sent and have arrived, since each was opened.
-        unread: that have arrived and wait to be read.
-        unsent: that the other end has not received yet.
+        moved: bytes that were sent and have arrived, since each connection was opened.
+        unread: bytes that have arrived and wait to be read.
+        unsent: bytes that the other end has not received yet.
     """
 
     moved: int = 0
@@ -36,29 +36,32 @@ class Traffic(NamedTuple):
 def _sockets() -> Iterator[tuple[int, int]]:
     """Descriptor and inode of every open socket: no later socket has both."""
     for name in os.listdir("/dev/fd"):
+        descriptor = int(name)
         with contextlib.suppress(OSError):  # closed meanwhile
-            seen = os.fstat(int(name))
+            seen = os.fstat(descriptor)
             if stat.S_ISSOCK(seen.st_mode):
-                yield int(name), seen.st_ino
+                yield descriptor, seen.st_ino
 
 
 def _bytes_in(end: socket.socket, question: int) -> int:
     """How many bytes wait in a socket, to be read or to be received by its peer."""
-    (count,) = struct.unpack("=i", fcntl.ioctl(end, question, b"\0\0\0\0"))
+    answer = fcntl.ioctl(end, question, b"\0\0\0\0")
+    (count,) = struct.unpack("=i", answer)
     return count
 
 
 def _is_tcp(end: socket.socket) -> bool:
-    return end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+    is_of_internet = end.family in (socket.AF_INET, socket.AF_INET6)
+    return is_of_internet and end.type == socket.SOCK_STREAM
 
 
 class Connections:
     """The TCP connections that gloo and the learner have opened since this was made.
 
-    Also the one to the cluster's store, which is older.
+    The connection to the cluster's store is opened after it as well, and is told by its port.
 
     Attributes:
-        store_port: of the cluster's store.
+        store_port: the port of the cluster's store.
     """
 
     def __init__(self, store_port: int) -> None:
@@ -72,8 +75,8 @@ class Connections:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
                 if not _is_tcp(end):
                     continue
-                is_to_store = end.getpeername()[1] == self.store_port
-                if with_store or not is_to_store:
+                _, port, *_ = end.getpeername()
+                if with_store or port != self.store_port:
                     yield end
 
     def traffic(self) -> Traffic:
@@ -87,7 +90,8 @@ class Connections:
                 unread += _bytes_in(end, termios.FIONREAD)
                 unsent += _bytes_in(end, termios.TIOCOUTQ)
                 info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED + 8)
-                moved += sum(struct.unpack_from("=QQ", info, BYTES_ACKED))
+                acked, received = struct.unpack_from("=QQ", info, BYTES_ACKED)
+                moved += acked + received
         return Traffic(moved, unread, unsent)
 
     def shut(self, how: int = socket.SHUT_RDWR, with_store: bool = False) -> None:

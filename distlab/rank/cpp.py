@@ -18,7 +18,8 @@ from distlab.rank.plugins import PLUGINS
 
 def on_forward(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """DistributedDataParallel.forward: passes in training are counted, unless torch compiles it."""
-    if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+    is_in_training = model.training and torch.is_grad_enabled()
+    if is_in_training and not torch.compiler.is_compiling():
         LOG.passes.count_forward(LOG.cells, model.require_backward_grad_sync)
     return original(model, *args, **kwargs)
 
@@ -50,10 +51,15 @@ def on_begin_in_cpp(original: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     It does so in a group among its arguments; without one, in those of any Reducer.
     """
     if PLUGINS.checker is not None:
-        PLUGINS.checker.post(_groups_among(args) or LOG.shared_with_cpp)
+        groups = _groups_among(args) or LOG.shared_with_cpp
+        PLUGINS.checker.post(groups)
     return original(*args, **kwargs)
 
 
 def _groups_among(args: tuple[Any, ...]) -> set[str]:
     """The names of the process groups among some arguments."""
-    return {private.GROUP_NAMES.get(one, "") for one in args if isinstance(one, dist.ProcessGroup)}
+    names = set()
+    for argument in args:
+        if isinstance(argument, dist.ProcessGroup):
+            names.add(private.GROUP_NAMES.get(argument, ""))
+    return names

@@ -1,6 +1,7 @@
 """The Python frames of this rank's threads: where each is, and whether that is the learner's code.
 
-Runs on every rank, on any thread: status.py and watchdog.py look from the watchdog's.
+Runs on every rank, on any thread: status.py, threads.py, quiescence.py and watchdog.py look from
+the watchdog's.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from distlab.compat import ipyparallel, ipython
 from distlab.rank.raised import describe_failure
 from distlab.wire.source import Line, is_learners, line_of, runs_learners_code
 
+# where the engine runs a cell, and where a call of the notebook's
 CELLS = {ipython.RUNS_CELL, ipyparallel.RUNS_CALL}
 
 
@@ -41,15 +43,16 @@ def executing(frame: FrameType | None) -> bool:
     engine does around that code, such as unpacking a message or reporting an exception, does not:
     an interrupt there would lose a message or the report.
     """
-    inner = None
+    inner = None  # the frame that `outer` has called
     is_below_learners = False
     for outer in outwards(frame):
         where = module_and_function(outer)
         if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
             return False
         if where in CELLS:
-            # these also do other things; what exec runs has a name in angle brackets
+            # these functions also do other things; what exec runs has a name in angle brackets
             return inner is not None and inner.f_code.co_name.startswith("<")
+        # in the step itself nothing runs yet: it is the cell's if a cell runs the loop
         if where == ipython.LOOP_STEP and inner is not None:
             module, _ = module_and_function(inner)
             return is_below_learners and not module.startswith(ipython.OF_THE_ENGINE)
@@ -79,8 +82,10 @@ def importing(frame: FrameType | None) -> bool:
 
 def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
     """The learner's lines at which a task waits, outermost first; none without a task."""
+    if task is None:
+        return ()
     lines = []
-    coroutine: Any = None if task is None else task.get_coro()
+    coroutine: Any = task.get_coro()
     while inspect.iscoroutine(coroutine):
         frame = coroutine.cr_frame
         if frame is not None and runs_learners_code(frame):
@@ -92,9 +97,10 @@ def lines_of_coroutine(task: asyncio.Task[Any] | None) -> tuple[Line, ...]:
 def lines_of_thread(thread: int) -> tuple[Line, ...]:
     """The learner's lines that a thread is in, outermost first."""
     # all frames at once: to read a line takes time, in which the thread goes on
-    learners = [frame for frame in frames(thread) if runs_learners_code(frame)]
-    return tuple(_line_at(frame) for frame in reversed(learners))
+    innermost_first = list(filter(runs_learners_code, frames(thread)))
+    return tuple(map(_line_at, reversed(innermost_first)))
 
 
 def _line_at(frame: FrameType) -> Line:
-    return line_of(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+    code = frame.f_code
+    return line_of(code.co_filename, frame.f_lineno or 0, code.co_name)

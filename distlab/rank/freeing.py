@@ -31,7 +31,7 @@ def free(thread: int, connections: Connections, gently: bool = False) -> None:
     if not gently:
         LOG.free()
     _wait_until_nothing_moves(connections)
-    # it did not wait; if it does later, the order comes again
+    # the call has ended by itself meanwhile; if the next one waits, the notebook orders it again
     if gently and LOG.waiting_in.get(thread) is not call:
         return
     LOG.free()
@@ -69,4 +69,6 @@ def _stays(thread: int, position: tuple[int, int]) -> bool:
 def _frame_and_instruction(thread: int) -> tuple[int, int]:
     """The innermost frame of a thread, and the instruction there."""
     frame = sys._current_frames().get(thread)
-    return (id(frame), frame.f_lasti) if frame else (0, 0)
+    if frame is None:
+        return (0, 0)
+    return (id(frame), frame.f_lasti)

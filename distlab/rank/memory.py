@@ -14,13 +14,13 @@ class Extent:
     """The memory between the first and the last byte of a tensor.
 
     Attributes:
-        place: the tensor's, in the list that was given.
-        tensor: itself.
+        index: the index of the tensor in the list that was given.
+        tensor: the tensor.
         start: the address of the first byte.
         end: the address after the last byte.
     """
 
-    place: int
+    index: int
     tensor: torch.Tensor
     start: int
     end: int
@@ -31,30 +31,38 @@ class Extent:
         return self.end - self.start == self.tensor.numel() * self.tensor.element_size()
 
 
-def places_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The places of the tensors that have a byte in common with another one of the list."""
+def indices_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """The indices of the tensors that have a byte in common with another one of the list."""
     found: list[int] = []
-    for extents in _clusters(sorted(_extents(tensors), key=lambda one: one.start)):
-        if len(extents) == 1:
+    extents = sorted(_extents(tensors), key=lambda extent: extent.start)
+    for cluster in _clusters(extents):
+        if len(cluster) == 1:
             continue
-        if all(one.is_dense for one in extents):
-            found += [one.place for one in extents]
+        if all(extent.is_dense for extent in cluster):
+            found += [extent.index for extent in cluster]
         else:  # columns of a matrix lie between each other, and share nothing
-            found += _places_written_twice(extents)
+            found += _indices_written_twice(cluster)
     return sorted(found)
 
 
 def _extents(tensors: Sequence[torch.Tensor]) -> Iterator[Extent]:
     """Those of the tensors that have memory, and of which each element has its own."""
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if not isinstance(tensor, torch.Tensor) or not _has_memory(tensor):
             continue
         if _repeats_itself(tensor):  # torch refuses to write to it
             continue
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = sum((size - 1) * stride for size, stride in steps)
         start = tensor.data_ptr()
-        yield Extent(place, tensor, start, start + (last + 1) * tensor.element_size())
+        num_bytes = (_last_element(tensor) + 1) * tensor.element_size()
+        yield Extent(index, tensor, start, start + num_bytes)
+
+
+def _last_element(tensor: torch.Tensor) -> int:
+    """How many elements after the first one the last one lies in memory."""
+    distance = 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        distance += (size - 1) * stride
+    return distance
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -66,8 +74,8 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 def _repeats_itself(tensor: torch.Tensor) -> bool:
     """Whether elements of the tensor share memory with each other, as far as its strides show."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return any(size > 1 and stride == 0 for size, stride in steps)
+    dimensions = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in dimensions)
 
 
 def _clusters(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
@@ -84,18 +92,20 @@ def _clusters(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
         yield cluster
 
 
-def _places_written_twice(extents: Sequence[Extent]) -> list[int]:
-    """The places of the tensors of which another one also has a byte: counted byte by byte."""
-    first = min(one.start for one in extents)
-    counts = torch.zeros(max(one.end for one in extents) - first, dtype=torch.int16)
-    views = {one.place: _bytes_of(one, counts, first) for one in extents}
+def _indices_written_twice(extents: Sequence[Extent]) -> list[int]:
+    """The indices of the tensors of which another one also has a byte: counted byte by byte."""
+    first = min(extent.start for extent in extents)
+    last = max(extent.end for extent in extents)
+    counts = torch.zeros(last - first, dtype=torch.int16)
+    views = {extent.index: _bytes_of(extent, counts, first) for extent in extents}
     for view in views.values():
         view += 1
-    return [place for place, view in views.items() if view.max() > 1]
+    return [index for index, view in views.items() if view.max() > 1]
 
 
 def _bytes_of(extent: Extent, counts: torch.Tensor, first: int) -> torch.Tensor:
     """The counts of the bytes that a tensor has."""
     size = extent.tensor.element_size()
     strides = [stride * size for stride in extent.tensor.stride()]
-    return counts.as_strided((*extent.tensor.shape, size), (*strides, 1), extent.start - first)
+    shape = (*extent.tensor.shape, size)
+    return counts.as_strided(shape, (*strides, 1), extent.start - first)

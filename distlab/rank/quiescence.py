@@ -39,7 +39,7 @@ def nothing_may_act(
 
     Args:
         main: identifier of the main thread.
-        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+        infrastructure_tids: the system's numbers of threads that are neither the learner's nor
             gloo's.
         loop: the event loop on which cells run.
         loop_stands: whether the main thread is where the loop continues nothing.
@@ -57,7 +57,7 @@ def gloo_wakeups(infrastructure_tids: set[int]) -> tuple[int, ...] | None:
     wakeup, too.
 
     Args:
-        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+        infrastructure_tids: the system's numbers of threads that are neither the learner's nor
             gloo's.
 
     Returns:
@@ -65,16 +65,37 @@ def gloo_wakeups(infrastructure_tids: set[int]) -> tuple[int, ...] | None:
     """
     found = []
     for tid in system_threads():
-        # the thread may end while its files are read
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{tid}/status") as file:
-            fields = dict(line.split(":", 1) for line in file)
+        with contextlib.suppress(OSError):  # the thread may end while its files are read
+            fields = _fields_of(tid)
             if fields["Name"].strip() == GLOO_LOOP:
-                with open(f"/proc/self/task/{tid}/schedstat") as times:
-                    computed = int(times.read().split()[0]) // ROUND_NANOSECONDS
-                found.append(int(fields["voluntary_ctxt_switches"]) + computed)
-            elif tid not in infrastructure_tids and fields["State"].split()[0] in ("R", "D"):
+                rounds = _nanoseconds_of(tid) // ROUND_NANOSECONDS
+                found.append(int(fields["voluntary_ctxt_switches"]) + rounds)
+            elif tid not in infrastructure_tids and _runs(fields):
                 return None
     return tuple(found)
+
+
+def _fields_of(tid: int) -> dict[str, str]:
+    """What Linux says of a thread, by the name of the field."""
+    fields = {}
+    with open(f"/proc/self/task/{tid}/status") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            fields[name] = value
+    return fields
+
+
+def _runs(fields: dict[str, str]) -> bool:
+    """Whether a thread runs, wants to run or waits for a disk: "R (running)", say."""
+    state, *_ = fields["State"].split()
+    return state in ("R", "D")
+
+
+def _nanoseconds_of(tid: int) -> int:
+    """How long a thread has computed."""
+    with open(f"/proc/self/task/{tid}/schedstat") as file:
+        computed, *_ = file.read().split()
+    return int(computed)
 
 
 def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
@@ -87,7 +108,7 @@ def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
 
     Args:
         main: identifier of the main thread.
-        infrastructure_tids: the system's numbers of threads that are not the learner's and not
+        infrastructure_tids: the system's numbers of threads that are neither the learner's nor
             gloo's.
     """
     harmless = {main}
@@ -95,7 +116,8 @@ def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
         if thread.native_id in infrastructure_tids and thread.ident is not None:
             harmless.add(thread.ident)
     running = sys._current_frames()
-    del running[threading.get_ident()]  # a frame that holds itself would keep all the others alive
+    # this thread's own: a frame that holds itself would keep all the others alive
+    del running[threading.get_ident()]
     for thread_id, innermost in running.items():
         if thread_id in harmless or LOG.waiting_in.get(thread_id):
             continue
@@ -107,12 +129,12 @@ def others_may_act(main: int, infrastructure_tids: set[int]) -> bool:
 def _only_waits_for_work(innermost: FrameType) -> bool:
     """Whether a thread waits until it gets work, and none of the learner's code has called it."""
     stack = list(outwards(innermost))
-    if any(runs_learners_code(frame) for frame in stack):
+    if any(map(runs_learners_code, stack)):
         return False
-    places = [module_and_function(frame) for frame in stack]
-    if BUSY_IN_A_POOL in places:
+    functions = list(map(module_and_function, stack))
+    if BUSY_IN_A_POOL in functions:
         return False
-    return any(module in WAITING_FOR_WORK for module, _ in places)
+    return any(module in WAITING_FOR_WORK for module, _ in functions)
 
 
 def timer_is_set() -> bool:
@@ -129,15 +151,22 @@ def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
         return False
     # private: what the loop will call. Before its tasks, because a call may begin a task meanwhile.
     handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]
-    calls = [getattr(handle, "_callback", None) for handle in handles if not handle.cancelled()]
-    coroutines = [task.get_coro() for task in asyncio.all_tasks(loop)]
-    return any(map(_awaits_learners, coroutines)) or any(map(_is_learners_function, calls))
+    tasks = asyncio.all_tasks(loop)
+    if any(_awaits_learners(task.get_coro()) for task in tasks):
+        return True
+    return any(map(_calls_learners, handles))
+
+
+def _calls_learners(handle: Any) -> bool:
+    """Whether what the event loop has planned is a call of a function of the learner's."""
+    return not handle.cancelled() and _is_learners_function(getattr(handle, "_callback", None))
 
 
 def _is_learners_function(function: Any) -> bool:
     """Whether a function, or what a partial one or a method calls, is the learner's."""
     function = getattr(function, "func", function)
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
     return code is not None and is_learners(code.co_filename)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distlab.rank.memory import places_that_share
+from distlab.rank.memory import indices_that_share
 
 ROW, SQUARE = torch.zeros(12), torch.zeros(4, 3)
 ONE = torch.zeros(3)
@@ -32,13 +32,13 @@ ONE = torch.zeros(3)
         ([1, "no tensor"], []),
     ],
 )
-def test_places_that_share_memory(tensors, shared):
+def test_indices_that_share_memory(tensors, shared):
     """By their bytes: views of one buffer may lie beside or between each other."""
-    assert places_that_share(tensors) == shared
+    assert indices_that_share(tensors) == shared
 
 
 def test_memory_is_only_looked_at():
     before = torch.arange(6.0).view(2, 3)
     columns = before.clone()
-    assert places_that_share([*columns.unbind(1), columns[0]]) == [0, 1, 2, 3]
+    assert indices_that_share([*columns.unbind(1), columns[0]]) == [0, 1, 2, 3]
     assert columns.equal(before)
