@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
+from distlab.rank.frames import module_and_function
 from distlab.rank.hooks import make_noted, note_of, wait_for
 from distlab.rank.log import LOG, Note
 from distlab.rank.plugins import PLUGINS
@@ -28,9 +29,9 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     if kwargs:
         args = private.by_position(operator, args, kwargs)
     group = _name_of_group(args[-1]) if args else ""
-    for one in LOG.of_parent:
-        if private.GROUP_NAMES.get(one) == group:
-            LOG.check_not_of_parent(one)
+    for of_parent in LOG.of_parent:
+        if private.GROUP_NAMES.get(of_parent) == group:
+            LOG.check_not_of_parent(of_parent)
     before = private.functional_count(group)
     if before is None:
         return original(operator, *args)
@@ -41,11 +42,12 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     if PLUGINS.checker is not None:
         PLUGINS.checker.post([group])
     result = make_noted(note, functools.partial(original, operator, *args))
-    if private.functional_count(group) == before:
+    if private.functional_count(group) == before:  # nothing was begun
         LOG.take_back(note)
         return result
-    for one in result if isinstance(result, list) else [result]:
-        LOG.remember_result(private.key_of(one.untyped_storage()), note)
+    tensors = result if isinstance(result, list) else [result]
+    for tensor in tensors:
+        LOG.remember_result(_key_of(tensor), note)
     return result
 
 
@@ -57,26 +59,41 @@ def on_wait_tensor(original: Callable[..., Any], operator: Any, tensor: Any) -> 
     make = functools.partial(original, operator, tensor)
     if not LOG.results:
         return make()
-    note = LOG.results.pop(private.key_of(tensor.untyped_storage()), None)
-    return make() if note is None else wait_for(tensor, note, make)
+    note = LOG.results.pop(_key_of(tensor), None)
+    if note is None:
+        return make()
+    return wait_for(tensor, note, make)
 
 
-def _name_of_group(group: Any) -> Any:
+def _key_of(tensor: Any) -> int:
+    """What the result of a functional collective is known by, for C++ and for the log."""
+    return private.key_of(tensor.untyped_storage())
+
+
+def _name_of_group(group: dist.ProcessGroup | str) -> str:
     """The name of the group that an operator is given, as a group or as its name."""
-    return private.GROUP_NAMES.get(group, "") if isinstance(group, dist.ProcessGroup) else group
+    if isinstance(group, dist.ProcessGroup):
+        return private.GROUP_NAMES.get(group, "")
+    return group
 
 
 def _note_of_operator(name: str, group: str, args: tuple[Any, ...]) -> Note:
     """The note of an operator's call, as if the method of ProcessGroup had been called."""
-    tensors, *more, _ = args
+    tensors, *more, _ = args  # the last one is the group
     method = private.FUNCTIONAL_METHODS[name]
     if name == "all_to_all_single":
         note = note_of(method, group, (tensors, tensors, *more), {})
     else:
         note = note_of(method, group, (tensors,), {"opts": _options_of_operator(name, more)})
-    is_public = hasattr(dist, note.method) and not note.method.startswith("_")
-    note.op = _function_of_dtensor(sys._getframe(1)) or (note.method if is_public else name)
+    note.op = _function_of_dtensor(sys._getframe(1)) or _public_name(note.method, name)
     return note
+
+
+def _public_name(method: str, operator_name: str) -> str:
+    """The name by which a learner knows a collective: that of dist's function, if there is one."""
+    if hasattr(dist, method) and not method.startswith("_"):
+        return method
+    return operator_name
 
 
 def _options_of_operator(name: str, given: list[Any]) -> Any:
@@ -99,7 +116,9 @@ def _function_of_dtensor(frame: FrameType | None) -> str:
     while frame is not None and not runs_learners_code(frame):
         called = frame
         frame = frame.f_back
-    if called is None or called.f_globals.get("__name__") != private.DTENSOR_MODULE:
+    if called is None:
         return ""
-    name = called.f_code.co_name
-    return "" if name.startswith("_") else name
+    module, name = module_and_function(called)
+    if module != private.DTENSOR_MODULE or name.startswith("_"):
+        return ""
+    return name

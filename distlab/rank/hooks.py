@@ -71,14 +71,16 @@ def install_patches(patches: Iterable[Patch]) -> None:
     """
     for owner, name, replacement in patches:
         is_operator = name == "__call__"  # Python looks it up in the class of an object
-        original = getattr(type(owner) if is_operator else owner, name, None)
+        has_function = type(owner) if is_operator else owner
+        original = getattr(has_function, name, None)
         if original is None or hasattr(original, _IS_WRAPPER):
             continue
         if isinstance(owner, type) and issubclass(owner, (dist.ProcessGroup, dist.Store)):
             original = _called_as(name, original)
         wrapper = _wrapper(replacement, original)
         if is_operator:
-            owner.__class__ = type(type(owner).__name__, (type(owner),), {name: wrapper})
+            own_class = type(owner)
+            owner.__class__ = type(own_class.__name__, (own_class,), {name: wrapper})
         else:
             setattr(owner, name, wrapper)
 
@@ -110,24 +112,30 @@ def _called_as(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of a process group, with a note of each call."""
+    """A method of a process group, with a note of each call.
+
+    In the innermost place torch's own method is called. Around it, in checked mode, the call is
+    compared; around that it is noted (`_make_call`); and outermost, it is recorded for a trace.
+    """
     LOG.check_not_of_parent(group)
-    make = functools.partial(original, group, *args, **kwargs)
+    torchs_own = functools.partial(original, group, *args, **kwargs)
     group_name = private.GROUP_NAMES.get(group, "")
     caller = sys._getframe(2)  # frames 0 and 1 are this function's and the wrapper's
     if type(group) is dist.ProcessGroup and caller.f_globals.get("__name__") == private.DDP_MODULE:
-        return for_cpp(group_name, make)
+        return for_cpp(group_name, torchs_own)
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         _check_rank(group, note)
-    if PLUGINS.checker is not None:
-        check_memory(PLUGINS.checker, note, args)
+    checker = PLUGINS.checker
+    if checker is None:
+        make = torchs_own
+    else:
+        check_memory(checker, note, args)
         compares = is_compared(caller)
-        make = functools.partial(_checked, PLUGINS.checker, note, group, make, compares)
-    begin = functools.partial(_make_call, note, group, make)
+        make = functools.partial(_checked, checker, note, group, torchs_own, compares)
     if PLUGINS.tracer is None:
-        return begin()
-    return PLUGINS.tracer.call(note, begin)
+        return _make_call(note, group, make)
+    return PLUGINS.tracer.call(note, functools.partial(_make_call, note, group, make))
 
 
 def _make_call(note: Note, group: Any, make: Callable[[], Any]) -> Any:
@@ -149,11 +157,12 @@ def _make_call(note: Note, group: Any, make: Callable[[], Any]) -> Any:
 
 
 def _is_over_gloo(group: Any) -> bool:
-    """Whether gloo carries the messages of a group, for all that is known.
+    """Whether gloo carries the messages of a group, as far as we know.
 
     A class of groups in Python says so by an attribute.
     """
-    return getattr(group, "OVER_GLOO", type(group) is dist.ProcessGroup)
+    is_torchs_own = type(group) is dist.ProcessGroup
+    return getattr(group, "OVER_GLOO", is_torchs_own)
 
 
 def make_noted(note: Note, make: Callable[[], Any]) -> Any:
@@ -194,15 +203,16 @@ def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
     if not note.group or rank in range(size):
         return
     name = _name_of_argument(note)
+    last = size - 1
     advice = f"Use a rank below the number of ranks, which is {size} here."
     # torch itself refuses a rank of the world that is not in this group
     if group is not dist.group.WORLD:
-        refuse(f"group_{name}", f"a rank of its group, from 0 to {size - 1}", rank, advice)
+        refuse(f"group_{name}", f"a rank of its group, from 0 to {last}", rank, advice)
     if is_message and rank == size:
         advice = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
     elif is_message and rank == -1:
         advice = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
-    refuse(name, f"a rank from 0 to {size - 1}", rank, advice)
+    refuse(name, f"a rank from 0 to {last}", rank, advice)
 
 
 def _name_of_argument(note: Note) -> str:
@@ -219,15 +229,17 @@ def _name_of_argument(note: Note) -> str:
 
 def note_of(method: str, group: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Note:
     """The note of a call of a process group's method, with the arguments that torch gave it."""
-    note = Note("", MESSAGE if method in MESSAGE_METHODS else COLLECTIVE)
+    kind = MESSAGE if method in MESSAGE_METHODS else COLLECTIVE
+    note = Note("", kind)
     note.method = method
     note.group = group
     if note.op.startswith("_"):  # torch's private function that makes several calls one
         note.op = TOGETHER.get(method, method)
     given = (*args, *kwargs.values()) if kwargs else args
     if note.kind == MESSAGE:
-        note.tensors = [_type_and_shape(given[0][0])]
-        _note_ends(note, given[1:])
+        tensors, *ends = given
+        note.tensors = [_type_and_shape(tensors[0])]
+        _note_ends(note, ends)
     else:
         note.tensors = _tensors(method, given)
         note.splits = _splits(method, given)
@@ -269,19 +281,23 @@ def _tensors(method: str, args: tuple[Any, ...]) -> list[tuple[Any, tuple[int, .
     """
     if method in ("barrier", "monitored_barrier"):
         return []
-    tensors = args[0] if len(args) < 3 or "scatter" in method else args[1]
+    tensors = args[0]
+    if len(args) >= 3 and "scatter" not in method:  # results, tensors and options
+        tensors = args[1]
     if not isinstance(tensors, (list, tuple)):
         tensors = [tensors]
-    return [_type_and_shape(tensor) for tensor in tensors]
+    return list(map(_type_and_shape, tensors))
 
 
 def _splits(method: str, args: tuple[Any, ...]) -> tuple[Split, Split] | None:
     """For all_to_all, the elements that this rank sends to and gets from each rank; else None."""
     if method == "alltoall":
-        results, tensors = args[:2]
-        return [one.numel() for one in tensors], [one.numel() for one in results]
+        results, tensors, *_ = args
+        sent = [tensor.numel() for tensor in tensors]
+        received = [result.numel() for result in results]
+        return sent, received
     if method in ("alltoall_base", "all_to_all_single"):
-        result, tensor, result_sizes, sizes = args[:4]
+        result, tensor, result_sizes, sizes, *_ = args
         return _elements(tensor, sizes), _elements(result, result_sizes)
     return None
 
@@ -294,14 +310,18 @@ def _elements(tensor: torch.Tensor, sizes: Any) -> Split:
     if sizes is None or len(sizes) == 0:  # they may be an array, or a tensor
         return tensor.numel()
     elements_of_row = prod(tensor.shape[1:])
-    return [index(private.whole(size)) * elements_of_row for size in sizes]
+    rows = [index(private.whole(size)) for size in sizes]
+    return [count * elements_of_row for count in rows]
 
 
 # --- waits for Works and Futures ---
 
 
 def on_wait(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-    """Work.wait or Future.wait: in the log while it waits. A simulated cluster notes its end."""
+    """Work.wait or Future.wait: in the log while it waits.
+
+    A simulated cluster notes the end of the wait.
+    """
     LOG.check_not_of_parent(work)
     make = functools.partial(original, work, *args, **kwargs)
     note = LOG.ties.get(work)
@@ -322,8 +342,10 @@ def wait_for(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     freed_with = note.freed_with or _ends_without_connections(note)
     if freed_with:
         make = functools.partial(_wait_in_python, work, freed_with, make)
+    if PLUGINS.tracer is not None:
+        make = functools.partial(PLUGINS.tracer.wait, note, work, make)
     with waits(note):
-        outcome = make() if PLUGINS.tracer is None else PLUGINS.tracer.wait(note, work, make)
+        outcome = make()
     if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
         sender = private.sender_of(work)
         if sender is not None:
@@ -333,13 +355,15 @@ def wait_for(work: Any, note: Note, make: Callable[[], Any]) -> Any:
 
 
 def _ends_without_connections(note: Note) -> str:
-    """What to free a wait with that closing the connections does not make gloo end; "" if it does.
+    """The message that frees this wait, if closing its connections would not make gloo end it.
 
-    It does not where the call sends, by itself or in a collective, behind a message to the same
-    rank whose Work was dropped.
+    It would not where the call sends, by itself or in a collective, behind a message to the same
+    rank whose Work was dropped. Everywhere else this is "".
     """
-    dropped = list(LOG.dropped)  # a Work may go meanwhile
-    blocked = {kind.peer for kind in dropped if kind.is_send and kind.group == note.group}
+    blocked = set()
+    for kind in list(LOG.dropped):  # a Work may go meanwhile
+        if kind.is_send and kind.group == note.group:
+            blocked.add(kind.peer)
     if note.method == "send" and note.peer in blocked:
         return freed.BEHIND_DROPPED
     if note.kind == COLLECTIVE and blocked:
@@ -359,7 +383,7 @@ def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
 
 
 def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
-    """Work.get_future or Future.then, whose result is tied to the same note."""
+    """Work.get_future or Future.then: the Future that it returns has the same note."""
     future = original(work, *args)
     note = LOG.ties.get(work)
     if note is not None:
