@@ -18,7 +18,7 @@ import torch.distributed as dist
 from distlab.checking import tampering
 from distlab.checking.exercises import Exercise
 from distlab.checking.observed import Packed, packed, to_bytes
-from distlab.compat.torch import GROUP_NAMES, destroy_group, forget_group_numbers
+from distlab.compat.torch import GROUP_NAMES, destroy_group, number_next_group
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes
 from distlab.simulated.events import NotedEvent
@@ -58,7 +58,7 @@ def leave_world(rank: int, world_size: int) -> bool:
     for name in list(LOG.meetings):  # of those that the answer has destroyed itself
         if name.isdigit() and int(name) >= number:
             LOG.forget_group(name)
-    forget_group_numbers(number + 1)
+    number_next_group(number + 1)
     return True
 
 

@@ -147,7 +147,7 @@ class Replies:
 
 
 @contextlib.contextmanager
-def cluster_module_later() -> Iterator[None]:
+def defer_cluster_module() -> Iterator[None]:
     """Import ipyparallel inside this without what starts clusters, a fifth of it.
 
     On a rank, its first use loads it. Private: that ipyparallel takes some of its own names from

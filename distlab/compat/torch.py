@@ -101,7 +101,7 @@ def destroy_group(group: dist.ProcessGroup) -> None:
         c10d._unregister_process_group(name)  # type: ignore[arg-type]
 
 
-def forget_group_numbers(first: int = 0) -> None:
+def number_next_group(first: int = 0) -> None:
     """Number the next group `first`.
 
     A group that only this rank has made, or failed to build, has used up a number.
@@ -248,7 +248,7 @@ def _without_prefixes(store: Any) -> Any:
     return store
 
 
-def polls(store: dist.Store) -> bool:
+def is_polling(store: dist.Store) -> bool:
     """Whether a store waits without a connection.
 
     It looks into a file, or into the memory of this process.
@@ -270,7 +270,7 @@ def path_of(store: dist.Store) -> str:
 # --- profiler ---
 
 
-def profiling() -> bool:
+def is_profiling() -> bool:
     """Whether a profiler runs in this process. Private: torch._C._autograd."""
     return torch._C._autograd._profiler_enabled()
 

@@ -16,7 +16,7 @@ COLLECTOR = torch._C  # has the function that makes one future of several
 RREF_PICKLER = rpc.internal._InternalRPCPickler if rpc.is_available() else None
 
 
-def there() -> bool:
+def has_agent() -> bool:
     """Whether an agent runs in this process."""
     return rpc.is_available() and rpc.api._is_current_rpc_agent_set()
 
@@ -38,7 +38,7 @@ def open_calls() -> int:
 
 def _count(name: str) -> int:
     """A number that the agent knows; 0 if there is no agent."""
-    if not there():
+    if not has_agent():
         return 0
     return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0))
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab import programs
-from distlab.compat.ipyparallel import cluster_module_later
+from distlab.compat.ipyparallel import defer_cluster_module
 from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
 from distlab.launch.logs import LOG_BYTES, fault_of, log_of, stderr_of, tail_of
@@ -349,7 +349,7 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
     gc.disable()
     with debugger_hidden():
         with torch_library():
-            with cluster_module_later():
+            with defer_cluster_module():
                 from distlab.launch import engine
             import_all(PRELOADED)
             engine.prepare()

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat import torch as private
-from distlab.rank.log import Note, waits
+from distlab.rank.log import InCall, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import PLACES
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
@@ -19,7 +19,7 @@ def posted(work: Any) -> Any:
     """torch's own Work in the place of one that checked mode posts later, which this waits for."""
     if not hasattr(work, "posted"):
         return work
-    with waits(work.note):
+    with InCall(work.note):
         return work.posted()
 
 

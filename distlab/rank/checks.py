@@ -43,7 +43,7 @@ from distlab.compat import torch as private
 from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.memory import indices_that_share
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
@@ -190,7 +190,7 @@ class Checker:
         """
         for call in list(self._waiting):
             if call.is_collective and call.note.group in groups:
-                with waits(call.note):
+                with InCall(call.note):
                     wait([call.posting])
 
     def close(self) -> None:

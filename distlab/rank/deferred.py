@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
-from distlab.rank.log import Note, waits
+from distlab.rank.log import InCall, Note
 from distlab.wire.messages import MESSAGE, CallRecord
 
 # a group alone for its collectives; group, source and destination in it, and tag for messages
@@ -101,7 +101,7 @@ class Deferred(dist.Work):
         # its value is a function that returns what came of the call, or raises it
         ended: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
 
-        def has_been_posted(posting: Future[Any]) -> None:
+        def on_posted(posting: Future[Any]) -> None:
             try:
                 future = posting.result().get_future()
             except Exception as error:  # there is none
@@ -111,7 +111,7 @@ class Deferred(dist.Work):
                     lambda done: ended.set_result(functools.partial(_value, done, self.note))
                 )
 
-        self.posting.add_done_callback(has_been_posted)
+        self.posting.add_done_callback(on_posted)
         return ended.then(lambda ended: ended.value()())
 
 
@@ -141,7 +141,7 @@ def _of_the_posted(name: str) -> Callable[..., Any]:
     """A method of Work that needs the call's own: the call must be posted first."""
 
     def method(self: Deferred, *args: Any, **kwargs: Any) -> Any:
-        with waits(self.note):
+        with InCall(self.note):
             work = self.posted()
         return getattr(work, name)(*args, **kwargs)
 

@@ -36,7 +36,7 @@ def module_and_function(frame: FrameType) -> tuple[str, str]:
     return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
 
-def executing(frame: FrameType | None) -> bool:
+def is_executing(frame: FrameType | None) -> bool:
     """Whether this frame, or one that it was called from, is code of a cell or of a call.
 
     A coroutine or a callback of the learner's that the event loop runs counts as well. What the
@@ -61,12 +61,12 @@ def executing(frame: FrameType | None) -> bool:
     return False
 
 
-def in_cell(frame: FrameType | None) -> bool:
+def is_in_cell(frame: FrameType | None) -> bool:
     """Whether a cell or a call has called this frame, and not the event loop for another task."""
     return any(module_and_function(outer) in CELLS for outer in outwards(frame))
 
 
-def importing(frame: FrameType | None) -> bool:
+def is_importing(frame: FrameType | None) -> bool:
     """Whether a library is being imported, which must not be interrupted: it would stay broken.
 
     A module of the learner's own may be: it may compute or communicate for as long as it likes.

@@ -96,7 +96,7 @@ def build(rank: int, meeting: Meeting) -> None:
     # of a new rank, those of an earlier notebook, which has detached from this engine
     private.leave_all_groups()
     # a learner's failed init_process_group has used one up on this rank only
-    private.forget_group_numbers()
+    private.number_next_group()
     LOG.forget()
     THIS_RANK.gives_way = False
     THIS_RANK.generation = meeting.name
@@ -193,7 +193,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     left_rpc = not whole and rpc.leave_rpc(watcher.connections.shut)
     checks.stop_checking()
     # it may wait in the store, whose client serves one thread at a time
-    if not whole and waits.is_left_behind():
+    if not whole and waits.has_abandoned_wait():
         watcher.connections.shut(with_store=True)
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()

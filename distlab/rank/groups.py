@@ -23,7 +23,7 @@ from distlab.compat import torch as private
 from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank import freed
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.membership import is_short
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
@@ -54,7 +54,7 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     note = _note_of_new_group(name, members, limit)
     line = line_of(*note.lines[0]) if note.lines else None
     group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
-    with waits(note):
+    with InCall(note):
         _begin_group(group)
         try:
             if private.is_shared(given["store"]):

@@ -25,7 +25,7 @@ from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import freed
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
-from distlab.rank.log import LOG, Note, Split, waits
+from distlab.rank.log import LOG, InCall, Note, Split
 from distlab.rank.membership import is_short
 from distlab.rank.methods import COLLECTIVE_METHODS, MESSAGE_METHODS, ROOTED, TOGETHER
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
@@ -140,7 +140,7 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
 
 def _make_call(note: Note, group: Any, make: Callable[[], Any]) -> Any:
     """Make the call of a note, which is in the log meanwhile, and tie the note to its Work."""
-    with waits(note):
+    with InCall(note):
         work = make_noted(note, make)
     over_gloo = _is_over_gloo(group)
     if over_gloo and note.method == "recv_anysource":
@@ -333,7 +333,7 @@ def on_wait(original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) 
                 note.has_limit = True
         outcome = wait_for(work, note, make)
     if PLUGINS.simulator is not None:
-        PLUGINS.simulator.has_waited(work)
+        PLUGINS.simulator.on_waited(work)
     return outcome
 
 
@@ -344,13 +344,13 @@ def wait_for(work: Any, note: Note, make: Callable[[], Any]) -> Any:
         make = functools.partial(_wait_in_python, work, freed_with, make)
     if PLUGINS.tracer is not None:
         make = functools.partial(PLUGINS.tracer.wait, note, work, make)
-    with waits(note):
+    with InCall(note):
         outcome = make()
     if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
         sender = private.sender_of(work)
         if sender is not None:
             LOG.received_from(note, sender)
-    LOG.has_ended(note)
+    LOG.mark_ended(note)
     return outcome
 
 

@@ -1,12 +1,12 @@
 """The log of one rank: a `Note` of each call, and the one that each thread waits in.
 
-Runs on every rank. hooks.py writes it; status.py reports from it on the watchdog's thread,
-checks.py compares calls by it, recording.py times them. A note holds plain values, never a tensor
-nor a number of numpy's: they are made plain when the note is made, on the thread of the call,
-because the watchdog's thread could only fail.
+Runs on every rank. hooks.py, functional.py, groups.py, stores.py, rpc.py, rpc_calls.py, cpp.py and
+world.py write it; status.py reports from it on the watchdog's thread, checks.py compares calls by
+it, recording.py times them. A note holds plain values, never a tensor nor a number of numpy's: they
+are made plain when the note is made, on the thread of the call, because the watchdog's thread could
+only fail.
 """
 
-import functools
 import sys
 import threading
 import weakref
@@ -63,6 +63,8 @@ class Kind(NamedTuple):
 class Note:
     """One call that communicates, or one wait for other ranks.
 
+    It is made by the thread that calls, on whose stack it finds the learner's lines.
+
     Args:
         op: the function that the learner called.
         kind: one of the kinds of calls in wire/messages.py.
@@ -77,13 +79,13 @@ class Note:
         method: of ProcessGroup; "" if it is not a call of a process group.
         group: the name of its process group.
         peer: the other rank of a message, by its number in the group; -1 for any.
-        tag: of a message.
+        tag: the tag of a message.
         sequence: its number among the collectives of its group, or among the messages of its
             `Kind`; from 1.
-        tensors: type and shape of each.
-        options: of a collective; torch's own, read only when needed. For the operator of broadcast,
-            the root.
-        splits: of all_to_all, the elements that go to and that come from each rank.
+        tensors: type and shape of each tensor that all ranks must agree on.
+        options: torch's own options of a collective, read only when needed. For the operator of
+            broadcast, the root.
+        splits: the elements that all_to_all sends to, and gets from, each rank.
         lines: the learner's, as (file, number, function), innermost first.
         done: whether it was waited for until its end.
     """
@@ -108,7 +110,7 @@ class Note:
         has_limit: bool = False,
         freed_with: str = "",
     ):
-        called, self.lines = place_of(sys._getframe(1))
+        called, self.lines = caller_of(sys._getframe(1))
         self.op = op or called
         self.kind = kind
         self.words = str(words)
@@ -145,17 +147,19 @@ class Log:
         of_parent: in a process that was forked from this rank, the groups and Works of the rank,
             whose connections it does not have.
 
+    The others are forgotten when the group is built again, see `forget`:
+
         waiting_in: the call that each thread waits in; None after its end. An interrupt that hits
             `waits` itself may leave its call there.
         entered: the notes that each thread has entered and not left, the innermost last. Tasks of
             an event loop leave in any order.
         closed: whether the watchdog has freed this rank, which begins no more calls.
-        collectives: the newest of each group.
+        collectives: the newest collectives of each group.
         traffic: how many messages of each kind were begun, the newest kind last.
-        dropped: the numbers of those whose Work was dropped before its end was waited for.
+        dropped: the numbers of the messages whose Work was dropped before its end was waited for.
         kept_works: Works of sends that checked mode lets arrive, by group.
         members: ranks of the groups that were destroyed, by name.
-        new_groups: the newest that this rank has begun to make with new_group.
+        new_groups: the newest groups that this rank has begun to make with new_group.
         meetings: how often this rank has met the other members of a group of the world that it is
             in, by its name, before it was built.
         ties: the note of each Work or Future that is alive.
@@ -180,8 +184,7 @@ class Log:
         self.waiting_in: dict[int, Note | None] = {}
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
         self.closed = False
-        newest = functools.partial(deque[Note], maxlen=REMEMBERED)
-        self.collectives: defaultdict[str, deque[Note]] = defaultdict(newest)
+        self.collectives: defaultdict[str, deque[Note]] = defaultdict(_no_notes)
         self.traffic: dict[Kind, int] = {}
         self.dropped: dict[Kind, list[int]] = {}
         self.kept_works: dict[str, list[Any]] = {}
@@ -206,7 +209,8 @@ class Log:
             note.sequence = self._count(note.message_kind)
         else:
             before = self.collectives[note.group]
-            note.sequence = before[-1].sequence + 1 if before else 1
+            newest = before[-1].sequence if before else 0
+            note.sequence = newest + 1
             before.append(note)
 
     def _count(self, kind: Kind) -> int:
@@ -217,10 +221,13 @@ class Log:
 
     def take_back(self, note: Note) -> None:
         """Forget a call that was refused before it began."""
-        if note.kind == MESSAGE and note.message_kind in self.traffic:
-            self.traffic[note.message_kind] -= 1
-        elif note in self.collectives[note.group]:
-            self.collectives[note.group].remove(note)
+        if note.kind == MESSAGE:
+            if note.message_kind in self.traffic:
+                self.traffic[note.message_kind] -= 1
+            return
+        of_group = self.collectives[note.group]
+        if note in of_group:
+            of_group.remove(note)
 
     def received_from(self, note: Note, source: int) -> None:
         """Count a message that was received from any rank as one from this rank of the group."""
@@ -231,7 +238,7 @@ class Log:
         """Remember the note of a Work or Future for as long as that is alive."""
         self.ties[work] = note
         if note.is_async or note.op in IMMEDIATE:
-            self.unwaited[note] = weakref.ref(work), self.cells
+            self.unwaited[note] = (weakref.ref(work), self.cells)
             if len(self.unwaited) > MOST_UNWAITED:
                 _forget_oldest(self.unwaited)
                 self.more_unwaited = True
@@ -244,7 +251,7 @@ class Log:
         if len(self.results) > MOST_UNWAITED:
             _forget_oldest(self.results)
 
-    def has_ended(self, note: Note) -> None:
+    def mark_ended(self, note: Note) -> None:
         """Note that a call was waited for until its end."""
         note.done = True
         self.unwaited.pop(note, None)
@@ -255,14 +262,19 @@ class Log:
 
     def abandoned(self) -> list[Note]:
         """The calls that nobody can wait for any more."""
-        return [note for note, (work, _) in list(self.unwaited.items()) if work() is None]
+        found = []
+        for note, (reference, _) in list(self.unwaited.items()):
+            if reference() is None:
+                found.append(note)
+        return found
 
     def pending(self) -> list[Note]:
         """The calls of earlier cells that have not ended, and that somebody may still wait for."""
         found = []
         for note, (reference, cell) in list(self.unwaited.items()):
             work = reference()
-            if cell < self.cells and work is not None and not _has_ended(work):
+            is_of_earlier_cell = cell < self.cells
+            if is_of_earlier_cell and work is not None and not _has_ended(work):
                 found.append(note)
         return found
 
@@ -300,7 +312,9 @@ class Log:
 
     def check_not_of_parent(self, used: Any) -> None:
         """Refuse a group or a Work of the rank that this was forked from: nothing ends its wait."""
-        if self.of_parent and any(used is one for one in self.of_parent):
+        if not self.of_parent:
+            return
+        if any(used is one for one in self.of_parent):
             raise RuntimeError(
                 f"This process was forked from rank {THIS_RANK.rank}, by a DataLoader worker or "
                 "multiprocessing, and has none of its connections: communicate on the rank itself."
@@ -315,8 +329,14 @@ class Log:
             PLUGINS.send(Answer(0, without_group=True))
 
 
+def _no_notes() -> deque[Note]:
+    """A row for the newest collectives of a group."""
+    return deque(maxlen=REMEMBERED)
+
+
 def _forget_oldest(remembered: dict[Any, Any]) -> None:
-    del remembered[next(iter(remembered))]
+    oldest = next(iter(remembered))
+    del remembered[oldest]
 
 
 def _forget_messages(by_kind: dict[Kind, Any], group: str) -> None:
@@ -328,7 +348,9 @@ def _forget_messages(by_kind: dict[Kind, Any], group: str) -> None:
 
 def _has_ended(work: Any) -> bool:
     """Whether a Work, or a Future in the place of the Work that it came from, has ended."""
-    return work.done() if isinstance(work, torch.Future) else work.is_completed()
+    if isinstance(work, torch.Future):
+        return work.done()
+    return work.is_completed()
 
 
 def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
@@ -344,7 +366,7 @@ LOG = Log()
 _NOTE = "distlab_note"  # the attribute of an error that has the note of the call that raised it
 
 
-class waits:
+class InCall:
     """Inside this, the thread waits in the call of a note; afterwards, in what it waited in before.
 
     An error of the call leaves it in the form that a learner can read, if the note has one.
@@ -407,7 +429,7 @@ def note_of_error(error: BaseException) -> Note | None:
     return vars(error).get(_NOTE)
 
 
-def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
+def caller_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     """The function of torch.distributed that was called, and the learner's lines that led to it.
 
     The function is the outermost one on the stack; "" if there is none.
@@ -417,7 +439,8 @@ def place_of(frame: FrameType | None) -> tuple[str, list[tuple[str, int, str]]]:
     while frame is not None:
         code = frame.f_code
         if is_learners(code.co_filename):
-            lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+            line = (code.co_filename, frame.f_lineno or 0, code.co_name)
+            lines.append(line)
         elif lines:
             break
         elif code.co_filename == _C10D_FILE:

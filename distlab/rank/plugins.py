@@ -64,7 +64,7 @@ class Tracer(Protocol):
 class Simulator(Protocol):
     """Notes waits for Futures on a simulated cluster: simulated.backend.Futures."""
 
-    def has_waited(self, future: Any) -> None:
+    def on_waited(self, future: Any) -> None:
         """Note that the program has waited for this Future."""
 
     def then(

@@ -46,7 +46,7 @@ def nothing_may_act(
     """
     if others_may_act(main, infrastructure_tids) or timer_is_set():
         return False
-    return loop_stands or not plans(loop)
+    return loop_stands or not has_plans_of_learner(loop)
 
 
 def gloo_wakeups(infrastructure_tids: set[int]) -> tuple[int, ...] | None:
@@ -142,7 +142,7 @@ def timer_is_set() -> bool:
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
-def plans(loop: asyncio.AbstractEventLoop | None) -> bool:
+def has_plans_of_learner(loop: asyncio.AbstractEventLoop | None) -> bool:
     """Whether the event loop of cells will continue a task, or call a function, of the learner's.
 
     Not what libraries have planned: the engine itself always waits for messages there.

@@ -22,7 +22,7 @@ import torch
 from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
-from distlab.compat.torch import flight_record, profiling, sender_of
+from distlab.compat.torch import flight_record, is_profiling, sender_of
 from distlab.rank.log import LOG, Kind, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import IMMEDIATE, ROOTED
@@ -219,7 +219,7 @@ def begin_recording() -> None:
     Raises:
         RuntimeError: a profiler runs on this rank already.
     """
-    if profiling():
+    if is_profiling():
         raise RuntimeError("a profiler is already running there")
     profiler = profile(use_kineto=True)
     profiler.__enter__()
@@ -238,7 +238,7 @@ def end_recording() -> Recorded:
     PLUGINS.tracer = None
     if not isinstance(recording, Recording):
         raise RuntimeError("its process ended, and another took its place")
-    if not profiling():
+    if not is_profiling():
         raise RuntimeError("the code there used a profiler of its own, which ended the trace's")
     recording.profiler.__exit__(None, None, None)
     rows = _torch_rows(recording.profiler)

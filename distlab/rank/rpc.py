@@ -21,7 +21,7 @@ from torch.distributed import rpc
 from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
 from distlab.rank import freed
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.messages import OTHER
@@ -116,7 +116,7 @@ def init_rpc(
     rpc.WorkerInfo(name, number)  # refuses a bad name, before the other workers meet this one
     _check_can_start()
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
-    with waits(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
+    with InCall(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
         store, workers = _meet_workers(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
         latest = max(worker.generation for worker in workers)
         has_new_process = any(worker.generation < 0 for worker in workers)
@@ -133,7 +133,7 @@ def init_rpc(
                 _skip_numbers(generation)
             AGENT.generation = generation
         finally:
-            if not private.there():
+            if not private.has_agent():
                 AGENT.workers = {}
 
 
@@ -200,7 +200,7 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     """
     ranks = [*AGENT.workers.values()] if graceful else []
     deadline = time.monotonic() + (timeout or math.inf)
-    with waits(Note("shutdown", OTHER, ranks, has_limit=timeout > 0)):
+    with InCall(Note("shutdown", OTHER, ranks, has_limit=timeout > 0)):
         try:
             if ranks and AGENT.store is not None:
                 _end_together(AGENT.store, deadline)
@@ -260,7 +260,7 @@ def leave_rpc(shut: Callable[[], Any]) -> bool:
         shut: shuts every connection of this rank down.
     """
     AGENT.workers = {}
-    if not private.there():
+    if not private.has_agent():
         return False
     LOG.freed += 1
     shut()

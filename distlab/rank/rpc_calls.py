@@ -26,7 +26,7 @@ from distlab.compat import torch_rpc as private
 from distlab.diagnosis.failures import where
 from distlab.rank import freed
 from distlab.rank.hooks import Patch
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended
@@ -191,7 +191,7 @@ def _wait(note: Note, peer: int | None, make: Callable[[], Any]) -> Any:
     trace = None
     if PLUGINS.tracer is not None:
         trace = PLUGINS.tracer.remote(REMOTE, note.op, 0, peer, blocking=True)
-    with waits(note):
+    with InCall(note):
         try:
             return make()
         finally:

@@ -23,14 +23,26 @@ from distlab.compat import torch_rpc
 from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells
 from distlab.rank.connections import Traffic
-from distlab.rank.frames import executing, frames, importing, lines_of_coroutine, lines_of_thread
+from distlab.rank.frames import (
+    frames,
+    is_executing,
+    is_importing,
+    lines_of_coroutine,
+    lines_of_thread,
+)
 from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import ends_soon_in, members_of
 from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
 from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT
 from distlab.rank.this_rank import THIS_RANK
-from distlab.rank.threads import DDP_CONSTRUCTOR, communication, own_tids, waiter, waiting_threads
+from distlab.rank.threads import (
+    DDP_CONSTRUCTOR,
+    name_of_wait,
+    own_tids,
+    thread_that_waits,
+    waiting_threads,
+)
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus
 from distlab.wire.source import Line
@@ -181,12 +193,12 @@ def _look(main: int) -> _Look:
     and by its end both frames are gone: tensors of a learner's that a cell has left would otherwise
     live on for as long.
     """
-    thread = waiter(main)
+    thread = thread_that_waits(main)
     note = LOG.waiting_in.get(thread)
-    op = communication(thread)
+    op = name_of_wait(thread)
     innermost = next(frames(thread), None)
     of_main = next(frames(main), None)
-    executes = executing(of_main)
+    executes = is_executing(of_main)
     return _Look(
         main=main,
         thread=thread,
@@ -194,7 +206,7 @@ def _look(main: int) -> _Look:
         op=op,
         position=() if innermost is None else (id(innermost), innermost.f_lasti),
         executes=executes,
-        imports=importing(of_main),
+        imports=is_importing(of_main),
         task=None if executes else around_cells.awaiting(),
     )
 

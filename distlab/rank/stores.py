@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import freed
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import OTHER
 
@@ -70,7 +70,7 @@ def on_open_store(
     if note is None:
         return original(store, *args, **kwargs)
     open_it = functools.partial(original, store, *args, **kwargs)
-    with waits(note):
+    with InCall(note):
         if options.is_master:  # it has a connection to itself
             return open_it()
         freed_with = freed.from_processes(note.op)
@@ -163,8 +163,8 @@ def on_store_wait(
     note = _note_of(f"store.{name}", repr(args[0]) if args else "")
     if note is None:
         return call()
-    with waits(note):
-        if not args or not private.polls(store) or _takes_what_is_there(name, args, kwargs):
+    with InCall(note):
+        if not args or not private.is_polling(store) or _takes_what_is_there(name, args, kwargs):
             return call()
         if name == "barrier":
             return wait_elsewhere(call, freed.from_processes(note.op))
@@ -250,5 +250,5 @@ def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs
     is_new_group = note is not None and note.op == "new_group"
     if note is None or (is_new_group and note is not LOG.waiting_in.get(threading.get_ident())):
         return call()
-    with waits(note):
+    with InCall(note):
         return wait_elsewhere(call, freed.from_processes(note.op))

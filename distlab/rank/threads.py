@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 
 from distlab.compat import torch as private
-from distlab.rank.frames import executing, frames, importing, module_and_function
+from distlab.rank.frames import frames, is_executing, is_importing, module_and_function
 from distlab.rank.log import LOG
 from distlab.rank.rpc import AGENT
 from distlab.wire import messages
@@ -23,7 +23,7 @@ OWN_THREADS = "distlab-"  # the names of distlab's own threads begin so
 # --- one thread ---
 
 
-def communication(thread: int) -> str:
+def name_of_wait(thread: int) -> str:
     """The name of what a thread waits in; "" if it does not communicate.
 
     Everything that Python begins has a note. What C++ begins has none, as in a backward pass or in
@@ -34,7 +34,7 @@ def communication(thread: int) -> str:
         return note.op or note.method
     # an import calls nothing that communicates, but has frames of modules such as torch._dynamo,
     # whose names are like those that are looked for
-    if importing(next(frames(thread), None)):
+    if is_importing(next(frames(thread), None)):
         return ""
     return _communication_by_frames(thread)
 
@@ -68,17 +68,17 @@ def _communication_by_frames(thread: int) -> str:
 # --- all threads ---
 
 
-def waiter(main: int) -> int:
+def thread_that_waits(main: int) -> int:
     """The thread that this rank waits with: the main one, or another one in its place.
 
     Another one counts while the main thread is idle, or waits for a thread: the rank then waits for
     what that thread waits for.
     """
-    if communication(main):
+    if name_of_wait(main):
         return main
     running = sys._current_frames().get(main)
     waiting = waiting_threads()
-    if waiting and (not executing(running) or _waits_for_a_thread(running)):
+    if waiting and (not is_executing(running) or _waits_for_a_thread(running)):
         return waiting[0]
     return main
 

@@ -14,7 +14,7 @@ from typing import Any
 from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import freed
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.wire.messages import WAITING
 
 ANY_SOURCE = -1  # in the place of the peer of a message
@@ -25,7 +25,7 @@ SHORTEST_LOOK = 0.0005
 LONGEST_LOOK = 0.05
 
 
-class waiting(waits):
+class waiting(InCall):
     """A context manager around a wait for other ranks in Python code.
 
     Such as a loop that looks at shared memory:
@@ -125,7 +125,7 @@ def close_blocked_groups() -> None:
             private.close_connections(group, peer)
 
 
-def is_left_behind() -> bool:
+def has_abandoned_wait() -> bool:
     """Whether a thread still waits in C++ for one that was freed.
 
     Runs on: a rank, where nothing else waits.

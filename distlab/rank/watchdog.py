@@ -37,12 +37,12 @@ from distlab.debugger.console import CONSOLE
 from distlab.rank import around_cells, status
 from distlab.rank.collector import COLLECTOR
 from distlab.rank.connections import Connections
-from distlab.rank.frames import executing, importing, in_cell, outwards
+from distlab.rank.frames import is_executing, is_importing, is_in_cell, outwards
 from distlab.rank.freeing import free
 from distlab.rank.log import LOG
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
-from distlab.rank.threads import communication, system_threads, waiter
+from distlab.rank.threads import name_of_wait, system_threads, thread_that_waits
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
 from distlab.wire.channel import hello, read_available
@@ -155,7 +155,7 @@ class Watchdog(SupervisedThread):
         """
         around_cells.restore_builtins()  # the cell that ends here may have replaced them
         if interruptible(frame):
-            raise KeyboardInterrupt if in_cell(frame) else asyncio.CancelledError
+            raise KeyboardInterrupt if is_in_cell(frame) else asyncio.CancelledError
         cell = around_cells.awaiting()
         if cell is not None:
             cell.get_loop().call_soon_threadsafe(cell.cancel)
@@ -222,8 +222,8 @@ class Watchdog(SupervisedThread):
 
     def _bring_back(self, order: str) -> None:
         """Free this rank if it communicates; interrupt it if it computes and that is ordered."""
-        thread = waiter(self._main)
-        if communication(thread):
+        thread = thread_that_waits(self._main)
+        if name_of_wait(thread):
             free(thread, self.connections, gently=order == messages.FREE_WAITING)
         elif order == messages.COME_BACK:
             frame = sys._current_frames().get(self._main)
@@ -272,4 +272,4 @@ def interruptible(frame: FrameType | None) -> bool:
     Runs on: a rank, in any thread.
     """
     settles = any(outer.f_code is Watchdog.settle.__code__ for outer in outwards(frame))
-    return executing(frame) and not importing(frame) and not settles
+    return is_executing(frame) and not is_importing(frame) and not settles

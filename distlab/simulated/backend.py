@@ -136,7 +136,7 @@ class Futures:
                 private.at_end_of_backward(source.note_end)
         return future
 
-    def has_waited(self, future: Future[Any]) -> None:
+    def on_waited(self, future: Future[Any]) -> None:
         """Note that the program has waited for this Future."""
         if future in self._sources:
             self._sources[future].note_end()

@@ -4,8 +4,8 @@ from tests.processes import python
 
 CODE = """
 import sys
-from distlab.compat.ipyparallel import cluster_module_later
-with cluster_module_later():
+from distlab.compat.ipyparallel import defer_cluster_module
+with defer_cluster_module():
     import ipyparallel
 print("ipyparallel.cluster" in sys.modules, hasattr(ipyparallel, "nothing"))
 from ipyparallel import ClusterManager
@@ -19,11 +19,11 @@ def test_what_starts_clusters_is_loaded_when_it_is_used():
 
 FAILS = """
 import sys
-from distlab.compat.ipyparallel import cluster_module_later
+from distlab.compat.ipyparallel import defer_cluster_module
 from distlab.compat.ipython import debugger_hidden, modules_unread
 import ipykernel.ipkernel
 before = ipykernel.ipkernel.sys
-for change in (cluster_module_later, debugger_hidden, modules_unread):
+for change in (defer_cluster_module, debugger_hidden, modules_unread):
     try:
         with change():
             raise ImportError(change.__name__)
@@ -38,4 +38,4 @@ print(ipykernel.ipkernel.sys is before)
 def test_a_change_is_undone_where_what_it_was_made_for_fails():
     """And the error is that of what failed."""
     shown = python("-c", FAILS).stdout.split("\n")
-    assert shown == ["cluster_module_later", "debugger_hidden", "modules_unread", "[]", "True", ""]
+    assert shown == ["defer_cluster_module", "debugger_hidden", "modules_unread", "[]", "True", ""]

@@ -306,7 +306,7 @@ class Run:
         rank.events.append(Wait(op.number))
         if op.note.method == "recv_anysource" and not op.note.done:  # as hooks.py does
             rank.log.received_from(op.note, GROUPS[op.step.group].index(op.source))
-        rank.log.has_ended(op.note)
+        rank.log.mark_ended(op.note)
         rank.waits_for = None
         rank.place += 1
 

@@ -4,7 +4,7 @@ from tests.processes import python
 
 CODE = """
 import ctypes, sys
-from distlab.compat.ipyparallel import cluster_module_later
+from distlab.compat.ipyparallel import defer_cluster_module
 from distlab.compat.ipython import debugger_hidden
 from distlab.launch import fork_server, preloading
 
@@ -15,7 +15,7 @@ def libraries():
 preloading.import_all(preloading.COMPILED)
 before = libraries()
 with debugger_hidden():
-    with cluster_module_later():
+    with defer_cluster_module():
         from distlab.launch import engine
     preloading.import_all(preloading.PRELOADED)
 engine.prepare()

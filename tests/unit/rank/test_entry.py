@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from distlab.rank import freed, raised
-from distlab.rank.log import Note, waits
+from distlab.rank.log import InCall, Note
 from distlab.rank.raised import describe_failure
 from distlab.wire.messages import REMOTE
 from distlab.wire.source import message_and_lines
@@ -160,7 +160,7 @@ def test_a_chain_may_be_a_circle():
 
 def wait_and_fail(note):
     """A wait for another rank that ends in an error of C++'s."""
-    with waits(note):
+    with InCall(note):
         raise RuntimeError("Connection closed")
 
 

@@ -23,7 +23,7 @@ def function(place, text):
 def test_a_loop_that_a_cell_runs_is_the_cells(has_cell, executes):
     """Also between two of its steps, as with nest_asyncio; not so the loop of the engine."""
     step = function(ipython.LOOP_STEP, LOOP_STEP)
-    names = {"step": step, "look": lambda: frames.executing(sys._getframe(1))}
+    names = {"step": step, "look": lambda: frames.is_executing(sys._getframe(1))}
     code = compile("found = step(look)", "<cell>", "exec")
     if has_cell:
         function(ipython.RUNS_CELL, RUNS_CELL)(code, names)

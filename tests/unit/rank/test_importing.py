@@ -18,7 +18,7 @@ def imported(tmp_path, monkeypatch):
     installed = tmp_path / "site-packages"
     installed.mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])
-    monkeypatch.setattr(sys, "look", frames.importing, raising=False)
+    monkeypatch.setattr(sys, "look", frames.is_importing, raising=False)
 
     def found(**modules):
         for name, text in modules.items():
@@ -56,4 +56,4 @@ def test_only_a_learners_own_import_may_be_torn(imported, modules, protected):
 
 def test_outside_of_an_import_nothing_is_protected():
     """A function of a library is no import."""
-    assert not frames.importing(sys._getframe())
+    assert not frames.is_importing(sys._getframe())

@@ -147,10 +147,10 @@ def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
     """Two tasks of a loop may wait at once, and the first may leave first."""
     thread = threading.get_ident()
     call = log.Note("barrier", COLLECTIVE)
-    with log.waits(call):
+    with log.InCall(call):
         first, second = (
-            log.waits(log.Note("first", WAITING)),
-            log.waits(log.Note("second", WAITING)),
+            log.InCall(log.Note("first", WAITING)),
+            log.InCall(log.Note("second", WAITING)),
         )
         first.__enter__()
         second.__enter__()
@@ -158,7 +158,7 @@ def test_waits_that_are_left_in_any_order_leave_nothing_behind(four):
         assert LOG.waiting_in[thread].op == "second"
         second.__exit__(None, None, None)
         assert LOG.waiting_in[thread] is call
-        with log.waits(call):  # begins and waits for the same call
+        with log.InCall(call):  # begins and waits for the same call
             assert LOG.waiting_in[thread] is call
         assert LOG.waiting_in[thread] is call
     assert LOG.waiting_in[thread] is None
@@ -228,10 +228,10 @@ def test_an_interrupted_wait_does_not_outlive_its_group(four):
     """Else the note of a wait would say for ever that its thread waits."""
     dist.all_reduce(ones(2))
     (note,) = LOG.collectives["0"]
-    log.waits(note).__enter__()
-    assert threads.communication(threading.get_ident()) == "all_reduce"
+    log.InCall(note).__enter__()
+    assert threads.name_of_wait(threading.get_ident()) == "all_reduce"
     LOG.forget()
-    assert threads.communication(threading.get_ident()) == ""
+    assert threads.name_of_wait(threading.get_ident()) == ""
 
 
 def test_a_rank_that_is_freed_begins_no_more_calls(four):

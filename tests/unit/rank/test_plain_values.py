@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.rank import hooks, status
-from distlab.rank.log import LOG, Note, waits
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.records import record_of
 from distlab.rank.watchdog import variables
 from distlab.wire.codec import to_json
@@ -145,7 +145,7 @@ def test_a_wait_of_ones_own_for_numpys_ranks(four):
 def test_whether_a_call_has_a_limit_is_a_bool():
     """A comparison with numpy's number is no bool of Python's."""
     note = Note("shutdown", "other", [0], has_limit=np.float64(3) > 0)
-    with waits(note):
+    with InCall(note):
         assert travels(note)
 
 

@@ -144,17 +144,17 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
 def test_what_a_loop_will_call_is_a_plan():
     """A task and a timer of the learner's; not those of a library."""
     loop = asyncio.new_event_loop()
-    assert not quiescence.plans(loop)
+    assert not quiescence.has_plans_of_learner(loop)
     library = loop.call_later(60, loop.stop)
-    assert not quiescence.plans(loop)
+    assert not quiescence.has_plans_of_learner(loop)
     library.cancel()
     for plan in (functools.partial(loop.call_later, 60), loop.call_soon):
         mine = plan(functools.partial(in_a_loop, None))
-        assert quiescence.plans(loop)
+        assert quiescence.has_plans_of_learner(loop)
         mine.cancel()
-        assert not quiescence.plans(loop)
+        assert not quiescence.has_plans_of_learner(loop)
     task = loop.create_task(awaits(loop.create_future()))
-    assert quiescence.plans(loop)
+    assert quiescence.has_plans_of_learner(loop)
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()

@@ -54,9 +54,9 @@ def outcome(call, *args, **kwargs):
 def noted(monkeypatch):
     """The words of every call that was noted."""
     words = []
-    enter = stores.waits.__enter__
+    enter = stores.InCall.__enter__
     monkeypatch.setattr(
-        stores.waits, "__enter__", lambda self: words.append(self._note.op) or enter(self)
+        stores.InCall, "__enter__", lambda self: words.append(self._note.op) or enter(self)
     )
     return words
 
