@@ -12,7 +12,7 @@ from torch.distributed import autograd, rpc
 from torch.distributed import distributed_c10d as c10d
 
 UNSET = -1.0  # the timeout of a call that is given none
-COLLECTOR = torch._C  # has the function that makes one future of several
+HAS_COLLECT_ALL = torch._C  # has the function that makes one future of several
 RREF_PICKLER = rpc.internal._InternalRPCPickler if rpc.is_available() else None
 
 

@@ -37,12 +37,12 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         sequence=note.sequence,
         tensors=tuple(_plain_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
         place=_file_and_line(note),
-        lines=_lines(note) if with_lines else (),
+        lines=_lines_of_note(note) if with_lines else (),
         is_send=note.method == "send",
         peer=rank_at.get(note.peer),
         tag=note.tag,
         root=rank_at.get(note.root, note.root) if note.method in ROOTED else None,
-        reduce_op=_reduce_op(note),
+        reduce_op=_name_of_reduce_op(note),
         sends=sends,
         receives=receives,
         function=note.words,
@@ -57,13 +57,13 @@ def _ends_by_itself(note: Note) -> bool:
     return is_short(own_limit) or (note.method != "" and ends_soon_in(note.group))
 
 
-def _reduce_op(note: Note) -> str:
+def _name_of_reduce_op(note: Note) -> str:
     """The name of the operation by which a collective reduces; "" if it reduces nothing."""
     reduce_op = getattr(note.options, "reduceOp", None)
     return "" if reduce_op is None else reduce_op.op.name
 
 
-def _lines(note: Note) -> tuple[Line, ...]:
+def _lines_of_note(note: Note) -> tuple[Line, ...]:
     """The learner's lines that led to a call, outermost first."""
     return tuple(line_of(*line) for line in reversed(note.lines))
 

@@ -355,7 +355,7 @@ def patches_of_rpc() -> list[Patch]:
         Patch(rpc.internal, "_run_function", _on_serve),
         Patch(rpc.internal, "_handle_exception", _on_result),
         Patch(private.RREF_PICKLER, "_py_rref_reducer", _on_reduce_rref),
-        Patch(private.COLLECTOR, "_collect_all", _on_collect),
+        Patch(private.HAS_COLLECT_ALL, "_collect_all", _on_collect),
         Patch(rpc.PyRRef, "to_here", _on_to_here),
         Patch(autograd, "backward", _on_backward),
     ]
