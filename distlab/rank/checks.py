@@ -45,6 +45,7 @@ from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
 from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.memory import indices_that_share
+from distlab.rank.methods import ANY_SOURCE
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
 from distlab.supervised import SupervisedThread
@@ -72,20 +73,24 @@ def _is_destroyed(group: str) -> bool:
 class Checker:
     """What one rank needs to compare its calls with the others'.
 
+    Calls in a lane have numbers, from 1, by which the ranks find each other's words in the store.
+
     Args:
         token: a name that this cell alone has, the same on every rank.
-        host: of the cluster's store.
-        port: of the cluster's store.
+        host: the host of the cluster's store.
+        port: the port of the cluster's store.
         limit: seconds to wait for the store.
     """
 
     def __init__(self, token: str, host: str, port: int, limit: float):
         self._token = token
         self._store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=limit))
-        self._begun: Counter[Lane] = Counter()  # collectives, and messages that were sent
-        self._received: Counter[Lane] = Counter()  # messages that are received, or will be
-        self._numbering = threading.RLock()  # two threads of a rank may call at once
+        # the newest number of each lane: of collectives and of messages that were sent; of messages
+        # that are received, or will be; and of calls that were compared
+        self._begun: Counter[Lane] = Counter()
+        self._received: Counter[Lane] = Counter()
         self._compared: Counter[Lane] = Counter()
+        self._numbering = threading.RLock()  # two threads of a rank may call at once
         self._waiting: list[Deferred] = []
         self._closing = False
         self._failure: BaseException | None = None  # what has ended the thread that posts
@@ -96,9 +101,9 @@ class Checker:
         """Compare the call with the other ranks' and make it; MismatchError if they do not match.
 
         Args:
-            note: of the call.
+            note: the note of the call.
             limit: seconds that it may wait for the other ranks.
-            make: makes it.
+            make: makes the call.
         """
         if note.method == "monitored_barrier":
             # it has no arguments that could differ, and a limit of its own
@@ -113,22 +118,24 @@ class Checker:
         if note.kind == MESSAGE:
             lanes = _lanes_of_recv(note, own, len(record.members))
         else:
-            lanes = [(note.group,)]
+            lanes = [Lane(note.group)]
         deferred = Deferred(note, record, lanes, make, limit)
         with self._numbering:  # calls are compared and posted in the order of their numbers
             if self._failure is not None:
                 raise _cannot_post(self._failure)
+            first, *more = lanes
             if note.kind != MESSAGE:
-                self._say(lanes[0], own, record)
-            elif len(lanes) == 1:
-                deferred.begun_key = self._key(lanes[0], self._next_to_receive(lanes[0]), "begun")
+                self._say(first, own, record)
+            elif not more:  # from one source
+                turn = self._next_to_receive(first)
+                deferred.begun_key = self._key(first, turn, "begun")
                 self._store.set(deferred.begun_key, "")
             self._waiting.append(deferred)
         return deferred
 
     def _send(self, note: Note, record: CallRecord, own: int, make: Callable[[], Any]) -> Any:
         """Say what is sent, and send it: it does not wait for the receiver to say anything."""
-        lane = (note.group, own, note.peer, note.tag)
+        lane = Lane(note.group, own, note.peer, note.tag)
         turn = self._say(lane, own, record)
         work = make()
         if note.op in WAITING_SENDS:
@@ -139,7 +146,7 @@ class Checker:
         """Tell the other ranks of the next call of a lane, in the store; its number in the lane.
 
         Args:
-            own: this rank's place in the group.
+            own: this rank's number in the group.
         """
         with self._numbering:
             self._begun[lane] += 1
@@ -162,7 +169,7 @@ class Checker:
             turn: its number in the lane.
         """
         begun = self._key(lane, turn, "begun")
-        said = self._key(lane, turn, lane[1])
+        said = self._key(lane, turn, lane.source)
         sent = SentMessage(note, record, [lane], work)
         weakref.finalize(sent, self._keep_if_awaited, note, work, begun, said).atexit = False
         return sent
@@ -175,7 +182,8 @@ class Checker:
         if note.done or LOG.closed:
             return
         with contextlib.suppress(RuntimeError):  # the store may be gone
-            if self._store.check([begun]) or not self._store.check([said]):
+            has_begun = self._store.check([begun])
+            if has_begun or not self._store.check([said]):
                 LOG.keep_dropped(note, work)
 
     def in_turn(self, group: str, make: Callable[[], Any]) -> Any:
@@ -198,16 +206,23 @@ class Checker:
         self._closing = True
         self._poster.join()
 
-    def _key(self, lane: Lane, turn: int, place: int | str) -> str:
-        return "/".join(map(str, (self._token, *lane, turn, place)))
+    def _key(self, lane: Lane, turn: int, what: int | str) -> str:
+        """A key in the store, for one call of a lane.
+
+        Args:
+            what: the number in the group of the rank that says something about the call, or a word.
+        """
+        return f"{self._token}/{lane.path}/{turn}/{what}"
 
     def _keys(self, call: Deferred, lane: Lane) -> list[str]:
         """The keys of what will be said about a lane's next call.
 
         Every member says something about a collective, and the source about a message.
         """
-        places = lane[1:2] or range(len(call.record.members))
-        return [self._key(lane, self._compared[lane] + 1, place) for place in places]
+        turn = self._compared[lane] + 1
+        if not lane.is_of_collectives:
+            return [self._key(lane, turn, lane.source)]
+        return [self._key(lane, turn, member) for member in range(len(call.record.members))]
 
     def post_in_turns(self) -> None:
         """Post the calls that wait in their turn, until the cell ends and none is left.
@@ -244,15 +259,15 @@ class Checker:
             whether it has been posted, or has failed.
         """
         try:
-            free = [lane for lane in call.lanes if lane not in taken]
-            ready = [lane for lane in free if self._store.check(self._keys(call, lane))]
-            if not ready and not self._closing:
-                if free and call.is_late():
+            has_turn = [lane for lane in call.lanes if lane not in taken]
+            is_ready = [lane for lane in has_turn if self._store.check(self._keys(call, lane))]
+            if is_ready:
+                self._compare(call, is_ready[0])
+            elif not self._closing:
+                if has_turn and call.is_late():
                     raise timed_out(call.limit)
                 taken.update(call.lanes)
                 return False
-            if ready:
-                self._compare(call, ready[0])
             if _is_destroyed(call.record.group):
                 raise RuntimeError(
                     "The process group of this call was destroyed before the call could begin."
@@ -273,26 +288,20 @@ class Checker:
 
     def _compare(self, call: Deferred, lane: Lane) -> None:
         """Raise a MismatchError if a call does not match what the other ranks have said."""
-        is_collective = len(lane) == 1
         keys = self._keys(call, lane)
         readers = self._key(lane, self._compared[lane] + 1, "read")
         self._compared[lane] += 1
-        if not is_collective and not call.begun_key:  # from any source, which is known now
+        if not lane.is_of_collectives and not call.begun_key:  # from any source, which is known now
             self._next_to_receive(lane)
         said = [from_json(text) for text in self._store.multi_get(keys)]
-        if not is_collective:
-            self._delete(keys)
-        elif self._store.add(readers, 1) == len(keys):  # the last one that reads deletes all
-            self._delete([*keys, readers])
-        members = call.record.members
-        if is_collective:
-            words = disagreement(dict(zip(members, said, strict=True)))
+        if lane.is_of_collectives:
+            # the last one that reads deletes all
+            if self._store.add(readers, 1) == len(keys):
+                self._delete([*keys, readers])
+            words = disagreement(dict(zip(call.record.members, said, strict=True)))
         else:
-            words = misfit(said[0], call.record)
-            if words:
-                _, source, own, _ = lane
-                ends = f"from rank {members[source]} to rank {members[own]}"
-                words = f"The two ends of a message {ends} do not match: {words}."
+            self._delete(keys)
+            words = _misfit_of_message(said[0], call.record, lane)
         if words:
             raise MismatchError(words)
 
@@ -306,9 +315,9 @@ class Checker:
         """Refuse places for what the members of a group send if some are the same memory.
 
         Args:
-            name: of the argument.
+            name: the name of the argument.
             tensors: a place for each member.
-            members: ranks.
+            members: the ranks of the group.
         """
         shared = indices_that_share(tensors)
         if shared:
@@ -349,10 +358,22 @@ def _lanes_of_recv(note: Note, own: int, size: int) -> list[Lane]:
     """The lanes of a recv: one for its source, or for each other rank if it is from any.
 
     Args:
-        own: this rank's place in the group.
-        size: of the group.
+        own: this rank's number in the group.
+        size: the number of ranks in the group.
     """
-    sources = [note.peer]
-    if note.peer < 0:
-        sources = [place for place in range(size) if place != own]
-    return [(note.group, source, own, note.tag) for source in sources]
+    if note.peer == ANY_SOURCE:
+        sources = [other for other in range(size) if other != own]
+    else:
+        sources = [note.peer]
+    return [Lane(note.group, source, own, note.tag) for source in sources]
+
+
+def _misfit_of_message(sent: CallRecord, received: CallRecord, lane: Lane) -> str:
+    """Why the two ends of a message do not match, in a sentence; "" if they do."""
+    words = misfit(sent, received)
+    if not words:
+        return ""
+    source = received.members[lane.source]
+    destination = received.members[lane.destination]
+    ends = f"from rank {source} to rank {destination}"
+    return f"The two ends of a message {ends} do not match: {words}."

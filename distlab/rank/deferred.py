@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,8 +18,36 @@ from distlab.rank import hooks
 from distlab.rank.log import InCall, Note
 from distlab.wire.messages import MESSAGE, CallRecord
 
-# a group alone for its collectives; group, source and destination in it, and tag for messages
-Lane = tuple[Any, ...]
+
+class Lane(NamedTuple):
+    """Calls that are posted in the order in which they were begun.
+
+    The collectives of a group are a lane, and so are the messages from one rank to another one with
+    one tag.
+
+    Attributes:
+        group: the name of the group.
+        source: the rank that sends, by its number in the group; -1 for collectives.
+        destination: the rank that receives, likewise.
+        tag: the tag of the messages.
+    """
+
+    group: str
+    source: int = -1
+    destination: int = -1
+    tag: int = 0
+
+    @property
+    def is_of_collectives(self) -> bool:
+        """Whether its calls are collectives, and not messages."""
+        return self.source < 0
+
+    @property
+    def path(self) -> str:
+        """What the keys of its calls in the store begin with."""
+        if self.is_of_collectives:
+            return self.group
+        return f"{self.group}/{self.source}/{self.destination}/{self.tag}"
 
 
 class Deferred(dist.Work):
@@ -28,16 +56,17 @@ class Deferred(dist.Work):
     It is a Work itself, because torch asks for its type.
 
     Args:
-        note: of the call.
-        record: of the call.
-        lanes: those of the call; a recv from any rank has several.
+        note: the note of the call.
+        record: the call as the other ranks read it.
+        lanes: the lanes of the call; a recv from any rank has several.
         make: makes the call, and returns its Work.
         limit: seconds that the call may wait for the others: a collective from when its turn has
             come, as gloo counts them, and a recv from the wait for it.
 
     Attributes:
-        begun_key: of the store, while a recv from one source has begun and is not posted; "" for
-            all others.
+        posting: the call's own Work, once it has been posted.
+        begun_key: the key in the store that says that a recv from one source has begun, until it is
+            posted; "" for all others.
     """
 
     begun_key = ""
@@ -56,7 +85,7 @@ class Deferred(dist.Work):
         self.lanes = lanes
         self.make = make
         self.limit = limit
-        self.posting: Future[Any] = Future()  # of the call's own Work
+        self.posting: Future[Any] = Future()
         self._turn_came: float | None = None
 
     @property
@@ -66,9 +95,11 @@ class Deferred(dist.Work):
 
     def is_late(self) -> bool:
         """Whether a collective, whose turn it is, has waited for the others as long as it may."""
+        now = time.monotonic()
         if self._turn_came is None:
-            self._turn_came = time.monotonic()
-        return self.is_collective and time.monotonic() - self._turn_came > self.limit
+            self._turn_came = now
+        waited = now - self._turn_came
+        return self.is_collective and waited > self.limit
 
     def posted(self, limit: float | None = None) -> Any:
         """The call's own Work, waited for; MismatchError if the call does not match the others'."""
@@ -98,8 +129,12 @@ class Deferred(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """As Work.get_future: it returns at once, whatever the other ranks have begun."""
-        # its value is a function that returns what came of the call, or raises it
+        # set_exception of torch's Future loses the type of an error. So the value of this one is a
+        # function that returns what came of the call, or raises it, and its callback calls that.
         ended: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
+
+        def on_done(done: torch.futures.Future[Any]) -> None:
+            ended.set_result(functools.partial(_value, done, self.note))
 
         def on_posted(posting: Future[Any]) -> None:
             try:
@@ -107,9 +142,7 @@ class Deferred(dist.Work):
             except Exception as error:  # there is none
                 ended.set_result(functools.partial(_raise, error, self.note))
             else:
-                future.add_done_callback(
-                    lambda done: ended.set_result(functools.partial(_value, done, self.note))
-                )
+                future.add_done_callback(on_done)
 
         self.posting.add_done_callback(on_posted)
         return ended.then(lambda ended: ended.value()())
@@ -159,6 +192,7 @@ def _needs_the_posted(name: str) -> bool:
 for _name in filter(_needs_the_posted, {private.SENDER, *vars(dist.Work)}):
     setattr(Deferred, _name, _of_the_posted(_name))
 
+# when this module is imported, which is in a cell that is checked
 hooks.install_patches(hooks.patches_of_work(Deferred))
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import freed
-from distlab.rank.methods import IMMEDIATE
+from distlab.rank.methods import ANY_SOURCE, IMMEDIATE
 from distlab.rank.passes import PassCounter
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
@@ -52,7 +52,7 @@ Split = list[int] | int
 
 
 class Kind(NamedTuple):
-    """What messages are counted by; the peer is a number in the group, -1 for any rank."""
+    """What messages are counted by; the peer is a number in the group, or ANY_SOURCE."""
 
     is_send: bool
     group: str
@@ -78,7 +78,7 @@ class Note:
         readable: makes an error of this call one that a learner can read.
         method: of ProcessGroup; "" if it is not a call of a process group.
         group: the name of its process group.
-        peer: the other rank of a message, by its number in the group; -1 for any.
+        peer: the other rank of a message, by its number in the group, or ANY_SOURCE.
         tag: the tag of a message.
         sequence: its number among the collectives of its group, or among the messages of its
             `Kind`; from 1.
@@ -93,7 +93,7 @@ class Note:
     readable: Callable[[RuntimeError], Exception] | None = None
     method: str = ""
     group: str = ""
-    peer: int = -1
+    peer: int = ANY_SOURCE
     tag: int = 0
     sequence: int = 0
     tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()

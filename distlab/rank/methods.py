@@ -5,8 +5,9 @@ Tables for every rank, which hooks.py, log.py, records.py, checked_calls.py and 
 
 from distlab.compat import torch as private
 
+ANY_SOURCE = -1  # in the place of the peer of a message
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
-# methods of ProcessGroup by what they are; torch 2.13 has given some of them new names
+# methods of ProcessGroup by what they are; some have an old name and a new one
 MESSAGE_METHODS = ("send", "recv", "recv_anysource")
 _REDUCING = (
     "allreduce",
@@ -42,7 +43,10 @@ COLLECTIVE_METHODS = (
     *_REDUCING,
     *_GATHERING,
     *_EXCHANGING,
-    *(method for method in TOGETHER if method not in _REDUCING),
+    "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced",
     "barrier",
     "monitored_barrier",
 )

@@ -25,13 +25,12 @@ from torch.distributed import distributed_c10d as c10d
 from distlab.compat.torch import flight_record, is_profiling, sender_of
 from distlab.rank.log import LOG, Kind, Note
 from distlab.rank.membership import members_of
-from distlab.rank.methods import IMMEDIATE, ROOTED
+from distlab.rank.methods import ANY_SOURCE, IMMEDIATE, ROOTED
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import GroupKey, Recorded, RecordedCall, TorchRow
 
-ANYBODY = -1  # in the place of the peer of a message
 CLOCK_DIFFERENCE = 20_000  # ns by which the clocks of the flight recorder and of Python may differ
 
 
@@ -133,7 +132,7 @@ class Recording:
             if call.method in (REMOTE, SERVED):
                 continue
             # a message that was received from anybody was not counted as its sender's
-            anybodys = Kind(is_send=False, group=note.group, peer=ANYBODY, tag=note.tag)
+            anybodys = Kind(is_send=False, group=note.group, peer=ANY_SOURCE, tag=note.tag)
             from_anybody = note.method != "send" and anybodys in LOG.traffic
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in self.calls.values() if call.posted]

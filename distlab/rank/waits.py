@@ -15,9 +15,9 @@ from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import freed
 from distlab.rank.log import LOG, InCall, Note
+from distlab.rank.methods import ANY_SOURCE
 from distlab.wire.messages import WAITING
 
-ANY_SOURCE = -1  # in the place of the peer of a message
 # the name of a thread that waits in C++ in the place of another one
 WAITING_THREAD = "distlab-wait"
 # seconds between two looks at whether a wait is over or freed
