@@ -12,7 +12,6 @@ each other here, in Python, as they would in gloo; other ranks do not wait.
 
 import contextlib
 import inspect
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -64,7 +63,7 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
                     _wait_for_members(given["store"], group, limit)
             return original(*args, **kwargs)
         except MismatchError:
-            raise
+            raise  # the group stays in the log: the report compares it with the other ranks'
         except BaseException:
             # a rank that is freed has begun it nevertheless, which a report needs
             if not LOG.closed:
@@ -101,15 +100,12 @@ def _wait_for_members(store: dist.Store, group: NewGroup, limit: timedelta) -> N
     key = f"{NEW_GROUP_KEYS}/{group.name}/members"
     expected = (LOG.meetings[group.name] + 1) * len(group.members)
 
-    def all_here(seconds: float) -> bool:
-        if store.add(key, 0) >= expected:
-            return True
-        time.sleep(seconds)
-        return False
+    def all_have_come() -> bool:
+        return store.add(key, 0) >= expected
 
     store.add(key, 1)
     try:
-        if not wait_until(all_here, freed.FROM_NEW_GROUP, limit.total_seconds()):
+        if not wait_until(all_have_come, freed.FROM_NEW_GROUP, limit.total_seconds()):
             milliseconds = limit.total_seconds() * 1000
             raise RuntimeError(
                 f"Timed out waiting {milliseconds:.0f}ms for the other members of a new group."

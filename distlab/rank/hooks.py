@@ -29,7 +29,7 @@ from distlab.rank.log import LOG, InCall, Note, Split
 from distlab.rank.membership import is_short
 from distlab.rank.methods import COLLECTIVE_METHODS, MESSAGE_METHODS, ROOTED, TOGETHER
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
-from distlab.rank.waits import wait_elsewhere, wait_until
+from distlab.rank.waits import wait_elsewhere, wait_in_steps
 from distlab.wire.messages import COLLECTIVE, MESSAGE
 
 # functions that keep the Work of a message until its end
@@ -378,7 +378,7 @@ def _wait_in_python(work: Any, freed_with: str, make: Callable[[], Any]) -> Any:
     done = threading.Event()
     if not work.done():
         work.add_done_callback(lambda _: done.set())
-        wait_until(done.wait, freed_with)
+        wait_in_steps(done.wait, freed_with)
     return make()
 
 

@@ -238,14 +238,7 @@ def _all_come(store: dist.Store, key: str, deadline: float) -> None:
 
 def _until(condition: Callable[[], bool], deadline: float = math.inf) -> None:
     """Wait for other workers, in Python, so that the watchdog can end it."""
-
-    def look(seconds: float) -> bool:
-        if condition():
-            return True
-        time.sleep(seconds)
-        return False
-
-    if not wait_until(look, freed.FROM_WORKERS, deadline - time.monotonic()):
+    if not wait_until(condition, freed.FROM_WORKERS, deadline - time.monotonic()):
         raise RuntimeError(
             "RPC timeout: not all workers called shutdown and ended their calls in time."
         )

@@ -16,7 +16,6 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -51,7 +50,8 @@ def _note_of(name: str, words: str = "") -> Note | None:
     if not note.lines:
         return None
     if not note.op:
-        note.op, note.words = name, words
+        note.op = name
+        note.words = words
     return note
 
 
@@ -104,7 +104,9 @@ class _Opening:
 
 def _duration(given: timedelta | float) -> timedelta:
     """A time limit as torch takes it, also as a number of seconds."""
-    return given if isinstance(given, timedelta) else timedelta(seconds=given)
+    if isinstance(given, timedelta):
+        return given
+    return timedelta(seconds=given)
 
 
 def _open_client(
@@ -119,29 +121,35 @@ def _open_client(
     C++ would go on for the store's timeout and longer: at the learner's next try it could be taken
     for a worker.
     """
-    early = (options.timeout - LAST_TRY).total_seconds()
-    if early <= 0 or wait_until(functools.partial(_listens, options), freed_with, early):
+    until_last_try = (options.timeout - LAST_TRY).total_seconds()
+    listens = functools.partial(_listens, options)
+    if until_last_try <= 0 or wait_until(listens, freed_with, until_last_try):
         open_it()
         return
     try:
-        arguments = (options.host, options.port, options.world_size, False, LAST_TRY, *options.more)
-        original(store, *arguments, **options.others)
+        original(
+            store,
+            options.host,
+            options.port,
+            options.world_size,
+            False,
+            LAST_TRY,
+            *options.more,
+            **options.others,
+        )
     except RuntimeError as error:
         raise _with_time(error, LAST_TRY, options.timeout) from None
     store.set_timeout(options.timeout)
 
 
-def _listens(options: _Opening, pause: float) -> bool:
-    """Whether the server of a TCPStore accepts connections; after a pause if it does not."""
+def _listens(options: _Opening) -> bool:
+    """Whether the server of a TCPStore accepts connections."""
     try:
         with socket.create_connection((options.host, options.port), PROBE_SECONDS) as probe:
             # or it has met itself, by the port that it was given
-            if probe.getsockname() != probe.getpeername():
-                return True
+            return probe.getsockname() != probe.getpeername()
     except OSError:
-        pass
-    time.sleep(pause)
-    return False
+        return False
 
 
 def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> RuntimeError:
@@ -149,7 +157,8 @@ def _with_time(error: RuntimeError, waited: timedelta, limit: timedelta) -> Runt
     millisecond = timedelta(milliseconds=1)
     old = f"{waited / millisecond:.0f}"
     new = f"{limit / millisecond:.0f}"
-    return type(error)(re.sub(rf"\b{old}( ?)ms\b", rf"{new}\1ms", str(error)))
+    message = re.sub(rf"\b{old}( ?)ms\b", rf"{new}\1ms", str(error))
+    return type(error)(message)
 
 
 # --- waiting for the keys of a store ---
@@ -170,7 +179,7 @@ def on_store_wait(
             return wait_elsewhere(call, freed.from_processes(note.op))
         limit = _limit_of(name, store, args)
         is_there = functools.partial(_is_there, name, store, *args)
-        if _looked(is_there, note, limit):
+        if _wait_for_keys(is_there, note, limit):
             return call()
         return _too_late(name, original, store, args, kwargs, limit)
 
@@ -188,16 +197,10 @@ def _takes_what_is_there(name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     return name == "queue_pop" and not blocks
 
 
-def _looked(is_there: Callable[[], bool], note: Note, limit: timedelta) -> bool:
+def _wait_for_keys(is_there: Callable[[], bool], note: Note, limit: timedelta) -> bool:
     """Look for what a store is waited for, in steps, between which this rank can be freed."""
-
-    def look(seconds: float) -> bool:
-        if is_there():
-            return True
-        time.sleep(seconds)
-        return False
-
-    return wait_until(look, freed.from_processes(note.op), limit.total_seconds() or math.inf)
+    seconds = limit.total_seconds() or math.inf
+    return wait_until(is_there, freed.from_processes(note.op), seconds)
 
 
 def _is_there(name: str, store: dist.Store, what: Any, *_: Any) -> bool:
@@ -208,7 +211,8 @@ def _is_there(name: str, store: dist.Store, what: Any, *_: Any) -> bool:
     try:
         if name == "queue_pop":
             return store.queue_len(what) > 0
-        return store.check([what] if name == "get" else what)
+        keys = [what] if name == "get" else what
+        return store.check(keys)
     except TypeError:
         return True
 
@@ -245,10 +249,13 @@ def on_build_gloo(original: Callable[..., Any], group: Any, *args: Any, **kwargs
     """
     call = functools.partial(original, group, *args, **kwargs)
     note = _note_of("ProcessGroupGloo")
-    if note is not None and note.op != "init_process_group":
+    if note is None:
+        return call()
+    if note.op != "init_process_group":
         LOG.check_not_of_parent(dist.group.WORLD)  # whose store this one is
-    is_new_group = note is not None and note.op == "new_group"
-    if note is None or (is_new_group and note is not LOG.waiting_in.get(threading.get_ident())):
+    is_under_way = note is LOG.waiting_in.get(threading.get_ident())
+    # new_group is in no call of the log here, so nobody would see its wait
+    if note.op == "new_group" and not is_under_way:
         return call()
     with InCall(note):
         return wait_elsewhere(call, freed.from_processes(note.op))

@@ -49,35 +49,58 @@ class waiting(InCall):
 
     def __init__(self, words: str, ranks: Iterable[int]):
         ranks = [private.whole(rank) for rank in ranks]
-        if not all(isinstance(rank, int) for rank in ranks):
-            refuse("ranks", "whole numbers", ranks, "For example: distlab.waiting(words, [1]).")
+        for rank in ranks:
+            if not isinstance(rank, int):
+                advice = "For example: distlab.waiting(words, [1])."
+                refuse("ranks", "whole numbers", ranks, advice)
         self._words = freed.from_waiting(words)
-        self._freed = LOG.freed
+        self._freed_before = LOG.freed
         under_way = LOG.waiting_in.get(threading.get_ident())
         super().__init__(under_way or Note("waiting", WAITING, ranks, words))
 
     def check(self) -> None:
         """Raise a RuntimeError if this rank was freed since the wait began."""
-        if LOG.freed != self._freed:
+        if LOG.freed != self._freed_before:
             raise RuntimeError(self._words)
 
 
-def wait_until(condition: Callable[[float], Any], freed_with: str, limit: float = math.inf) -> bool:
+def wait_until(condition: Callable[[], bool], freed_with: str, limit: float = math.inf) -> bool:
     """Wait in Python until a condition is true.
 
     Args:
-        condition: looks; it may itself wait for up to as many seconds as it is given.
+        condition: looks whether it is so.
         freed_with: the words of the RuntimeError if this rank is freed meanwhile.
         limit: seconds to wait.
 
     Returns:
         whether it became true in time.
     """
-    freed = LOG.freed
+
+    def look_and_sleep(seconds: float) -> bool:
+        if condition():
+            return True
+        time.sleep(seconds)
+        return False
+
+    return wait_in_steps(look_and_sleep, freed_with, limit)
+
+
+def wait_in_steps(step: Callable[[float], bool], freed_with: str, limit: float = math.inf) -> bool:
+    """Wait in Python, in steps between which this rank can be freed.
+
+    Args:
+        step: waits for up to as many seconds as it is given; returns whether the wait is over.
+        freed_with: the words of the RuntimeError if this rank is freed meanwhile.
+        limit: seconds to wait.
+
+    Returns:
+        whether it was over in time.
+    """
+    freed_before = LOG.freed
     began = time.monotonic()
     seconds = SHORTEST_LOOK
-    while not condition(seconds):
-        if LOG.freed != freed:
+    while not step(seconds):
+        if LOG.freed != freed_before:
             raise RuntimeError(freed_with)
         if time.monotonic() - began > limit:
             return False
@@ -103,8 +126,12 @@ def wait_elsewhere(call: Callable[[], Any], freed_with: str) -> Any:
         except Exception as error:  # raised where it is waited for
             outcome.set_exception(error)
 
+    def has_come_within(seconds: float) -> bool:
+        done, _ = futures.wait([outcome], seconds)
+        return bool(done)
+
     threading.Thread(target=work, name=WAITING_THREAD, daemon=True).start()
-    wait_until(lambda seconds: futures.wait([outcome], seconds).done, freed_with)
+    wait_in_steps(has_come_within, freed_with)
     return outcome.result()
 
 
@@ -116,17 +143,25 @@ def close_blocked_groups() -> None:
 
     Runs on: a rank, any thread, where the group is to be left.
     """
-    irecvs = [kind for kind in list(LOG.dropped) if not kind.is_send]
     for group, name in list(private.GROUP_NAMES.items()):
-        peers = {kind.peer for kind in irecvs if kind.group == name}
+        peers = _peers_of_dropped_irecvs(name)
         if ANY_SOURCE in peers:
             peers = set(range(group.size())) - {group.rank()}
         for peer in sorted(peers):
             private.close_connections(group, peer)
 
 
+def _peers_of_dropped_irecvs(group: str) -> set[int]:
+    """The sources, by their numbers in the group, of the irecvs that this rank has dropped."""
+    peers = set()
+    for kind in list(LOG.dropped):  # a Work may go meanwhile
+        if kind.group == group and not kind.is_send:
+            peers.add(kind.peer)
+    return peers
+
+
 def has_abandoned_wait() -> bool:
-    """Whether a thread still waits in C++ for one that was freed.
+    """Whether a thread still waits in C++ in the place of one that was freed.
 
     Runs on: a rank, where nothing else waits.
     """
