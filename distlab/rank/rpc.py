@@ -38,9 +38,9 @@ class Worker(NamedTuple):
 
     Attributes:
         number: its id.
-        rank: the cluster's.
-        name: that init_rpc was given.
-        generation: of its process's last agent; -1 if there was none.
+        rank: its rank in the cluster.
+        name: the name that init_rpc was given.
+        generation: the generation of its process's last agent; -1 if there was none.
     """
 
     number: int
@@ -88,7 +88,7 @@ if rpc.is_available():
 
 
 def init_rpc(
-    _: Any,
+    original: Any,
     name: str,
     backend: Any = None,
     rank: int = -1,
@@ -102,6 +102,7 @@ def init_rpc(
     Runs on: every rank that is to be a worker; it waits for the others.
 
     Args:
+        original: torch's own, which is not called.
         rank: the worker's id; by default this rank's number.
         world_size: number of workers; by default the number of ranks.
         rpc_backend_options: only the number of threads and the timeout are used.
@@ -117,24 +118,36 @@ def init_rpc(
     _check_can_start()
     options = rpc_backend_options or rpc.TensorPipeRpcBackendOptions()
     with InCall(Note("init_rpc", OTHER, range(THIS_RANK.world_size))):
-        store, workers = _meet_workers(Worker(number, THIS_RANK.rank, name, AGENT.generation), size)
-        latest = max(worker.generation for worker in workers)
-        has_new_process = any(worker.generation < 0 for worker in workers)
-        private.use_plain_optimizers()
-        # all this before the agent starts: from then on others may call it
-        AGENT.store = store
-        AGENT.workers = {worker.name: worker.rank for worker in workers}
-        AGENT.threads = options.num_worker_threads
-        AGENT.is_first = latest < 0
-        try:
-            private.start_agent(store, name, number, size, options)
-            generation = latest + 1 if has_new_process else latest
-            if AGENT.generation < 0:
-                _skip_numbers(generation)
-            AGENT.generation = generation
-        finally:
-            if not private.has_agent():
-                AGENT.workers = {}
+        this_one = Worker(number, THIS_RANK.rank, name, AGENT.generation)
+        store, workers = _meet_workers(this_one, size)
+        _start(this_one, store, workers, options)
+
+
+def _start(this_one: Worker, store: dist.Store, workers: list[Worker], options: Any) -> None:
+    """Start the agent of this rank, once all workers have met.
+
+    Args:
+        store: the store of these workers.
+        options: those that init_rpc was given.
+    """
+    generations = [worker.generation for worker in workers]
+    latest = max(generations)
+    has_new_process = min(generations) < 0
+    private.use_plain_optimizers()
+    # all this before the agent starts: from then on others may call it
+    AGENT.store = store
+    AGENT.workers = {worker.name: worker.rank for worker in workers}
+    AGENT.threads = options.num_worker_threads
+    AGENT.is_first = latest < 0
+    try:
+        private.start_agent(store, this_one.name, this_one.number, len(workers), options)
+        generation = latest + 1 if has_new_process else latest
+        if AGENT.generation < 0:
+            _skip_numbers(generation)
+        AGENT.generation = generation
+    finally:
+        if not private.has_agent():
+            AGENT.workers = {}
 
 
 def _check_can_start() -> None:
@@ -166,15 +179,18 @@ def _meet_workers(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
         the store of these workers, and all of them, in the order of their numbers.
     """
     world = private.default_store()
-    # they meet when this many have come
-    turn, place = divmod(world.add(f"rpc/{size}", 1) - 1, size)
-    store = dist.PrefixStore(f"rpc/{size}/{turn}", world)
+    # they meet when this many have come; each next `size` of them have a meeting of their own
+    came_before = world.add(f"rpc/{size}", 1) - 1
+    meeting, seat = divmod(came_before, size)
+    store = dist.PrefixStore(f"rpc/{size}/{meeting}", world)
     keys = [f"worker{number}" for number in range(size)]
-    store.set(keys[place], json.dumps(worker))
+    store.set(keys[seat], json.dumps(worker))
     _until(lambda: store.check(keys))
     workers = sorted(Worker(*json.loads(store.get(key))) for key in keys)
-    _refuse_shared("rank", [(one.number, one.rank) for one in workers], USUAL_NUMBERS)
-    _refuse_shared("name", [(one.name, one.rank) for one in workers], 'Use f"worker{rank}".')
+    numbers = [(one.number, one.rank) for one in workers]
+    _refuse_shared("rank", numbers, USUAL_NUMBERS)
+    names = [(one.name, one.rank) for one in workers]
+    _refuse_shared("name", names, 'Use f"worker{rank}".')
     return store, workers
 
 
@@ -186,7 +202,7 @@ def _refuse_shared(what: str, given: list[tuple[Any, int]], advice: str) -> None
             refuse(what, "different on every worker", value, f"{whose} {advice}")
 
 
-def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
+def shutdown(original: Any, graceful: bool = True, timeout: float = 0) -> None:
     """End RPC on this rank, as torch.distributed.rpc.shutdown does.
 
     It ends once all workers are here and no call is open. Functions whose callers have stopped
@@ -195,11 +211,12 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
     Runs on: every rank that is a worker.
 
     Args:
+        original: torch's own, which is not called.
         graceful: whether to wait for the others.
         timeout: seconds of that wait; 0 for no limit.
     """
-    ranks = [*AGENT.workers.values()] if graceful else []
-    deadline = time.monotonic() + (timeout or math.inf)
+    ranks = list(AGENT.workers.values()) if graceful else []
+    deadline = time.monotonic() + timeout if timeout else math.inf
     with InCall(Note("shutdown", OTHER, ranks, has_limit=timeout > 0)):
         try:
             if ranks and AGENT.store is not None:
@@ -209,22 +226,22 @@ def shutdown(_: Any, graceful: bool = True, timeout: float = 0) -> None:
             _take_down()
 
 
-def _end_together(meeting: dist.Store, deadline: float) -> None:
+def _end_together(workers_store: dist.Store, deadline: float) -> None:
     """Wait until all workers are here, and none of them waits for a call.
 
     torch counts its own waits for that by process, so that a new rank would wait for the others
     forever.
 
     Args:
-        meeting: the workers' store.
+        workers_store: the store of the workers of this agent.
     """
     for turn in itertools.count():
-        store = dist.PrefixStore(f"end/{turn}", meeting)
+        store = dist.PrefixStore(f"end/{turn}", workers_store)
         _until(lambda: private.open_calls() == 0, deadline)
         _all_come(store, "came", deadline)
-        if turn == 0 and AGENT.is_first:  # in a later agent of a process they live until it ends
+        if turn == 0 and AGENT.is_first:  # RRefs of a later agent live until its process ends
             private.drop_rrefs()
-        # including those begun by a function that a rank has served meanwhile
+        # also the calls that a function has begun which a rank has served meanwhile
         store.add("calls", private.open_calls())
         _all_come(store, "counted", deadline)
         if store.add("calls", 0) == 0:
@@ -232,6 +249,7 @@ def _end_together(meeting: dist.Store, deadline: float) -> None:
 
 
 def _all_come(store: dist.Store, key: str, deadline: float) -> None:
+    """Wait until every worker has come here."""
     store.add(key, 1)
     _until(lambda: store.add(key, 0) == len(AGENT.workers), deadline)
 

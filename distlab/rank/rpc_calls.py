@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 import types
-from collections import namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 from torch.distributed import autograd, rpc
@@ -43,11 +42,28 @@ CODE = (types.FunctionType, type, types.ModuleType)
 MOST_PRINTED_BY_CALL = 100_000  # characters of what a served function has printed
 _IS_REMOTE = "is_remote"  # the attribute of an error that says what a function raised elsewhere
 
-CPP = re.compile(
+CPP_STACK = re.compile(
     r"\n\s*\n?At:\n.*|\nException raised from.*| \(this error originated at [^)]*\)", re.DOTALL
 )
 
-Request = namedtuple("Request", "func args kwargs caller number")
+
+class Request(NamedTuple):
+    """What a rank sends when it calls a function of Python's on another one.
+
+    Attributes:
+        func, args, kwargs: the call.
+        caller: the rank that calls.
+        number: the number by which the two ends of the call find each other in a trace; 0 if
+            nothing is recorded.
+    """
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    caller: int
+    number: int
+
+
 _numbers = itertools.count(1)
 # .trace: what a trace records about the call whose request this thread is about to send
 _sending = threading.local()
@@ -65,7 +81,7 @@ def _note_of_call(op: str, function: str, callees: Iterable[int], has_limit: boo
 
 def _readable(note: Note, error: RuntimeError) -> RuntimeError:
     """The error of a remote call without C++'s stack, and with what to do about it."""
-    message = CPP.sub("", str(error)).strip()
+    message = CPP_STACK.sub("", str(error)).strip()
     inner = re.match(r"RuntimeError: (.*)", message, re.DOTALL)
     if inner:  # what the function has raised there
         raised = RuntimeError(inner[1])
@@ -96,12 +112,14 @@ def _on_invoke(
     """torch's _invoke_rpc, whose Future remembers the note of the call."""
     callee = rank_of(to)
     op = f"rpc_{rpc_type.value}"
-    note = _note_of_call(op, name_of(func, args), [callee], has_limit=rpc_timeout != private.UNSET)
+    has_limit = rpc_timeout != private.UNSET
+    note = _note_of_call(op, name_of(func, args), [callee], has_limit)
     private.use_plain_optimizers()
     trace = None
     if PLUGINS.tracer is not None:
         blocks = op == "rpc_sync"
-        trace = PLUGINS.tracer.remote(REMOTE, f"{op} {note.words}", 0, callee, blocks, note)
+        shown = f"{op} {note.words}"
+        trace = PLUGINS.tracer.remote(REMOTE, shown, 0, peer=callee, blocking=blocks, note=note)
     _sending.trace = trace
     try:
         future = original(to, func, rpc_type, args, kwargs, rpc_timeout)
@@ -135,7 +153,8 @@ def rank_of(to: Any) -> int:
         raise RuntimeError(freed.RPC_ENDS)
     names = list(workers)
     name = getattr(to, "name", to)
-    if isinstance(name, int) and name in range(len(names)):
+    is_id = isinstance(name, int) and name in range(len(names))
+    if is_id:
         name = names[name]
     if name not in names:
         known = ", ".join(map(repr, names))
@@ -155,17 +174,18 @@ def name_of(func: Any, args: Any) -> str:
 def _on_collect(original: Callable[..., Any], futures: Iterable[Any]) -> Any:
     """torch's _collect_all, whose Future waits for all that the collected ones wait for."""
     futures = list(futures)
-    whole = original(futures)
-    noted = [note for note in map(LOG.ties.get, futures) if note is not None]
-    notes = [note for note in noted if not note.done]
+    future_of_all = original(futures)
+    noted = map(LOG.ties.get, futures)
+    notes = [note for note in noted if note is not None and not note.done]
     if notes:
         callees: set[int] = set()
         for note in notes:
             callees.update(note.ranks)
         names = ", ".join(dict.fromkeys(note.words for note in notes))
         has_limit = all(note.has_limit for note in notes)
-        LOG.tie(whole, _note_of_call("wait_all", names, sorted(callees), has_limit))
-    return whole
+        note_of_all = _note_of_call("wait_all", names, sorted(callees), has_limit)
+        LOG.tie(future_of_all, note_of_all)
+    return future_of_all
 
 
 def _on_to_here(original: Callable[..., Any], rref: Any, timeout: float = private.UNSET) -> Any:
@@ -175,7 +195,8 @@ def _on_to_here(original: Callable[..., Any], rref: Any, timeout: float = privat
             "This RRef belongs to an RPC agent that has ended: make a new one with rpc.remote."
         )
     owner = rank_of(rref.owner())
-    note = _note_of_call("to_here", "", [owner], has_limit=timeout != private.UNSET)
+    has_limit = timeout != private.UNSET
+    note = _note_of_call("to_here", "", [owner], has_limit)
     return _wait(note, owner, functools.partial(original, rref, timeout))
 
 
@@ -228,7 +249,8 @@ def _on_serve(_: Any, request: Any) -> Any:
         return _failed(error)
     finally:
         if served.printed:
-            PLUGINS.send(Answer(0, printed="".join(served.printed)[:MOST_PRINTED_BY_CALL]))
+            printed = "".join(served.printed)
+            PLUGINS.send(Answer(0, printed=printed[:MOST_PRINTED_BY_CALL]))
         if trace:
             ended(trace)
         LOG.activity += 1
@@ -258,7 +280,9 @@ def _on_result(_: Any, result: Any) -> None:
 
 def _with_text(line: Line) -> Line:
     """A line with its text: of a function of this rank that travelled, only this rank has it."""
-    return line if line.text else line_of(line.file, line.number, line.place)
+    if line.text:
+        return line
+    return line_of(line.file, line.number, line.place)
 
 
 def _collect_prints() -> None:
@@ -302,17 +326,27 @@ class Pickler(cloudpickle.Pickler):
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple):  # one that can be imported
             return reduced
-        main = namespace_of_cells()
-        of_cell = obj.__globals__ is main
-        make, arguments, (state, slots), items, pairs, set_state = reduced
-        come = {}
-        for name, value in slots["__globals__"].items():
-            # the callee lends a function that came by value itself what this rank has lent it
-            if isinstance(value, CODE) if of_cell else value is not main.get(name):
-                come[name] = value
+        # cloudpickle's: what makes the function, and what gives it its attributes
+        make, arguments, (attributes, slots), items, pairs, set_state = reduced
+        is_of_cell = obj.__globals__ is namespace_of_cells()
+        if is_of_cell:
+            make = _make_of_cell
+        come_along = _come_along(slots["__globals__"], is_of_cell)
         slots = {**slots, "__globals__": {}}
-        make = _make_of_cell if of_cell else make
-        return make, arguments, (state, slots, come, set_state), items, pairs, _restore_function
+        state = (attributes, slots, come_along, set_state)
+        return make, arguments, state, items, pairs, _restore_function
+
+
+def _come_along(used: dict[str, Any], is_of_cell: bool) -> dict[str, Any]:
+    """Of the global names that a function uses, those that travel with it.
+
+    With a function of a cell, functions, classes and modules do. One that itself came to this rank
+    by value has everything but what this rank has lent it, which the callee lends it as well.
+    """
+    if is_of_cell:
+        return {name: value for name, value in used.items() if isinstance(value, CODE)}
+    lent = namespace_of_cells()
+    return {name: value for name, value in used.items() if value is not lent.get(name)}
 
 
 def _is_of_cell(kind: type) -> bool:
@@ -327,8 +361,8 @@ def _make_of_cell(code: types.CodeType, _: dict[str, Any], *more: Any) -> types.
 
 def _restore_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     """Give a function its attributes, this rank's names, and what else of its own it lacks."""
-    attributes, slots, come, set_state = state
-    for name, value in come.items():
+    attributes, slots, come_along, set_state = state
+    for name, value in come_along.items():
         function.__globals__.setdefault(name, value)
     set_state(function, (attributes, slots))
     bind_rank_globals(function)
@@ -340,7 +374,9 @@ def _restore_function(function: types.FunctionType, state: tuple[Any, ...]) -> N
 def _on_reduce_rref(original: Callable[..., Any], pickler: Any, rref: Any) -> Any:
     """The reducer of RRefs for torch's pickler, so that later agents can pass them on as well."""
     reduced = original(pickler, rref)
-    return reduced if AGENT.is_first else private.passed_on_as_by_owner(reduced)
+    if AGENT.is_first:
+        return reduced
+    return private.passed_on_as_by_owner(reduced)
 
 
 def patches_of_rpc() -> list[Patch]:
