@@ -41,7 +41,7 @@ SIMULATED = "simulated"
 SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
 KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
 AFuture = TypeVar("AFuture", bound="Future[Any]")
-Sizes = tuple[int, ...]  # what a collective sends, in bytes, see events.CollectiveCall
+Sizes = tuple[int, ...]  # CollectiveCall.sent
 
 
 def register() -> None:

@@ -1,8 +1,8 @@
 """What each member of a collective sends and receives, step by step, as data.
 
-Runs on the ranks and, for the checks of exercises, on the kernel; called by simulation.py. A member
-goes on to its next step when all that it sends and receives in this one has ended. The all-reduces
-are the ones of schedules.py.
+Runs on the ranks and, for the checks of exercises, on the kernel; called by simulation.py.
+distlab_predict asks which algorithm an all-reduce takes. A member goes on to its next step when all
+that it sends and receives in this one has ended. The all-reduces are the ones of schedules.py.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,16 +13,14 @@ from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost, distances, schedule
 
 # messages at the same time, each as (member that sends, member that receives, bytes)
-Round = Sequence[tuple[int, int, int]]
+CollectiveStep = Sequence[tuple[int, int, int]]
 
 
 def messages(event: CollectiveCall, rank: int, network: Network) -> Iterator[list[PointToPoint]]:
     """What a rank receives and sends in a collective, step by step.
 
     Args:
-        event: its `sent` are bytes: for all_to_all, by member; for all_reduce, the whole buffer and
-            one element; for the others, one number: the whole buffer of broadcast and reduce,
-            otherwise the share of one member.
+        event: the collective, see CollectiveCall.
         rank: one of the members.
         network: chooses the algorithm.
     """
@@ -38,19 +36,21 @@ def messages(event: CollectiveCall, rank: int, network: Network) -> Iterator[lis
         yield begun
 
 
-def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable[Round]:
+def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable[CollectiveStep]:
     """The steps of member `me` of `n`: what it receives, and then what it sends, in each."""
     name = event.name
     size = event.sent[0]
     if name == "all_to_all":
-        return [_pairwise_exchange(event.sent, me, n, distance) for distance in range(1, n)]
+        return _pairwise_exchange(event.sent, me, n)
     if name == "all_reduce":
         num_bytes, element = event.sent
-        return _all_reduce(algorithm(n, num_bytes, network), me, n, num_bytes, element)
+        chosen = algorithm(n, num_bytes, network)
+        return _all_reduce(chosen, me, n, num_bytes, element)
     if name in ("all_gather", "reduce_scatter"):
-        return _of_member(me, [_rotation(n, 1, size)]) * (n - 1)
+        around_the_ring = _of_member(me, [_rotation(n, 1, size)])
+        return around_the_ring * (n - 1)
     if name == "barrier":
-        return _of_member(me, [_rotation(n, distance, 0) for distance in distances(n)])
+        return _of_member(me, _dissemination(n))
     if event.root is None:
         raise TypeError(f"{name} needs a root")
     if name in ("gather", "scatter"):
@@ -62,48 +62,78 @@ def _steps(event: CollectiveCall, me: int, n: int, network: Network) -> Iterable
     return _of_member(me, steps)
 
 
-def _pairwise_exchange(sizes: Sequence[int], me: int, n: int, distance: int) -> Round:
-    """A step of all_to_all: receive from the member `distance` before, send to the one after."""
-    source = (me - distance) % n
-    target = (me + distance) % n
-    # only a sender knows how many bytes it sends
-    return [(source, me, 0), (me, target, sizes[target])]
+def _pairwise_exchange(sizes: Sequence[int], me: int, n: int) -> list[CollectiveStep]:
+    """The steps of an all_to_all: in each, a member receives from one and sends to another.
+
+    They are at the same distance from it: the one before it, the one after it.
+    """
+    steps: list[CollectiveStep] = []
+    for distance in range(1, n):
+        source = (me - distance) % n
+        target = (me + distance) % n
+        received = (source, me, 0)  # only a sender knows how many bytes it sends
+        sent = (me, target, sizes[target])
+        steps.append([received, sent])
+    return steps
 
 
-def _rotation(n: int, distance: int, size: int) -> Round:
+def _rotation(n: int, distance: int, size: int) -> CollectiveStep:
     """A step in which every member sends to the one at this distance behind it."""
-    return [(k, (k + distance) % n, size) for k in range(n)]
+    step = []
+    for src in range(n):
+        dst = (src + distance) % n
+        step.append((src, dst, size))
+    return step
 
 
-def _star(root: int, n: int, size: int) -> list[Round]:
+def _dissemination(n: int) -> Iterator[CollectiveStep]:
+    """The steps of a barrier: at their end, everybody knows that everybody has come."""
+    for distance in distances(n):
+        yield _rotation(n, distance, 0)
+
+
+def _star(root: int, n: int, size: int) -> list[CollectiveStep]:
     """The one step of a scatter: the root sends to every other member."""
     return [[(root, other, size) for other in range(n) if other != root]]
 
 
-def _binomial_tree(root: int, n: int, size: int) -> list[Round]:
+def _binomial_tree(root: int, n: int, size: int) -> list[CollectiveStep]:
     """The steps of a broadcast: in each, every member that has the data gives it to one more."""
-    steps: list[Round] = []
+    steps: list[CollectiveStep] = []
     members = [(root + k) % n for k in range(n)]  # from the root on
     for distance in reversed(distances(n)):
-        having = range(0, n - distance, 2 * distance)
-        steps.append([(members[k], members[k + distance], size) for k in having])
+        step = []
+        for having in range(0, n - distance, 2 * distance):
+            src = members[having]
+            dst = members[having + distance]
+            step.append((src, dst, size))
+        steps.append(step)
     return steps
 
 
-def _backwards(steps: Sequence[Round]) -> list[Round]:
+def _backwards(steps: Sequence[CollectiveStep]) -> list[CollectiveStep]:
     """The same messages the other way, the last step first."""
-    return [[(dst, src, size) for src, dst, size in step] for step in reversed(steps)]
+    turned: list[CollectiveStep] = []
+    for step in reversed(steps):
+        turned.append([(dst, src, size) for src, dst, size in step])
+    return turned
 
 
-def _of_member(me: int, steps: Iterable[Round]) -> tuple[Round, ...]:
-    """What one member receives and sends in the steps of all."""
-    own = []
+def _of_member(me: int, steps: Iterable[CollectiveStep]) -> tuple[CollectiveStep, ...]:
+    """What one member receives and sends in the steps of all, without those that need it not."""
+    own_steps = []
     for step in steps:
-        received = [message for message in step if message[1] == me]
-        sent = [message for message in step if message[0] == me]
+        received = []
+        sent = []
+        for message in step:
+            src, dst, _ = message
+            if dst == me:
+                received.append(message)
+            if src == me:
+                sent.append(message)
         if received or sent:
-            own.append(received + sent)
-    return tuple(own)
+            own_steps.append(received + sent)
+    return tuple(own_steps)
 
 
 def algorithm(n: int, num_bytes: int, network: Network) -> str:
@@ -120,7 +150,9 @@ def algorithm(n: int, num_bytes: int, network: Network) -> str:
 
 
 @cache
-def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tuple[Round, ...]:
+def _all_reduce(
+    name: str, me: int, n: int, num_bytes: int, element: int
+) -> tuple[CollectiveStep, ...]:
     """The schedule's messages, except those of empty chunks; chunks are cut between elements."""
     made = _schedule(name, n)
     least, longer = divmod(num_bytes // element, made.num_chunks)
@@ -132,8 +164,12 @@ def _all_reduce(name: str, me: int, n: int, num_bytes: int, element: int) -> tup
 
     steps = []
     for together in made.steps:
-        sized = ((message.src, message.dst, size(message.chunks)) for message in together)
-        steps.append([message for message in sized if message[2]])
+        step = []
+        for message in together:
+            size_of_message = size(message.chunks)
+            if size_of_message > 0:
+                step.append((message.src, message.dst, size_of_message))
+        steps.append(step)
     return _of_member(me, steps)
 
 

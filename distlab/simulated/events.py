@@ -46,7 +46,9 @@ class CollectiveCall:
         count: its number among the collectives of this group.
         members: the ranks of the group.
         root: the root's place among the members; None for a collective without one.
-        sent: see collectives.messages.
+        sent: what the rank sends, in bytes. For all_to_all, its share for each member; for
+            all_reduce, the whole buffer and one element; for broadcast and reduce, the whole
+            buffer; for any other, the share of one member.
     """
 
     op: int

@@ -1,8 +1,9 @@
 """What each all-reduce sends, as data, step by step, and what that costs.
 
-Runs anywhere; nothing here communicates. collectives.py and distlab_predict ask for schedules and
-costs, and distlab_course.algorithms steps through the schedules on the ranks. The tests compare the
-schedules with the messages that are really sent, and the costs with the schedules.
+Runs anywhere; nothing here communicates. collectives.py asks for schedules and costs,
+distlab_predict for costs, and distlab_course.algorithms steps through the schedules on the ranks.
+The tests compare the schedules with the messages that are really sent, and the costs with the
+schedules.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from distlab.arguments import one_of, whole_number
 
 # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 SEGMENT_BYTES = 1 << 21
+ONE_CHUNK = range(1)  # a whole buffer that is not cut
 Steps = list[list["ChunkMessage"]]
 
 
@@ -73,8 +75,9 @@ def schedule(name: str, world_size: int) -> Schedule:
     Raises:
         ArgumentError: no such algorithm, or no such number.
     """
-    num_chunks, steps = _found(name, world_size).schedule(world_size)
-    return Schedule(name, world_size, num_chunks, tuple(tuple(step) for step in steps))
+    algorithm = _found(name, world_size)
+    num_chunks, steps = algorithm.schedule(world_size)
+    return Schedule(name, world_size, num_chunks, tuple(map(tuple, steps)))
 
 
 def cost(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
@@ -110,21 +113,27 @@ def segments_of(num_bytes: int, world_size: int) -> int:
 
     Runs on: anywhere.
     """
-    return max(1, -(-num_bytes // (world_size * SEGMENT_BYTES)))
+    bytes_of_segments = world_size * SEGMENT_BYTES  # one of each chunk
+    rounded_up = -(-num_bytes // bytes_of_segments)
+    return max(1, rounded_up)
 
 
 def _found(name: str, world_size: int) -> Algorithm:
     """The algorithm of a name; ArgumentError if there is none, or for no number of ranks."""
     whole_number("world_size", world_size, 1)
-    return ALGORITHMS[one_of("name", name, ALGORITHMS)]
+    one_of("name", name, ALGORITHMS)
+    return ALGORITHMS[name]
 
 
 # --- schedules: (number of chunks, steps) for n ranks ---
 
 
 def _naive(n: int) -> tuple[int, Steps]:
-    up = [[ChunkMessage(src, 0, range(1), "reduce")] for src in range(1, n)]
-    down = [[ChunkMessage(0, dst, range(1), "copy")] for dst in range(1, n)]
+    up: Steps = []
+    down: Steps = []
+    for other in range(1, n):
+        up.append([ChunkMessage(other, 0, ONE_CHUNK, "reduce")])
+        down.append([ChunkMessage(0, other, ONE_CHUNK, "copy")])
     return 1, up + down
 
 
@@ -132,9 +141,14 @@ def _tree(n: int) -> tuple[int, Steps]:
     up: Steps = []
     down: Steps = []
     for distance in distances(n):
-        children = range(distance, n, 2 * distance)  # a child's parent is `distance` below it
-        up.append([ChunkMessage(r, r - distance, range(1), "reduce") for r in children])
-        down.insert(0, [ChunkMessage(r - distance, r, range(1), "copy") for r in children])
+        to_parents = []
+        to_children = []
+        for child in range(distance, n, 2 * distance):
+            parent = child - distance
+            to_parents.append(ChunkMessage(child, parent, ONE_CHUNK, "reduce"))
+            to_children.append(ChunkMessage(parent, child, ONE_CHUNK, "copy"))
+        up.append(to_parents)
+        down.insert(0, to_children)
     return 1, up + down
 
 
@@ -143,8 +157,9 @@ def _whole_ring(n: int) -> tuple[int, Steps]:
         """Every rank hands on the tensor of the rank that is `number` before it."""
         sent = []
         for r in range(n):
+            next_rank = (r + 1) % n
             origin = (r - number) % n
-            sent.append(ChunkMessage(r, (r + 1) % n, range(1), "reduce", origin))
+            sent.append(ChunkMessage(r, next_rank, ONE_CHUNK, "reduce", origin))
         return sent
 
     return 1, [step(number) for number in range(n - 1)]
@@ -155,8 +170,9 @@ def _ring(n: int) -> tuple[int, Steps]:
         """A step in which rank r sends chunk r + offset."""
         sent = []
         for r in range(n):
+            next_rank = (r + 1) % n
             chunk = (r + offset) % n
-            sent.append(ChunkMessage(r, (r + 1) % n, range(chunk, chunk + 1), operation))
+            sent.append(ChunkMessage(r, next_rank, range(chunk, chunk + 1), operation))
         return sent
 
     reduce_scatter = [step(-s, "reduce") for s in range(n - 1)]
@@ -166,11 +182,14 @@ def _ring(n: int) -> tuple[int, Steps]:
 
 def _recursive_doubling(n: int) -> tuple[int, Steps]:
     power = power_below(n)
-
-    def step(distance: int) -> list[ChunkMessage]:
-        return [ChunkMessage(r, r ^ distance, range(1), "reduce") for r in range(power)]
-
-    return 1, _folded(n, 1, [step(distance) for distance in distances(power)])
+    steps: Steps = []
+    for distance in distances(power):
+        step = []
+        for r in range(power):
+            partner = r ^ distance
+            step.append(ChunkMessage(r, partner, ONE_CHUNK, "reduce"))
+        steps.append(step)
+    return 1, _folded(n, 1, steps)
 
 
 def _halving_doubling(n: int) -> tuple[int, Steps]:
@@ -178,10 +197,18 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
     halving: Steps = []
     doubling: Steps = []
     blocks = [range(power) for _ in range(power)]  # the chunks that each rank still adds up
-    for d in reversed(distances(power)):
-        blocks = [_half(block, upper=bool(r & d)) for r, block in enumerate(blocks)]
-        halving.append([ChunkMessage(r, r ^ d, blocks[r ^ d], "reduce") for r in range(power)])
-        doubling.insert(0, [ChunkMessage(r, r ^ d, blocks[r], "copy") for r in range(power)])
+    for distance in reversed(distances(power)):
+        for r, block in enumerate(blocks):
+            keeps_upper_half = r & distance != 0
+            blocks[r] = _half(block, keeps_upper_half)
+        reducing = []
+        copying = []
+        for r in range(power):
+            partner = r ^ distance
+            reducing.append(ChunkMessage(r, partner, blocks[partner], "reduce"))
+            copying.append(ChunkMessage(r, partner, blocks[r], "copy"))
+        halving.append(reducing)
+        doubling.insert(0, copying)
     return power, _folded(n, power, halving + doubling)
 
 
@@ -201,9 +228,12 @@ def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
     if n == power:
         return steps
     whole = range(num_chunks)
-    others = range(power, n)
-    before = [ChunkMessage(r, r - power, whole, "reduce") for r in others]
-    after = [ChunkMessage(r - power, r, whole, "copy") for r in others]
+    before = []
+    after = []
+    for other in range(power, n):
+        partner = other - power
+        before.append(ChunkMessage(other, partner, whole, "reduce"))
+        after.append(ChunkMessage(partner, other, whole, "copy"))
     return [before, *steps, after]
 
 
@@ -240,7 +270,8 @@ def _ring_cost(n: int) -> tuple[int, float]:
 
 
 def _doubling_cost(n: int) -> tuple[int, float]:
-    steps = _log(power_below(n)) + _folding_steps(n)
+    doubling_steps = _log(power_below(n))
+    steps = doubling_steps + _folding_steps(n)
     return steps, steps
 
 
@@ -253,7 +284,9 @@ def _halving_cost(n: int) -> tuple[int, float]:
 
 def _folding_steps(n: int) -> int:
     """How many steps `_folded` adds, each of which sends the whole buffer."""
-    return 0 if n == power_below(n) else 2
+    if n == power_below(n):
+        return 0
+    return 2
 
 
 def _log(n: int) -> int:
