@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 import distlab
 from distlab.measure.timing import measure
-from distlab.simulated import backend
 from distlab.simulated.network import Device, Link, Network
 from distlab_course import algorithms
 from tests.cluster.backend_programs import PROGRAMS
@@ -225,20 +224,6 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
     before, message = cluster.clock(), ALPHA + 4000 * BETA
     assert cluster.run(fn) == [close(message), close(message), False]
     assert cluster.clock() - before == close(2 * ALPHA + message)
-
-
-def test_without_a_network_every_rank_says_that_there_are_no_virtual_times(usable):
-    """One that said so alone would leave the others waiting for it."""
-
-    def fn(rank, world_size):
-        backend.register()
-        group = dist.new_group(backend=backend.SIMULATED)
-        with pytest.raises(RuntimeError) as caught:
-            measure(dist.all_reduce, torch.ones(1), group=group)
-        return str(caught.value)
-
-    words = "There are no virtual times without a network: call notes.use(network) first."
-    assert usable.run(fn) == [words] * usable.n
 
 
 def test_a_trace_is_of_virtual_time(cluster):
