@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from distlab.simulated.events import Begun, CollectiveCall, PointToPoint
 
+# what one rank began and has not ended, and since when it goes on, or waits for its turn
+Unfinished = list[tuple[Begun, float]]
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -56,13 +59,13 @@ class Result:
 
     Args:
         clocks: of each rank, at its end.
-        unfinished: by rank, operations and callbacks that had begun and have not ended (callbacks
-            with what is left of them), with the time at which they began, or wait.
+        unfinished: by rank, operations and callbacks that have begun and not ended, callbacks with
+            what is left of them.
         operations, transfers, spans: all of them, in the order of their ends.
     """
 
     clocks: list[float]
-    unfinished: list[list[tuple[Begun, float]]]
+    unfinished: list[Unfinished]
     operations: list[Operation] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)

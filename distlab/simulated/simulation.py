@@ -1,7 +1,7 @@
 """Virtual time: when each event of a program happens on machines that a `Network` describes.
 
-`simulate` is a pure function. notes.py calls it on rank 0 of a simulated cluster, and
-checking/judging.py on the kernel.
+`simulate` is a pure function. notes.py calls it on the first rank of a simulated group, and
+checking/judging.py where a verdict is found: on the notebook's kernel, or in a judge's process.
 
 The model, after LogGP (Alexandrov, Ionescu, Schauser and Scheiman, 1995):
 
@@ -51,7 +51,7 @@ from distlab.simulated.events import (
     Wait,
 )
 from distlab.simulated.network import Network
-from distlab.simulated.results import Operation, Result, Span, Transfer
+from distlab.simulated.results import Operation, Result, Span, Transfer, Unfinished
 
 # What happens first at one time. Where these are the same too, ranks go in their order.
 LEFT_OVER = 0  # an operation that began before this simulation begins again
@@ -65,7 +65,7 @@ def simulate(
     programs: Sequence[Sequence[NotedEvent]],
     network: Network,
     clocks: Sequence[float] | None = None,
-    unfinished: Sequence[Sequence[tuple[Begun, float]]] = (),
+    unfinished: Sequence[Unfinished] = (),
 ) -> Result:
     """Run the events of each rank, in their order, on the network.
 
@@ -79,7 +79,8 @@ def simulate(
     """
     run = _Run(network, clocks or [0.0] * len(programs))
     for rank, events in enumerate(programs):
-        run.start(rank, events, unfinished[rank] if unfinished else ())
+        left_over = unfinished[rank] if unfinished else []
+        run.start(rank, events, left_over)
     return run.to_the_end()
 
 
@@ -138,7 +139,8 @@ class _Run:
         turns: for a collective, the end of the one before in its group; of the first, long ago.
         latest: for a callback, the operation that it began last, or the one that it follows.
         free: when each port is free.
-        posted: by source, destination and channel, sends or receives without their other half.
+        posted: by route and channel, sends or receives without their other half; a route is
+            (source, destination).
         aligning: by number of an alignment, the ranks that have come to it.
     """
 
@@ -156,41 +158,53 @@ class _Run:
         self.posted: defaultdict[Hashable, deque[_Half]] = defaultdict(deque)
         self.aligning: defaultdict[tuple[int, int], list[tuple[int, _Moment]]] = defaultdict(list)
 
-    def start(
-        self, rank: int, events: Sequence[NotedEvent], left_over: Sequence[tuple[Begun, float]]
-    ) -> None:
+    def start(self, rank: int, events: Sequence[NotedEvent], left_over: Unfinished) -> None:
         """Begin a rank's program, and again what it had begun before."""
-        self._expect(rank, [*(event for event, _ in left_over), *events])
+        begun_before = [event for event, _ in left_over]
+        self._expect(rank, [*begun_before, *events])
         for event, since in left_over:
             moment = self._at(since, (LEFT_OVER, rank))
             moment.waiting.append(partial(self._begin, rank, event))
         self._spawn(self._program(rank, events, self.clocks[rank]))
 
     def to_the_end(self) -> Result:
-        """Let everything happen that can; the result."""
+        """Let everything happen that can, and return the result."""
         while self.queue or self.aligning:
             if not self.queue:
                 self._align()
             now, _, _, moment = heapq.heappop(self.queue)
             moment.come(now)
-        # callbacks come last, because what they wait for must have begun before
-        operations = [key for key, (one, _) in self.begun.items() if not isinstance(one, Callback)]
-        callbacks = [key for key, (one, _) in self.begun.items() if isinstance(one, Callback)]
+        self._keep_what_is_unfinished()
+        return self.found
+
+    def _keep_what_is_unfinished(self) -> None:
+        """Put what has begun and not ended into the result, from which the next simulation begins.
+
+        Callbacks come last, because what they wait for must have begun before.
+        """
+        operations = []
+        callbacks = []
+        for key, (event, _) in self.begun.items():
+            if isinstance(event, Callback):
+                callbacks.append(key)
+            else:
+                operations.append(key)
         for key in sorted(operations) + sorted(callbacks):
             rank, _ = key
             self.found.unfinished[rank].append(self.begun[key])
-        return self.found
 
     def _align(self) -> None:
         """Let the ranks of the next alignment go on, at the latest clock of all.
 
         Only when nothing else can happen: then everything before the alignment has ended.
         """
-        for rank, moment in self.aligning.pop(min(self.aligning)):
-            self._schedule(moment, max(self.clocks), (PROGRAM, rank))
+        latest = max(self.clocks)
+        first_number = min(self.aligning)
+        for rank, moment in self.aligning.pop(first_number):
+            self._schedule(moment, latest, (PROGRAM, rank))
 
     def _at(self, when: float, order: tuple[int, ...]) -> _Moment:
-        """A new moment that comes then."""
+        """Make a new moment that comes at that time."""
         moment = _Moment()
         self._schedule(moment, when, order)
         return moment
@@ -200,7 +214,7 @@ class _Run:
         heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
 
     def _spawn(self, process: Process) -> None:
-        """Start a process."""
+        """Start a process, which runs until it waits for a moment that has not come."""
         try:
             moment = next(process)
         except StopIteration:
@@ -219,22 +233,25 @@ class _Run:
     # --- what a rank does ---
 
     def _expect(self, rank: int, events: Sequence[NotedEvent]) -> None:
-        """Give what the rank begins an end, and collectives of a group their turns.
+        """Make a moment for the end of each operation, and let collectives take turns.
 
-        Collectives take turns in the order in which the rank really called them.
+        Each waits for the one before in its group, in the order in which the rank really called
+        them.
         """
-        operations = list(_all_operations(events))
-        for one in operations:
-            self.ends[rank, one.op] = _Moment()
-        called = [one for one in operations if isinstance(one, CollectiveCall)]
-        called.sort(key=lambda one: one.count)
-        latest_of_group: dict[str, _Moment] = {}
-        for one in called:
-            self.turns[rank, one.op] = latest_of_group.get(one.group, LONG_AGO)
-            latest_of_group[one.group] = self.ends[rank, one.op]
+        called = []
+        for operation in _all_operations(events):
+            self.ends[rank, operation.op] = _Moment()
+            if isinstance(operation, CollectiveCall):
+                called.append(operation)
+        called.sort(key=lambda collective: collective.count)
+        end_of_latest: dict[str, _Moment] = {}  # by group
+        for collective in called:
+            key = rank, collective.op
+            self.turns[key] = end_of_latest.get(collective.group, LONG_AGO)
+            end_of_latest[collective.group] = self.ends[key]
 
     def _program(self, rank: int, events: Sequence[NotedEvent], begin: float) -> Process:
-        """A rank's own program, which moves its clock."""
+        """Go through a rank's own program, which moves its clock."""
         now = yield self._at(begin, (PROGRAM, rank))
         for event in events:
             since = now
@@ -249,43 +266,47 @@ class _Run:
         self.clocks[rank] = now
 
     def _callback(self, rank: int, callback: Callback, now: float) -> Process:
-        """What follows the end of an operation, beside the rank's program."""
+        """Go through what follows the end of an operation, beside the rank's program."""
         key = rank, callback.op
         self.begun[key] = callback, now
         self.latest[key] = callback.after
         end = yield self.ends[rank, callback.after]
         now = max(now, end)
         for place, event in enumerate(callback.events):
-            self.begun[key] = replace(callback, events=callback.events[place:]), now
+            what_is_left = callback.events[place:]
+            self.begun[key] = replace(callback, events=what_is_left), now
             if isinstance(event, Begun):
                 self.latest[key] = event.op
             now = yield from self._do(rank, event, now)
         self._end(rank, callback.op, now)
 
     def _do(self, rank: int, event: NotedEvent, now: float) -> ProcessPart:
-        """One event of a rank; returns when it goes on to the next one."""
+        """Go through one event of a rank, and return when it goes on to the next one."""
         if isinstance(event, Compute):
-            seconds = event.seconds * self.network.stragglers.get(rank, 1.0)
-            return (yield self._at(now + seconds, (PROGRAM, rank)))
+            slowness = self.network.stragglers.get(rank, 1.0)
+            seconds = event.seconds * slowness
+            end = yield self._at(now + seconds, (PROGRAM, rank))
+            return end
         if isinstance(event, Wait):
             end = yield self.ends[rank, event.op]
             return max(now, end)
         if isinstance(event, Align):
             aligned = _Moment()
             self.aligning[event.number].append((rank, aligned))
-            return (yield aligned)
+            end = yield aligned
+            return end
         self._begin(rank, event, now)
         return now
 
     def _begin(self, rank: int, event: Begun, now: float) -> None:
-        """The rank begins an operation, or a callback that follows one."""
+        """Begin an operation of a rank, or a callback that follows one."""
         if isinstance(event, Callback):
             self._spawn(self._callback(rank, event, now))
         else:
             self._spawn(self._operation(rank, event, now))
 
     def _operation(self, rank: int, event: PointToPoint | CollectiveCall, now: float) -> Process:
-        """A message, or all steps of one member of a collective when its turn has come."""
+        """Go through a message, or when its turn has come, one member's steps of a collective."""
         self.begun[rank, event.op] = event, now
         turn = yield self.turns[rank, event.op]
         now = max(now, turn)
@@ -307,7 +328,7 @@ class _Run:
             yield from collectives.messages(event, rank, self.network)
 
     def _end(self, rank: int, op: int, now: float) -> None:
-        """An operation or a callback has ended."""
+        """Note that an operation or a callback has ended."""
         event, begin = self.begun.pop((rank, op))
         if not isinstance(event, Callback):
             self.found.operations.append(Operation(rank, event, begin, now))
@@ -316,27 +337,33 @@ class _Run:
     # --- the network ---
 
     def _post(self, rank: int, message: PointToPoint, now: float) -> _Moment:
-        """A message's send or receive begins; when it ends."""
-        src, dst = (rank, message.peer) if message.sends else (message.peer, rank)
+        """Begin the send or the receive of a message, and return the moment of its end."""
         half = _Half(message, now, _Moment())
-        waiting = self.posted[src, dst, message.channel]
+        route = (rank, message.peer) if message.sends else (message.peer, rank)
+        waiting = self.posted[route, message.channel]
         if not waiting or waiting[0].message.sends == message.sends:
             waiting.append(half)
             return half.end
         other = waiting.popleft()
-        send, recv = (half, other) if message.sends else (other, half)
-        self._spawn(self._travel(src, dst, send, recv))
+        src, dst = route
+        if message.sends:
+            self._spawn(self._travel(src, dst, send=half, recv=other))
+        else:
+            self._spawn(self._travel(src, dst, send=other, recv=half))
         return half.end
 
     def _travel(self, src: int, dst: int, send: _Half, recv: _Half) -> Process:
-        """A message goes through its sender's port, over the link, through its receiver's port."""
+        """Send a message through its sender's port, over the link, and its receiver's port."""
         link, out, into = self.network.path(src, dst)
         handshake = self.network.handshake
         num_bytes = send.message.num_bytes
         seconds = num_bytes * (1 / link.bandwidth)
 
-        receiver_known = recv.since + (link.latency if handshake else 0.0)
-        ready = yield self._at(max(send.since, receiver_known), (AT_SENDER, src, dst))
+        receiver_known = recv.since
+        if handshake:
+            receiver_known += link.latency
+        both_known = max(send.since, receiver_known)
+        ready = yield self._at(both_known, (AT_SENDER, src, dst))
         begin = max(ready, self.free[out])
         left = begin + seconds
         self.free[out] = left
@@ -346,9 +373,16 @@ class _Run:
         arrived = yield self._at(begin + link.latency, (AT_RECEIVER, src, dst))
         end = max(arrived, self.free[into]) + seconds
         self.free[into] = end
-        self.found.transfers.append(
-            Transfer(src, dst, num_bytes, begin, end, send.message.op, recv.message.op)
+        transfer = Transfer(
+            src=src,
+            dst=dst,
+            num_bytes=num_bytes,
+            begin=begin,
+            end=end,
+            send=send.message.op,
+            recv=recv.message.op,
         )
+        self.found.transfers.append(transfer)
         now = yield self._at(end, (AT_END, dst, src))
         recv.end.come(now)
         if not handshake:
