@@ -90,7 +90,9 @@ class Group(backend.Group):
         index = self._log.call(stream, name, self._members, (size,), other)
         return Done(self._log, index, tensors)
 
-    def begin(self, _: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]) -> Done:
+    def begin_collective(
+        self, method: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]
+    ) -> Done:
         if name == "all_to_all":  # what stays on this rank comes first
             sent = sent[self.rank() :] + sent[: self.rank()]
         index = self._log.call(self._name, name, self._members, sent)

@@ -38,8 +38,6 @@ from distlab.simulated.events import CollectiveCall, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
 
 SIMULATED = "simulated"
-SMALL_BYTES = 64  # of tensors whose Works are kept until they were waited for
-KEPT_WORKS = 32  # of these that were waited for, the newest: C++ reads the result next
 AFuture = TypeVar("AFuture", bound="Future[Any]")
 Sizes = tuple[int, ...]  # CollectiveCall.sent
 
@@ -59,9 +57,9 @@ class Work(dist.Work):
     Args:
         work: the Work of gloo, which does it.
         op: its number in the notes.
-        note_source: for a receive from any rank, notes it once the sender is known, and returns the
+        note_sender: for a receive from any rank, notes it once the sender is known, and returns the
             number.
-        kept_by: the group that keeps it until it was waited for, if any does.
+        kept_by: what keeps it until it was waited for, if anything does.
     """
 
     OVER_GLOO = True
@@ -70,14 +68,14 @@ class Work(dist.Work):
         self,
         work: dist.Work,
         op: int,
-        note_source: Callable[[int], int] | None = None,
-        kept_by: Group | None = None,
+        note_sender: Callable[[int], int] | None = None,
+        kept_by: KeptWorks | None = None,
     ):
         super().__init__()
         self._work = work
         self.op = op
         self._noted = False
-        self._note_source = note_source
+        self._note_sender = note_sender
         self._kept_by = kept_by
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -87,13 +85,15 @@ class Work(dist.Work):
 
     def note_end(self) -> None:
         """Note, once, that the program has waited for it."""
-        if not self._noted:
-            self._noted = True
-            if self._kept_by is not None:
-                self._kept_by.let_go(self)
-            if self._note_source is not None:
-                self.op = self._note_source(self._source_rank())
-            NOTES.add(Wait(self.op))
+        if self._noted:
+            return
+        self._noted = True
+        if self._kept_by is not None:
+            self._kept_by.was_waited_for(self)
+        if self._note_sender is not None:
+            sender = self._sender()
+            self.op = self._note_sender(sender)
+        NOTES.add(Wait(self.op))
 
     def get_future(self) -> torch.futures.Future[Any]:
         return FUTURES.add(self._work.get_future(), self)
@@ -107,11 +107,45 @@ class Work(dist.Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def _source_rank(self) -> int:
+    def _sender(self) -> int:
+        """The rank that a message from any rank came from."""
         sender = private.sender_of(self._work)
         if sender is None:
             raise RuntimeError("gloo does not know yet from which rank this message is")
         return sender
+
+
+class KeptWorks:
+    """Works of collectives of small tensors, which Python keeps for C++.
+
+    Where DDP counts the ranks that have inputs left, only C++ holds the Work, and would wait
+    forever for one whose part in Python is gone. So a Work of up to SMALL_BYTES is kept until it
+    was waited for. Then C++ reads its result, so the NEWEST of these are kept for a while.
+
+    There is no limit for those that are waiting: one that is never waited for stays until its group
+    ends, as its note does, and is not reported as left.
+    """
+
+    SMALL_BYTES = 64
+    NEWEST = 32
+
+    def __init__(self) -> None:
+        self._waiting: set[Work] = set()
+        self._newest: deque[Work] = deque(maxlen=self.NEWEST)
+
+    def add(self, work: Work) -> None:
+        """Keep a Work until it was waited for."""
+        self._waiting.add(work)
+
+    def was_waited_for(self, work: Work) -> None:
+        """Keep a Work no longer than C++ may read its result."""
+        self._waiting.discard(work)
+        self._newest.append(work)
+
+    def clear(self) -> None:
+        """Let all of them go, when their group ends."""
+        self._waiting.clear()
+        self._newest.clear()
 
 
 class Futures:
@@ -121,25 +155,26 @@ class Futures:
     """
 
     def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[Future[Any], Work | Program]
-        self._sources = weakref.WeakKeyDictionary()
+        # by Future, the operation or callback whose end it is
+        self._ended_by: weakref.WeakKeyDictionary[Future[Any], Work | Program]
+        self._ended_by = weakref.WeakKeyDictionary()
 
-    def add(self, future: AFuture, source: Work | Program) -> AFuture:
-        """The Future, noted as the end of `source`.
+    def add(self, future: AFuture, operation: Work | Program) -> AFuture:
+        """Return the Future, noted as the end of an operation or a callback.
 
         If a backward pass is under way, as where DDP takes the Future, it ends with it.
         """
-        self._sources[future] = source
-        if NOTES.here is NOTES.program:
+        self._ended_by[future] = operation
+        if NOTES.current is NOTES.program:
             # no backward pass: the Future's own wait is the end
             with contextlib.suppress(RuntimeError):
-                private.at_end_of_backward(source.note_end)
+                private.at_end_of_backward(operation.note_end)
         return future
 
     def on_waited(self, future: Future[Any]) -> None:
         """Note that the program has waited for this Future."""
-        if future in self._sources:
-            self._sources[future].note_end()
+        if future in self._ended_by:
+            self._ended_by[future].note_end()
 
     def then(
         self,
@@ -148,9 +183,10 @@ class Futures:
         then: Callable[..., Future[Any]],
     ) -> Future[Any]:
         """Call torch's own `then`, and note that the callback follows the Future's operation."""
-        if future not in self._sources:
+        if future not in self._ended_by:
             return then(future, callback)
-        program = NOTES.then(self._sources[future].op)
+        operation = self._ended_by[future]
+        program = NOTES.add_callback(operation.op)
 
         def called(future: Future[Any]) -> Any:
             with NOTES.recording_into(program):
@@ -180,12 +216,7 @@ class Group(dist.ProcessGroup):
         self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
         self._count = 0  # of its collectives
         self._name = ""
-        # Works of small tensors: where DDP counts the ranks that have inputs left, only C++ holds
-        # the Work, and would wait forever for one whose part in Python is gone. There is no limit:
-        # one that is never waited for stays until its group ends, as its note does, and is not
-        # reported as left.
-        self._small: set[Work] = set()
-        self._waited: deque[Work] = deque(maxlen=KEPT_WORKS)
+        self._kept = KeptWorks()
 
     def getBackendName(self) -> str:
         return SIMULATED
@@ -199,7 +230,7 @@ class Group(dist.ProcessGroup):
     group_name = property(getGroupName)
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Itself, as the group has no backend apart from it.
+        """Return the group itself, as it has no backend apart from it.
 
         Since torch 2.15, batch_isend_irecv asks the backend whether it takes a batch in one piece.
         """
@@ -207,8 +238,7 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         self._gloo.shutdown()
-        self._small.clear()
-        self._waited.clear()
+        self._kept.clear()
 
     def abort(self) -> None:
         self._gloo.abort()
@@ -223,54 +253,76 @@ class Group(dist.ProcessGroup):
 
     def begin_message(self, name: str, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
         op = self._note_message(name == "send", peer, tensors, tag)
-        return Work(self._of_gloo(name, tensors, peer, tag), op)
+        work = self._call_gloo(name, tensors, peer, tag)
+        return Work(work, op)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """From the rank that really sends first; in virtual time another may have been first."""
+        """Receive from the rank that really sends first; in virtual time another may be first."""
 
-        def note_source(src: int) -> int:
+        def note_sender(src: int) -> int:
             return self._note_message(False, src, tensors, tag)
 
-        return Work(self._of_gloo("recv_anysource", tensors, tag), 0, note_source)
+        work = self._call_gloo("recv_anysource", tensors, tag)
+        return Work(work, 0, note_sender)
 
-    def begin(self, method: str, args: tuple[Any, ...], name: str, sent: Sizes) -> dist.Work:
-        """A collective: gloo's own, with a note."""
-        work = self._of_gloo(method, *args)
+    def begin_collective(
+        self, method: str, args: tuple[Any, ...], name: str, sent: Sizes
+    ) -> dist.Work:
+        """Begin a collective of gloo's own, and note it.
+
+        Args:
+            method: of ProcessGroup.
+            args: of the method.
+            name: of the collective, see METHODS.
+            sent: see CollectiveCall.
+        """
+        work = self._call_gloo(method, *args)
         self._count += 1
-        op = next(NOTES.numbers)
-        root = _root_of(args) if name in ROOTED else None
-        NOTES.add(CollectiveCall(op, name, self._name, self._count, self._members, root, sent))
-        if sum(sent) > SMALL_BYTES:
-            return Work(work, op)
-        kept = Work(work, op, kept_by=self)
-        self._small.add(kept)
+        event = CollectiveCall(
+            op=next(NOTES.numbers),
+            name=name,
+            group=self._name,
+            count=self._count,
+            members=self._members,
+            root=_root_of(args) if name in ROOTED else None,
+            sent=sent,
+        )
+        NOTES.add(event)
+        if sum(sent) > KeptWorks.SMALL_BYTES:
+            return Work(work, event.op)
+        kept = Work(work, event.op, kept_by=self._kept)
+        self._kept.add(kept)
         return kept
 
-    def let_go(self, work: Work) -> None:
-        """Keep a Work no longer than C++ may read its result: it was waited for."""
-        self._small.discard(work)
-        self._waited.append(work)
-
-    def _of_gloo(self, method: str, *args: Any) -> Any:
+    def _call_gloo(self, method: str, *args: Any) -> Any:
         """Call the gloo group's own method, without wrappers: these see the call of this group."""
         own = inspect.unwrap(getattr(dist.ProcessGroup, method))
         return own(self._gloo, *args)
 
     def _note_message(self, sends: bool, peer: int, tensors: list[Tensor], tag: int) -> int:
+        """Note the beginning of a send or a receive, and return its number."""
         op = next(NOTES.numbers)
         channel = (self._name, tag)
-        NOTES.add(PointToPoint(op, sends, self._members[peer], _bytes(tensors), channel))
+        event = PointToPoint(op, sends, self._members[peer], _bytes(tensors), channel)
+        NOTES.add(event)
         return op
 
 
 def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable[..., dist.Work]:
-    """A method of Group; `sizes` finds what is sent in its arguments."""
+    """Make a method of Group, for a collective.
 
-    def begin(self: Group, *args: Any, **opts: Any) -> dist.Work:
-        args += tuple(opts.values())
-        return self.begin(method, args, name, sizes(len(self._members), *args))
+    Args:
+        method: of ProcessGroup.
+        name: of the collective.
+        sizes: finds what is sent, from the number of members and the method's arguments.
+    """
 
-    return begin
+    def call(self: Group, *args: Any, **named: Any) -> dist.Work:
+        args += tuple(named.values())
+        sent = sizes(len(self._members), *args)
+        return self.begin_collective(method, args, name, sent)
+
+    return call
 
 
 def _root_of(args: Sequence[object]) -> int:
@@ -287,28 +339,30 @@ def _root_of(args: Sequence[object]) -> int:
     return 0
 
 
-def _of_argument(place: int, n: int, *args: Any) -> Sizes:
+def _sizes_of_argument(place: int, n: int, *args: Any) -> Sizes:
     """All bytes of one argument, a tensor or a list of tensors."""
-    return (_bytes(_as_list(args[place])),)
+    tensors = _as_list(args[place])
+    return (_bytes(tensors),)
 
 
-def _of_elements(n: int, given: Tensor | list[Tensor], *_: Any) -> Sizes:
+def _sizes_of_elements(n: int, given: Tensor | list[Tensor], *_: Any) -> Sizes:
     """All bytes of the first argument, and those of an element."""
     tensors = _as_list(given)
     return _bytes(tensors), tensors[0].element_size()
 
 
-def _of_splits(
+def _sizes_of_splits(
     n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any
 ) -> Sizes:
     """For each member the bytes of its rows; where no numbers of rows are given, equal shares."""
     if not to_send:
-        return (given.nbytes // n,) * n
+        share = given.nbytes // n
+        return (share,) * n
     bytes_of_row = given[:1].nbytes
     return tuple(rows * bytes_of_row for rows in to_send)
 
 
-def _of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
+def _sizes_of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
     """For each member the bytes of its tensor."""
     return tuple(tensor.nbytes for tensor in inputs)
 
@@ -321,34 +375,41 @@ def _bytes(tensors: list[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-_FIRST = functools.partial(_of_argument, 0)
-_SECOND = functools.partial(_of_argument, 1)
-# collectives, how to find their sizes, and ProcessGroup's methods, some under two names: before
-# torch 2.13, and since
+FIRST_ARGUMENT = functools.partial(_sizes_of_argument, 0)
+SECOND_ARGUMENT = functools.partial(_sizes_of_argument, 1)
+# Collectives, how to find their sizes, and ProcessGroup's methods. Some methods have two names: one
+# before torch 2.13, and one since.
 METHODS: Sequence[tuple[str, Callable[..., Sizes], Sequence[str]]] = (
-    ("all_reduce", _of_elements, ("allreduce", "allreduce_coalesced")),
-    ("broadcast", _FIRST, ("broadcast",)),
-    ("reduce", _FIRST, ("reduce",)),
-    ("all_gather", _SECOND, ("allgather", private.ALL_GATHER_BASE, "all_gather_single")),
+    ("all_reduce", _sizes_of_elements, ("allreduce", "allreduce_coalesced")),
+    ("broadcast", FIRST_ARGUMENT, ("broadcast",)),
+    ("reduce", FIRST_ARGUMENT, ("reduce",)),
     (
         "all_gather",
-        _SECOND,
-        ("allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+        SECOND_ARGUMENT,
+        (
+            "allgather",
+            private.ALL_GATHER_BASE,
+            "all_gather_single",
+            "allgather_coalesced",
+            "allgather_into_tensor_coalesced",
+            "all_gather_single_coalesced",
+        ),
     ),
-    ("gather", _SECOND, ("gather",)),
-    ("scatter", _FIRST, ("scatter",)),
+    ("gather", SECOND_ARGUMENT, ("gather",)),
+    ("scatter", FIRST_ARGUMENT, ("scatter",)),
     (
         "reduce_scatter",
-        _FIRST,
-        ("reduce_scatter", private.REDUCE_SCATTER_BASE, "reduce_scatter_single"),
+        FIRST_ARGUMENT,
+        (
+            "reduce_scatter",
+            private.REDUCE_SCATTER_BASE,
+            "reduce_scatter_single",
+            "reduce_scatter_tensor_coalesced",
+            "reduce_scatter_single_coalesced",
+        ),
     ),
-    (
-        "reduce_scatter",
-        _FIRST,
-        ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-    ),
-    ("all_to_all", _of_lists, ("alltoall",)),
-    ("all_to_all", _of_splits, ("alltoall_base", "all_to_all_single")),
+    ("all_to_all", _sizes_of_lists, ("alltoall",)),
+    ("all_to_all", _sizes_of_splits, ("alltoall_base", "all_to_all_single")),
     ("barrier", lambda n, *_: (0,), ("barrier",)),
 )
 for _name, _sizes, _methods in METHODS:

@@ -88,7 +88,9 @@ class Device:
         flops: operations a second.
         memory_bandwidth: bytes a second, or None.
         memory: bytes, or None.
-        efficiency, contention, spread: as given.
+        efficiency: as given.
+        contention: as given.
+        spread: as given.
 
     Raises:
         ArgumentError: not such a number or text.
@@ -153,9 +155,11 @@ class Network:
 
     Args:
         latency, bandwidth: of the link between any two ranks, as for `Link`.
-        hosts: numbers of ranks by host. inside, between: the links in a host, and between hosts.
-        device: how long computing takes. name: for pictures and tables; made from the links if it
-            is "".
+        hosts: numbers of ranks by host.
+        inside: the link in a host.
+        between: the link between hosts.
+        device: how long computing takes.
+        name: for pictures and tables; made from the links if it is "".
         handshake: whether it takes a latency until a sender knows its receiver is ready; see
             simulation.py.
         algorithms: {"all_reduce": one of ALL_REDUCE}. "auto" takes the faster of ring and tree, by
@@ -237,15 +241,21 @@ class Network:
             return self.name
         if not self.hosts:
             return str(self.inside)
-        sizes = f"hosts of {', '.join(map(str, self.hosts))}"
-        if len(self.hosts) > MOST_HOSTS_LISTED and len({*self.hosts}) == 1:
-            sizes = f"{len(self.hosts)} hosts of {self.hosts[0]}"
-        return f"{sizes}; inside {self.inside}; between {self.between}"
+        return f"{self._hosts_in_words()}; inside {self.inside}; between {self.between}"
+
+    def _hosts_in_words(self) -> str:
+        """The hosts by their sizes; many of one size are counted."""
+        are_alike = len({*self.hosts}) == 1
+        if are_alike and len(self.hosts) > MOST_HOSTS_LISTED:
+            return f"{len(self.hosts)} hosts of {self.hosts[0]}"
+        sizes = ", ".join(map(str, self.hosts))
+        return f"hosts of {sizes}"
 
     def check_size(self, n: int) -> None:
         """Refuse a network whose hosts do not have `n` ranks, or whose stragglers are others."""
-        if self.hosts and sum(self.hosts) != n:
-            advice = f"Call Cluster({sum(self.hosts)}, network=...), or describe other hosts."
+        size = sum(self.hosts)
+        if self.hosts and size != n:
+            advice = f"Call Cluster({size}, network=...), or describe other hosts."
             refuse("network", f"of {n} ranks, like the cluster", list(self.hosts), advice)
         if any(rank not in range(n) for rank in self.stragglers):
             rule = f"ranks from 0 to {n - 1}"
@@ -285,7 +295,7 @@ def _check_links(
 
 
 def _share_below_1(name: str, value: float) -> float:
-    """A share from 0 up to, but without, 1."""
+    """Read a share from 0 up to, but without, 1."""
     share = quantity(name, value, NO_UNIT, "0.1", zero=True)
     if share >= 1:
         refuse(name, "at least 0 and below 1", share, f"For example: {name}=0.1.")

@@ -1,7 +1,8 @@
 """Notes of what this rank does on a simulated cluster, and its virtual clock.
 
-Runs on every rank: backend.py notes operations, the program what it computes. `settle` gathers the
-notes of all ranks, and simulation.py finds the times.
+Runs on every rank: backend.py notes operations, the program what it computes. `settle` and
+`seconds_of` gather the notes of several ranks, and simulation.py finds the times. Called by the
+functions of simulated/__init__, by checking/trial.py and by measure/timing.py.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,12 +19,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
-from distlab.simulated.events import Align, Begun, Callback, Compute, NotedEvent, Wait
+from distlab.simulated.events import Align, Callback, Compute, NotedEvent, Wait
 from distlab.simulated.network import Device, Network
-from distlab.simulated.results import Result
+from distlab.simulated.results import Result, Unfinished
 from distlab.simulated.simulation import simulate
-
-Unfinished = Sequence[tuple[Begun, float]]  # of one rank, see Result
 
 
 class Program:
@@ -55,7 +54,7 @@ class Notes:
     """What this rank has done since the notes were last settled.
 
     Attributes:
-        network: the machines that the ranks are on; None for this one.
+        network: the machines that the ranks are on; None for the one that they really run on.
         device: what computes on this rank; None if computing takes no time.
         isolated: whether this is inside of `isolated`, where computing takes no time either.
         counting: holds CountFlops while the device counts operations.
@@ -84,22 +83,22 @@ class Notes:
         self.numbers = itertools.count(1)
         self.callbacks: list[Program] = []
         self.start = 0.0
-        self.unfinished: Unfinished = ()
+        self.unfinished: Unfinished = []
         self.aligned = (0, 0)
 
     @property
-    def here(self) -> Program:
+    def current(self) -> Program:
         """The program that this thread notes for."""
         return self.thread.program or self.program
 
     def add(self, event: NotedEvent) -> None:
         """Note an event, after what the device has computed since the one before."""
         with self.lock:
-            self.compute()
-            self.here.events.append(event)
+            self._note_computed()
+            self.current.events.append(event)
 
-    def then(self, after: int) -> Program:
-        """Note that a callback follows an operation or callback; returns its program."""
+    def add_callback(self, after: int) -> Program:
+        """Note that a callback follows an operation or callback, and return its program."""
         callback = Program(next(self.numbers))
         with self.lock:
             self.callbacks.append(callback)
@@ -116,7 +115,7 @@ class Notes:
         try:
             with CountFlops() if must_count else contextlib.nullcontext():
                 yield
-            self.compute()
+            self._note_computed()
         finally:
             self.thread.program = before
             # no callback, or the notes were cleared meanwhile
@@ -128,7 +127,7 @@ class Notes:
 
         What callbacks still do goes into the new ones, as new callbacks, each after its old one.
         """
-        self.compute()
+        self._note_computed()
         with self.lock:
             events = self.program.events
             self.program.events = []
@@ -139,16 +138,18 @@ class Notes:
                 self.program.events.append(Callback(callback.op, after, callback.events))
         return events
 
-    def compute(self) -> None:
+    def _note_computed(self) -> None:
         """Note what the device has computed since the last event.
 
         What the program's own threads compute does not count.
         """
-        program = self.here
-        if self.device is not None and program.flops and self._counts():
-            with self.lock:
-                program.events.append(Compute(self.device.seconds(program.flops)))
-            program.flops = 0
+        program = self.current
+        if self.device is None or not program.flops or not self._counts():
+            return
+        seconds = self.device.seconds(program.flops)
+        with self.lock:
+            program.events.append(Compute(seconds))
+        program.flops = 0
 
     def _counts(self) -> bool:
         """Whether what this thread computes counts."""
@@ -173,14 +174,17 @@ class CountFlops(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch g
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         # DTensor asks for the shape of a result
         if any(kind.__name__ == "FakeTensor" for kind in types):
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             # a DTensor computes by operators on its parts, which come here too
             return NotImplemented
-        value = func(*args, **(kwargs or {}))
-        NOTES.here.flops += flops_of(func, value, args, kwargs or {}) or 0
+        value = func(*args, **kwargs)
+        flops = flops_of(func, value, args, kwargs)
+        if flops is not None:
+            NOTES.current.flops += flops
         return value
 
 
@@ -188,14 +192,19 @@ NOTES = Notes()
 
 
 def use(network: Network | None) -> None:
-    """Set the machines that these ranks are on, or None for this one; all clocks are then at 0.
+    """Set the machines that these ranks are on; all clocks are then at 0.
 
     Runs on: every rank.
+
+    Args:
+        network: of the machines; None for the one that the ranks really run on.
     """
     NOTES.counting.close()
     NOTES.clear()
     NOTES.network = network
-    NOTES.device = None if network is None else network.device
+    NOTES.device = None
+    if network is not None:
+        NOTES.device = network.device
     if NOTES.device is not None:
         NOTES.counting.enter_context(CountFlops())  # on this thread, as long as the network is used
 
@@ -246,9 +255,13 @@ def settle() -> Result:
 
     Returns:
         the result; what happened (operations, transfers and spans) is there on rank 0 only.
+
+    Raises:
+        RuntimeError: something was noted, but there is no network to simulate it on.
     """
     events = NOTES.take_events()
-    result = _simulate_together(_Noted(events, NOTES.unfinished, NOTES.start, NOTES.aligned), None)
+    noted = _Noted(events, NOTES.unfinished, NOTES.start, NOTES.aligned)
+    result = _simulate_together(noted, None)
     rank = dist.get_rank()
     NOTES.unfinished = result.unfinished[rank]
     NOTES.start = result.clocks[rank]
@@ -263,20 +276,26 @@ def seconds_of(
     What the ranks did before, and what others do meanwhile, does not count.
 
     Runs on: every rank of the group.
+
+    Raises:
+        RuntimeError: something was noted, but there is no network to simulate it on.
     """
     cell, latest = NOTES.aligned
     align((cell, latest + 1))
     before = len(NOTES.program.events)
     fn(*args)
-    noted = NOTES.take_events()
-    result = _simulate_together(_Noted(noted[before:], (), 0.0, NOTES.aligned), group)
-    NOTES.program.events[:0] = noted  # they still count for `settle`
+    events = NOTES.take_events()
+    noted = _Noted(events[before:], [], 0.0, NOTES.aligned)
+    result = _simulate_together(noted, group)
+    # They go back, because they still count for `settle`. Callbacks that go on have new notes by
+    # now, which follow their old ones; see `take_events`.
+    NOTES.program.events[:0] = events
     return max(result.clocks)  # those of ranks that are not in the group have stood still
 
 
 @dataclass(frozen=True)
 class _Noted:
-    """What one rank sends to the rank that simulates; of one that is in no group, nothing.
+    """What one rank sends to the rank that simulates; nothing, of a rank outside of the group.
 
     Attributes:
         events: what it has noted.
@@ -286,7 +305,7 @@ class _Noted:
     """
 
     events: Sequence[NotedEvent] = ()
-    unfinished: Unfinished = ()
+    unfinished: Unfinished = field(default_factory=list)
     start: float = 0.0
     aligned: tuple[int, int] = (0, 0)
 

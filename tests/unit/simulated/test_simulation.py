@@ -198,7 +198,7 @@ import sys, torch
 from distlab.simulated.notes import NOTES, CountFlops
 with CountFlops():
     torch.nn.Linear(3, 5)(torch.ones(2, 3))
-print(NOTES.here.flops, "torch._dynamo" in sys.modules)
+print(NOTES.current.flops, "torch._dynamo" in sys.modules)
 """
 
 
