@@ -1,8 +1,9 @@
 """A cluster you do not have: programs run on real ranks, and virtual clocks measure their time.
 
 network.py describes links, hosts and devices. backend.py is the process group that notes what each
-rank does (notes.py, events.py). From these notes simulation.py finds what happened (results.py),
-with the steps of collectives from collectives.py. The model is written down in simulation.py.
+rank does (notes.py, events.py), with the bytes of its calls from sizes.py. From these notes
+simulation.py finds what happened (results.py), with the steps of collectives from collectives.py
+and schedules.py. The model is written down in simulation.py.
 
 The functions here are those that the notebook calls on a rank. Its kernel imports them too, before
 it starts ranks, so what they need is imported inside of them.

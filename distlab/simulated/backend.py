@@ -17,13 +17,11 @@ deadlocks in the same way.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -36,10 +34,10 @@ from distlab.rank.methods import ROOTED
 from distlab.rank.plugins import PLUGINS
 from distlab.simulated.events import CollectiveCall, PointToPoint, Wait
 from distlab.simulated.notes import NOTES, Program
+from distlab.simulated.sizes import METHODS, Sizes, bytes_of, root_of
 
 SIMULATED = "simulated"
 AFuture = TypeVar("AFuture", bound="Future[Any]")
-Sizes = tuple[int, ...]  # CollectiveCall.sent
 
 
 def register() -> None:
@@ -284,7 +282,7 @@ class Group(dist.ProcessGroup):
             group=self._name,
             count=self._count,
             members=self._members,
-            root=_root_of(args) if name in ROOTED else None,
+            root=root_of(args) if name in ROOTED else None,
             sent=sent,
         )
         NOTES.add(event)
@@ -303,7 +301,7 @@ class Group(dist.ProcessGroup):
         """Note the beginning of a send or a receive, and return its number."""
         op = next(NOTES.numbers)
         channel = (self._name, tag)
-        event = PointToPoint(op, sends, self._members[peer], _bytes(tensors), channel)
+        event = PointToPoint(op, sends, self._members[peer], bytes_of(tensors), channel)
         NOTES.add(event)
         return op
 
@@ -325,93 +323,6 @@ def _collective(method: str, name: str, sizes: Callable[..., Sizes]) -> Callable
     return call
 
 
-def _root_of(args: Sequence[object]) -> int:
-    """The root of a collective, as its place among the members.
-
-    torch.distributed passes it in the options. A program that calls the group's own method may
-    give it as a number, or leave the options out: torch's root is 0 then.
-    """
-    for given in args:
-        if hasattr(given, "rootRank"):
-            return int(given.rootRank)
-        if isinstance(given, Integral):
-            return int(given)
-    return 0
-
-
-def _sizes_of_argument(place: int, n: int, *args: Any) -> Sizes:
-    """All bytes of one argument, a tensor or a list of tensors."""
-    tensors = _as_list(args[place])
-    return (_bytes(tensors),)
-
-
-def _sizes_of_elements(n: int, given: Tensor | list[Tensor], *_: Any) -> Sizes:
-    """All bytes of the first argument, and those of an element."""
-    tensors = _as_list(given)
-    return _bytes(tensors), tensors[0].element_size()
-
-
-def _sizes_of_splits(
-    n: int, output: Tensor, given: Tensor, to_get: list[int], to_send: list[int], *_: Any
-) -> Sizes:
-    """For each member the bytes of its rows; where no numbers of rows are given, equal shares."""
-    if not to_send:
-        share = given.nbytes // n
-        return (share,) * n
-    bytes_of_row = given[:1].nbytes
-    return tuple(rows * bytes_of_row for rows in to_send)
-
-
-def _sizes_of_lists(n: int, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> Sizes:
-    """For each member the bytes of its tensor."""
-    return tuple(tensor.nbytes for tensor in inputs)
-
-
-def _as_list(given: Tensor | list[Tensor]) -> list[Tensor]:
-    return [given] if isinstance(given, Tensor) else given
-
-
-def _bytes(tensors: list[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-FIRST_ARGUMENT = functools.partial(_sizes_of_argument, 0)
-SECOND_ARGUMENT = functools.partial(_sizes_of_argument, 1)
-# Collectives, how to find their sizes, and ProcessGroup's methods. Some methods have two names: one
-# before torch 2.13, and one since.
-METHODS: Sequence[tuple[str, Callable[..., Sizes], Sequence[str]]] = (
-    ("all_reduce", _sizes_of_elements, ("allreduce", "allreduce_coalesced")),
-    ("broadcast", FIRST_ARGUMENT, ("broadcast",)),
-    ("reduce", FIRST_ARGUMENT, ("reduce",)),
-    (
-        "all_gather",
-        SECOND_ARGUMENT,
-        (
-            "allgather",
-            private.ALL_GATHER_BASE,
-            "all_gather_single",
-            "allgather_coalesced",
-            "allgather_into_tensor_coalesced",
-            "all_gather_single_coalesced",
-        ),
-    ),
-    ("gather", SECOND_ARGUMENT, ("gather",)),
-    ("scatter", FIRST_ARGUMENT, ("scatter",)),
-    (
-        "reduce_scatter",
-        FIRST_ARGUMENT,
-        (
-            "reduce_scatter",
-            private.REDUCE_SCATTER_BASE,
-            "reduce_scatter_single",
-            "reduce_scatter_tensor_coalesced",
-            "reduce_scatter_single_coalesced",
-        ),
-    ),
-    ("all_to_all", _sizes_of_lists, ("alltoall",)),
-    ("all_to_all", _sizes_of_splits, ("alltoall_base", "all_to_all_single")),
-    ("barrier", lambda n, *_: (0,), ("barrier",)),
-)
 for _name, _sizes, _methods in METHODS:
     for _method in _methods:
         setattr(Group, _method, _collective(_method, _name, _sizes))
