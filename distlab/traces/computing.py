@@ -33,11 +33,18 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[CallEven
         calls: this rank's calls that communicate; what they do inside is not computation.
     """
     rows = list(outermost(main, calls))
-    blocks = merge(rows, kinds_of(rows, main), starts_of_waiting(calls))
-    return [
-        Event(rank, kind, op_of(kind, block), block[0].start, block[-1].end)
-        for kind, block in blocks
-    ]
+    kinds = kinds_of(rows, main)
+    computation = []
+    for kind, block in merge(rows, kinds, starts_of_waiting(calls)):
+        event = Event(
+            rank=rank,
+            kind=kind,
+            op=op_of(kind, block),
+            start=block[0].start,
+            end=block[-1].end,
+        )
+        computation.append(event)
+    return computation
 
 
 def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
@@ -48,7 +55,8 @@ def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
     for row in rows:
         seconds[row.name] += row.end - row.start
     name = max(seconds, key=seconds.__getitem__)
-    if seconds[name] >= MAINLY * sum(seconds.values()):
+    all_seconds = sum(seconds.values())
+    if seconds[name] >= MAINLY * all_seconds:
         return name.removeprefix("aten::")
     return kind
 
@@ -88,7 +96,10 @@ def _inside_calls(main: Sequence[TorchRow], calls: Sequence[CallEvent]) -> Itera
     for row in main:
         while place < len(on_main) and on_main[place].posted < row.start:
             place += 1
-        yield place < len(on_main) and on_main[place].start <= row.start + PYTHON_JITTER
+        if place == len(on_main):
+            yield False
+        else:
+            yield on_main[place].start <= row.start + PYTHON_JITTER
 
 
 def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str]:
@@ -98,7 +109,10 @@ def kinds_of(rows: Sequence[TorchRow], main: Sequence[TorchRow]) -> Iterator[str
     A call that leaves nothing has the number of the next one that does: of several calls with one
     number, only the last is forward.
     """
-    numbers_of_backward = {row.number for row in main if _is_backward(row) and row.number >= 0}
+    numbers_of_backward = set()
+    for row in main:
+        if _is_backward(row) and row.number >= 0:
+            numbers_of_backward.add(row.number)
     last_place: dict[int, int] = {}  # by number
     for place, row in enumerate(rows):
         if not _is_backward(row):
@@ -157,6 +171,10 @@ def merge(
 def _extends(last: Block, row: TorchRow, kind: str, starts_of_waiting: Sequence[float]) -> bool:
     """Whether a call goes into the last block."""
     kind_of_block, block = last
+    if kind != kind_of_block:
+        return False
     end = block[-1].end
-    waited = bisect_left(starts_of_waiting, end) < bisect_left(starts_of_waiting, row.start)
-    return kind == kind_of_block and row.start - end <= LONGEST_GAP and not waited
+    waits_before_end = bisect_left(starts_of_waiting, end)
+    waits_before_row = bisect_left(starts_of_waiting, row.start)
+    has_waited = waits_before_end < waits_before_row
+    return row.start - end <= LONGEST_GAP and not has_waited

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from distlab.traces.events import CallEvent
 from distlab.wire.recorded import GroupKey, TorchRow
-from distlab.words import grouped
 
 # seconds by which the clocks of the profiler and of the flight recorder may differ
 RECORDER_JITTER = 20e-6
@@ -68,19 +67,19 @@ def ends_by_gloo(
         events: the calls of the rank, in the order of their starts.
         rows: those of gloo's threads, in the order of their starts.
     """
-    flying = [event for event in events if event.kind == "collective" and not event.blocking]
-    queues: dict[str, list[CallEvent]] = grouped(
-        (_family_in_gloo(event), event) for event in flying
-    )
+    queues: dict[str, list[CallEvent]] = {}  # by family, calls that no row was found for yet
+    for event in events:
+        if event.kind == "collective" and not event.blocking:
+            queues.setdefault(_family_in_gloo(event), []).append(event)
     group_of_thread: dict[int, GroupKey] = {}
     found = []
     for row in rows:
         queue = queues.get(family(row.name), [])
-        event = _first_served(queue, row, group_of_thread.get(row.thread))
-        if event is not None:
-            group_of_thread[row.thread] = event.call.group
-            queue.remove(event)
-            found.append((event, row.end))
+        served = _first_served(queue, row, group_of_thread.get(row.thread))
+        if served is not None:
+            group_of_thread[row.thread] = served.call.group
+            queue.remove(served)
+            found.append((served, row.end))
     return found
 
 
@@ -107,8 +106,9 @@ def _first_served(
         group: the one that this thread serves; None as long as this is not known.
     """
     for event in queue:
-        begun = event.start <= row.start + RECORDER_JITTER
-        if begun and group in (None, event.call.group):
+        had_begun = event.start <= row.start + RECORDER_JITTER
+        may_be_its_group = group is None or group == event.call.group
+        if had_begun and may_be_its_group:
             return event
     return None
 
@@ -134,18 +134,23 @@ def waits_by_torch(
     for event in events:
         if not _may_be_waited_for_by_torch(event):
             continue
-        if any(row.start <= event.call.start <= row.end for row in functional):
+        is_functional = any(row.start <= event.call.start <= row.end for row in functional)
+        if is_functional:
             waits = _waits_of_functional(functional, event.end)
             found.append((event, OwnWait(blocked=False, waits=waits)))
-        elif (wait := _wait_in_gap(event, outer)) is not None:
-            found.append((event, wait))
+            continue
+        own_wait = _wait_in_gap(event, outer)
+        if own_wait is not None:
+            found.append((event, own_wait))
     return found
 
 
 def _may_be_waited_for_by_torch(event: CallEvent) -> bool:
     """Whether an event is a collective in flight on the main thread without a recorded wait."""
-    in_flight = event.kind == "collective" and not event.blocking and event.end != inf
-    return in_flight and not event.call.waits and not event.call.elsewhere
+    if event.kind != "collective" or event.blocking:
+        return False
+    its_end_is_known = event.end != inf
+    return its_end_is_known and not event.call.waits and not event.call.elsewhere
 
 
 def _waits_of_functional(functional: Sequence[TorchRow], end: float) -> list[tuple[float, float]]:
@@ -157,8 +162,11 @@ def _waits_of_functional(functional: Sequence[TorchRow], end: float) -> list[tup
     A wait that does not contain the end is for another collective, or for one that was complete
     already.
     """
-    waits = [row for row in functional if row.name.endswith("::wait_tensor")]
-    return [(row.start, row.end) for row in waits if row.start <= end <= row.end]
+    waits = []
+    for row in functional:
+        if row.name.endswith("::wait_tensor") and row.start <= end <= row.end:
+            waits.append((row.start, row.end))
+    return waits
 
 
 def _wait_in_gap(event: CallEvent, outer: OuterRows) -> OwnWait | None:
@@ -177,8 +185,10 @@ def _wait_in_gap(event: CallEvent, outer: OuterRows) -> OwnWait | None:
     """
     call = event.call
     caller = outer.last_begun_at(call.start)
+    if caller is None or call.posted >= caller.end:
+        return None
     gap = outer.gap_at(event.end)
-    if caller is None or call.posted >= caller.end or gap is None:
+    if gap is None:
         return None
     if gap.start < call.posted + SOON:
         return OwnWait(blocked=True, waits=[])
@@ -194,14 +204,17 @@ class OuterRows:
     def __init__(self, main: Sequence[TorchRow]):
         self.rows: list[TorchRow] = []
         for row in main:
-            if not row.annotated and (not self.rows or row.start >= self.rows[-1].end):
+            is_inside = bool(self.rows) and row.start < self.rows[-1].end
+            if not row.annotated and not is_inside:
                 self.rows.append(row)
         self.starts = [row.start for row in self.rows]
 
     def last_begun_at(self, time: float) -> TorchRow | None:
         """The last row that had begun at a time; None before the first one."""
         begun = bisect(self.starts, time)
-        return self.rows[begun - 1] if begun else None
+        if begun == 0:
+            return None
+        return self.rows[begun - 1]
 
     def gap_at(self, end: float) -> Gap | None:
         """The gap in which a collective became complete; None if the thread was in a torch call.
@@ -210,7 +223,12 @@ class OuterRows:
         begin up to RECORDER_JITTER before that end, and is still the one after the gap.
         """
         begun = bisect_left(self.starts, end - RECORDER_JITTER)
-        if begun == 0 or self.rows[begun - 1].end >= end:
+        if begun == 0:
             return None
-        until = self.starts[begun] if begun < len(self.starts) else end
-        return Gap(self.rows[begun - 1].end, until)
+        last = self.rows[begun - 1]
+        if last.end >= end:
+            return None
+        until = end
+        if begun < len(self.starts):
+            until = self.starts[begun]
+        return Gap(last.end, until)

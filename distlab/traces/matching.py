@@ -11,7 +11,6 @@ from typing import cast
 from distlab.traces.ends import family
 from distlab.traces.events import CallEvent, Collective, Event, Message
 from distlab.wire.recorded import GroupKey
-from distlab.words import grouped
 
 # --- messages ---
 
@@ -19,7 +18,7 @@ from distlab.words import grouped
 def match_messages(calls: Sequence[CallEvent], traced: Collection[int]) -> Iterator[Message]:
     """Pair sends with recvs of the same source, destination, tag and group, the n-th with the n-th.
 
-    It fills in `ready`, and `end` where only the partner knew it.
+    `ready` of their events is filled in here, and `end` where only the partner knew it.
 
     Args:
         calls: of every rank, in the order of their starts.
@@ -27,10 +26,8 @@ def match_messages(calls: Sequence[CallEvent], traced: Collection[int]) -> Itera
     """
     for alike in _possible_partners(calls):
         src, dst = route_of(alike[0])
-        both_traced = src is None or {src, dst} <= {*traced}
-        sends = [half for half in alike if half.kind == "send"]
-        recvs = [half for half in alike if half.kind == "recv"]
-        for send, recv in _pairs(sends, recvs):
+        both_traced = src is None or (src in traced and dst in traced)
+        for send, recv in _pairs(alike):
             if send is not None and recv is not None:
                 half = send
                 _fill_in_times(send, recv)
@@ -58,7 +55,9 @@ def _possible_partners(calls: Sequence[CallEvent]) -> list[list[CallEvent]]:
     alike: dict[Hashable, list[CallEvent]] = {}
     halves = [event for event in calls if event.kind in ("send", "recv")]
     for place, half in enumerate(halves):
-        key = place if half.failed else (route_of(half), half.tag, half.call.group)
+        key: Hashable = (route_of(half), half.tag, half.call.group)
+        if half.failed:
+            key = place
         alike.setdefault(key, []).append(half)
     return list(alike.values())
 
@@ -70,10 +69,8 @@ def route_of(half: Event) -> tuple[int | None, int]:
     return half.rank, cast(int, half.peer)  # every send has a destination
 
 
-def _pairs(
-    sends: list[CallEvent], recvs: list[CallEvent]
-) -> list[tuple[CallEvent | None, CallEvent | None]]:
-    """Pair by number, or by order if a recv has no number.
+def _pairs(alike: Sequence[CallEvent]) -> list[tuple[CallEvent | None, CallEvent | None]]:
+    """Pair possible partners by number, or by order if a recv has no number.
 
     The numbers count from the building of the group, so messages from before the trace count too:
 
@@ -81,7 +78,9 @@ def _pairs(
         send 1, send 2   | send 3           pairs with recv 3, and recv 2 has no partner here
         recv 1           | recv 2, recv 3
     """
-    numbered = all(event.call.sequence for event in recvs)
+    sends = [half for half in alike if half.kind == "send"]
+    recvs = [half for half in alike if half.kind == "recv"]
+    numbered = all(recv.call.sequence != 0 for recv in recvs)
     send_by_number = _by_number(sends, numbered)
     recv_by_number = _by_number(recvs, numbered)
     numbers = sorted({*send_by_number, *recv_by_number})
@@ -129,9 +128,12 @@ def match_remote(calls: Sequence[CallEvent]) -> Iterator[Message]:
                     \\ there               back /
         callee       [serve                  ]
 
-    It fills in `ready`, and who the callee is, which only the callee's record tells.
+    `ready` is filled in here, and who the callee is, which only the callee's record tells.
     """
-    served = {(event.peer, event.call.sequence): event for event in calls if event.kind == "serve"}
+    served = {}
+    for event in calls:
+        if event.kind == "serve":
+            served[event.peer, event.call.sequence] = event
     for asked in calls:
         if asked.kind != "remote":
             continue
@@ -139,15 +141,15 @@ def match_remote(calls: Sequence[CallEvent]) -> Iterator[Message]:
         if answer is None:
             continue
         asked.peer = answer.rank
-        # by their clocks, which may differ, nothing arrives before it was sent
-        yield _remote_message(asked, answer, asked.start, max(asked.start, answer.start))
+        yield _remote_message(asked, answer, asked.start, answer.start)
         only_makes_an_rref = asked.end <= asked.start
         if not only_makes_an_rref:
             asked.ready = answer.end
-            yield _remote_message(answer, asked, answer.end, max(asked.end, answer.end))
+            yield _remote_message(answer, asked, answer.end, asked.end)
 
 
 def _remote_message(send: Event, recv: Event, left: float, arrived: float) -> Message:
+    """One way of a remote call; by clocks that differ, it may seem to arrive before it left."""
     return Message(
         src=send.rank,
         dst=recv.rank,
@@ -156,7 +158,7 @@ def _remote_message(send: Event, recv: Event, left: float, arrived: float) -> Me
         num_bytes=None,
         send=send,
         recv=recv,
-        times=(left, arrived),
+        times=(left, max(left, arrived)),
     )
 
 
@@ -164,19 +166,20 @@ def _remote_message(send: Event, recv: Event, left: float, arrived: float) -> Me
 
 
 def match_collectives(calls: Sequence[CallEvent], traced: Collection[int]) -> list[Collective]:
-    """The calls that were one collective, in the order in which these began; it fills in `ready`.
+    """Put together the calls that were one collective, in the order in which these began.
 
-    The n-th collective of a group on one rank belongs to the n-th on the others. If their names
-    differ, the program is wrong, and no partner is known:
+    `ready` of their events is filled in here. The n-th collective of a group on one rank belongs to
+    the n-th on the others. If their names differ, the program is wrong, and no partner is known:
 
         rank 0    all_reduce    all_reduce         the second ones are two collectives,
         rank 1    all_reduce    barrier            and neither is complete
     """
-    called = [event for event in calls if event.kind == "collective"]
-    of_rank_and_group: dict[tuple[int, GroupKey], list[CallEvent]]
-    of_rank_and_group = grouped(((event.rank, event.call.group), event) for event in called)
+    by_rank_and_group: dict[tuple[int, GroupKey], list[CallEvent]] = {}
+    for event in calls:
+        if event.kind == "collective":
+            by_rank_and_group.setdefault((event.rank, event.call.group), []).append(event)
     together: dict[tuple[GroupKey, int, str], list[CallEvent]] = {}
-    for (_, group), events in of_rank_and_group.items():
+    for (_, group), events in by_rank_and_group.items():
         for number, event in enumerate(events):
             key = group, number, family(event.call.method)
             together.setdefault(key, []).append(event)
@@ -190,7 +193,9 @@ def match_collectives(calls: Sequence[CallEvent], traced: Collection[int]) -> li
 def meet(
     calls: Sequence[tuple[tuple[int, ...], Sequence[Event]]], traced: Collection[int]
 ) -> list[Collective]:
-    """The collectives of these calls, in the order in which they began; it fills in `ready`.
+    """Make the collectives of these calls, in the order in which they began.
+
+    `ready` of their events is filled in here.
 
     Args:
         calls: for each collective, the ranks of its group and their calls.
@@ -203,7 +208,12 @@ def meet(
             event.ready = _ready(event, group, entered, traced)
         complete = entered.keys() >= {*group}
         found.append(Collective(alike[0].op, group, tuple(alike), complete))
-    return sorted(found, key=lambda collective: min(event.start for event in collective.events))
+    found.sort(key=_first_start)
+    return found
+
+
+def _first_start(collective: Collective) -> float:
+    return min(event.start for event in collective.events)
 
 
 def _ready(
@@ -218,5 +228,8 @@ def _ready(
     if event.peer is not None and event.peer != event.rank:
         needed = {event.peer}
     if needed <= entered.keys():
-        return max([event.start, *(entered[rank] for rank in needed)])
-    return inf if needed <= {*traced} else None
+        latest = max(entered[rank] for rank in needed)
+        return max(event.start, latest)
+    if needed <= {*traced}:
+        return inf
+    return None
