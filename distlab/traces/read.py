@@ -17,7 +17,7 @@ from distlab.wire.messages import REMOTE, SERVED
 from distlab.wire.recorded import Recorded, RecordedCall, TorchRow
 
 MAIN_THREAD = 0  # the one of the cells, as a TorchRow has it
-# by method in ProcessGroup
+# the kind of an event, by the method of ProcessGroup
 KINDS_OF_MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 KINDS_OF_REMOTE_CALLS = {REMOTE: "remote", SERVED: "serve"}
 
@@ -38,13 +38,13 @@ def from_recordings(
     calls: list[CallEvent] = []
     computation: list[Event] = []
     for rank, own in recorded.items():
-        rows[rank] = rows_on_clock(own, clocks[rank])
+        clock = clocks[rank]
+        rows[rank] = rows_on_clock(own, clock)
         main = [row for row in rows[rank] if row.thread == MAIN_THREAD]
-        gloo = [row for row in rows[rank] if row.thread != MAIN_THREAD]
-        gloo = [row for row in gloo if row.name.startswith("gloo:")]
-        of_rank = calls_of(rank, own, main, gloo, clocks[rank])
-        calls += of_rank
-        computation += computation_of(rank, main, of_rank)
+        gloo = [row for row in rows[rank] if _is_of_gloos_thread(row)]
+        calls_of_rank = calls_of(rank, own, main, gloo, clock)
+        calls += calls_of_rank
+        computation += computation_of(rank, main, calls_of_rank)
 
     messages = [*match_messages(calls, recorded), *match_remote(calls)]
     messages.sort(key=lambda message: message.left)
@@ -55,14 +55,21 @@ def from_recordings(
     return Contents(events, messages, collectives, rows)
 
 
+def _is_of_gloos_thread(row: TorchRow) -> bool:
+    return row.thread != MAIN_THREAD and row.name.startswith("gloo:")
+
+
 def clocks_of(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -> dict[int, Clock]:
     """A clock for each rank, on which what any rank did first is at 0."""
-    ahead = dict.fromkeys(recorded, 0)  # ns
-    ahead |= {rank: round(1e9 * offset.seconds) for rank, offset in offsets.items()}
-    starts: list[float] = []
+    ahead = dict.fromkeys(recorded, 0)  # of the notebook's clock, in ns
+    for rank, offset in offsets.items():
+        ahead[rank] = round(1e9 * offset.seconds)
+    starts: list[float] = []  # on the notebook's clock
     for rank, own in recorded.items():
-        starts += [row.start - ahead[rank] for row in own.rows]
-        starts += [call.start - ahead[rank] for call in own.calls]
+        for row in own.rows:
+            starts.append(row.start - ahead[rank])
+        for call in own.calls:
+            starts.append(call.start - ahead[rank])
     zero = min(starts, default=0)
     return {rank: clock_from(zero + ahead[rank]) for rank in recorded}
 
@@ -74,8 +81,11 @@ def clock_from(began: float) -> Clock:
 
 def rows_on_clock(recorded: Recorded, clock: Clock) -> list[TorchRow]:
     """The profiler's rows in the order of their starts, outer ones first."""
-    rows = [row._replace(start=clock(row.start), end=clock(row.end)) for row in recorded.rows]
-    return sorted(rows, key=lambda row: (row.start, -row.end))
+    rows = []
+    for row in recorded.rows:
+        rows.append(row._replace(start=clock(row.start), end=clock(row.end)))
+    rows.sort(key=lambda row: (row.start, -row.end))
+    return rows
 
 
 # --- the calls of one rank ---
@@ -109,13 +119,10 @@ def calls_of(
 
 def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
     """A call as an event; its end is infinite if this rank never knew that it was complete."""
-    call = replace(
-        recorded,
-        start=clock(recorded.start),
-        posted=clock(recorded.posted),
-        waits=[(clock(start), clock(end)) for start, end in recorded.waits],
-    )
-    end = clock(recorded.end) if recorded.end else inf
+    call = _on_clock(recorded, clock)
+    end = inf
+    if recorded.end:
+        end = clock(recorded.end)
     _, _, ranks = call.group
     event = CallEvent(
         rank=rank,
@@ -144,13 +151,25 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
     return event
 
 
+def _on_clock(recorded: RecordedCall, clock: Clock) -> RecordedCall:
+    """A copy of a call with the times of an event, its end aside."""
+    waits = []
+    for start, end in recorded.waits:
+        waits.append((clock(start), clock(end)))
+    return replace(
+        recorded, start=clock(recorded.start), posted=clock(recorded.posted), waits=waits
+    )
+
+
 # --- when all is known ---
 
 
 def end_what_is_in_flight(calls: Sequence[CallEvent], rows: Mapping[int, list[TorchRow]]) -> None:
     """Let calls whose end nobody knows end with the trace, so that they can be drawn."""
-    ends = [row.end for of_rank in rows.values() for row in of_rank]
-    last = max(ends, default=0.0)
+    last = 0.0
+    for rows_of_rank in rows.values():
+        for row in rows_of_rank:
+            last = max(last, row.end)
     for event in calls:
         if event.end == inf:
             event.end = max(last, event.start)

@@ -1,7 +1,8 @@
 """The contents of a trace of a simulated cluster, from the results of simulation.py.
 
 A pure function, called by notebook/tracing.py, and by checking/judging.py for a right answer. Runs
-on the notebook's kernel. Nothing is estimated here: every time is the model's.
+on the notebook's kernel, or where an answer is judged. Nothing is estimated here: every time is the
+model's.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ def from_simulation(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
     operations = _operations_of(result, ranks)
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
-    begins = [one.begin for one in operations] + [span.begin for span in spans]
+    begins = [one.begin for one in (*operations, *spans)]
     zero = min(begins, default=0.0)
-    ends = [span.end for span in spans] + [transfer.end for transfer in result.transfers]
+    ends = [one.end for one in (*spans, *result.transfers)]
     last = max(ends, default=zero)
 
     begin_of_wait = {(span.rank, span.op): span.begin for span in spans}
     calls: Calls = {}
-    for one in operations:
-        key = one.rank, one.event.op
-        # it was waited for at once
-        blocking = begin_of_wait.get(key) == one.begin
-        calls[key] = _event(one, blocking, one.begin - zero, min(one.end, last) - zero)
-    others = [_event_of_span(span, calls, zero) for span in spans]
-    happened = [*calls.values(), *(event for event in others if event is not None)]
+    for operation in operations:
+        key = operation.rank, operation.event.op
+        waited_for_at_once = begin_of_wait.get(key) == operation.begin
+        start = operation.begin - zero
+        end = min(operation.end, last) - zero
+        calls[key] = _event(operation, waited_for_at_once, start, end)
+    happened = list(calls.values())
+    for span in spans:
+        event = _event_of_span(span, calls, zero)
+        if event is not None:
+            happened.append(event)
     happened.sort(key=lambda event: (event.start, event.rank))
 
     messages = list(_messages(result.transfers, calls, zero))
@@ -54,14 +59,14 @@ def _operations_of(result: Result, ranks: Collection[int]) -> list[Operation]:
     return [one for one in operations if one.rank in ranks]
 
 
-def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
+def _event(operation: Operation, blocking: bool, start: float, end: float) -> Event:
     """An operation as an event; `ready` is not known yet."""
-    event = one.event
+    event = operation.event
     if isinstance(event, PointToPoint):
         kind = "send" if event.sends else "recv"
         _, tag = event.channel
         return Event(
-            rank=one.rank,
+            rank=operation.rank,
             kind=kind,
             op=kind if blocking else f"i{kind}",
             start=start,
@@ -72,8 +77,11 @@ def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
             tag=tag,
             num_bytes=event.num_bytes,
         )
+    root = None
+    if event.root is not None:
+        root = event.members[event.root]
     return Event(
-        rank=one.rank,
+        rank=operation.rank,
         kind="collective",
         op=event.name,
         start=start,
@@ -81,7 +89,7 @@ def _event(one: Operation, blocking: bool, start: float, end: float) -> Event:
         blocking=blocking,
         ready=inf,
         group=event.members,
-        peer=None if event.root is None else event.members[event.root],
+        peer=root,
         num_bytes=_bytes_given(event),
     )
 
@@ -94,7 +102,11 @@ def _bytes_given(event: CollectiveCall) -> int:
 
 
 def _event_of_span(span: Span, calls: Calls, zero: float) -> Event | None:
-    """What a rank computed, or waited for; None if that is no call, or one that blocked."""
+    """What a rank computed, or waited for, as an event.
+
+    Returns:
+        None for a wait for something that is no call, or for a call that blocked, which shows it.
+    """
     start = span.begin - zero
     end = span.end - zero
     if span.op is None:
@@ -106,25 +118,29 @@ def _event_of_span(span: Span, calls: Calls, zero: float) -> Event | None:
 
 
 def _messages(transfers: Sequence[Transfer], calls: Calls, zero: float) -> Iterator[Message]:
-    """What was sent and received, and what only one of them was; it fills in when it left."""
+    """What was sent and received, and what was only sent, or only received.
+
+    When its data could leave is filled into the events here.
+    """
     alone = {key: call for key, call in calls.items() if call.kind in ("send", "recv")}
-    for one in transfers:
-        send = alone.pop((one.src, one.send), None)
-        recv = alone.pop((one.dst, one.recv), None)
+    for transfer in transfers:
+        send = alone.pop((transfer.src, transfer.send), None)
+        recv = alone.pop((transfer.dst, transfer.recv), None)
         halves = [half for half in (send, recv) if half is not None]
+        if not halves:
+            continue  # it is of a collective, or between ranks that were not recorded
         for half in halves:
-            half.ready = one.begin - zero
-        if halves:  # else it is of a collective, or between ranks that were not recorded
-            yield Message(
-                src=one.src,
-                dst=one.dst,
-                tag=halves[0].tag or 0,
-                group=(),
-                num_bytes=one.num_bytes,
-                send=send,
-                recv=recv,
-                traced=len(halves) == 2,
-            )
+            half.ready = transfer.begin - zero
+        yield Message(
+            src=transfer.src,
+            dst=transfer.dst,
+            tag=halves[0].tag or 0,
+            group=(),
+            num_bytes=transfer.num_bytes,
+            send=send,
+            recv=recv,
+            traced=len(halves) == 2,
+        )
     for call in alone.values():
         src, dst = route_of(call)
         yield Message(
@@ -143,8 +159,10 @@ def _collectives(
 ) -> list[Collective]:
     """The collectives of groups: what their ranks called with the same number."""
     together: dict[tuple[str, int], list[Event]] = {}
-    for one in operations:
-        if isinstance(one.event, CollectiveCall):
-            key = one.event.group, one.event.count
-            together.setdefault(key, []).append(calls[one.rank, one.event.op])
-    return meet([(alike[0].group, alike) for alike in together.values()], ranks)
+    for operation in operations:
+        event = operation.event
+        if isinstance(event, CollectiveCall):
+            call = calls[operation.rank, event.op]
+            together.setdefault((event.group, event.count), []).append(call)
+    groups_and_calls = [(alike[0].group, alike) for alike in together.values()]
+    return meet(groups_and_calls, ranks)
