@@ -9,26 +9,18 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distlab.arguments import refuse
 from distlab.errors import ClusterError
 from distlab.tables import Table, count, format_seconds
-from distlab.traces.events import (
-    COMMUNICATING_KINDS,
-    COMPUTING_KINDS,
-    Contents,
-    Event,
-    Offset,
-    Part,
-    moments,
-    pack_into_rows,
-)
-from distlab.wire.recorded import TorchRow
+from distlab.traces.events import COMPUTING_KINDS, Contents, Event, Offset
+from distlab.traces.perfetto import perfetto_items
+from distlab.traces.shares import Shares, shares_of
 from distlab.words import grouped, rank_list
 
 if TYPE_CHECKING:
@@ -36,30 +28,7 @@ if TYPE_CHECKING:
 
 TABLE_HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
 CONTENTS = ("events", "messages", "collectives", "rows", "missing", "offsets")
-# in a file for Perfetto, number of the first thread's track; those of calls count up from 0
-THREADS = 100
-DETAILS = ("group", "peer", "tag", "num_bytes", "waiting", "failed")  # of an event in such a file
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
-
-
-class Shares(NamedTuple):
-    """Where the time of one rank went between the first and the last event of a trace, in seconds.
-
-    Together they are all of that time.
-
-    Args:
-        compute: it computed, and none of its data travelled.
-        hidden: it computed while its data travelled: overlap, which costs no time.
-        communicate: data travelled and it did not compute: exposed communication.
-        wait: it did not compute, and a partner had not arrived yet.
-        other: none of these: plain Python, or nothing.
-    """
-
-    compute: float
-    hidden: float
-    communicate: float
-    wait: float
-    other: float
 
 
 class Trace:
@@ -202,7 +171,9 @@ class Trace:
         Args:
             path: of the file.
         """
-        Path(path).write_text(json.dumps({"traceEvents": [*chrome(self)], "displayTimeUnit": "ms"}))
+        Path(path).write_text(
+            json.dumps({"traceEvents": [*perfetto_items(self)], "displayTimeUnit": "ms"})
+        )
         return Path(path)
 
     def notes(self) -> list[str]:
@@ -293,81 +264,3 @@ def _what(event: Event) -> tuple[str, str, str]:
 
 def _seconds_of_all(events: Sequence[Event]) -> float:
     return sum(event.seconds for event in events)
-
-
-def shares_of(events: Sequence[Event], rank: int) -> Shares:
-    """Where the time of a rank went.
-
-    Runs on: anywhere.
-    """
-    parts: list[Part] = []
-    for event in events:
-        if event.rank == rank and event.kind in (*COMPUTING_KINDS, *COMMUNICATING_KINDS):
-            parts += event.parts
-    seconds: dict[str, float] = {}
-    for since, until, going in moments(parts):
-        share = _share_while(going)
-        seconds[share] = seconds.get(share, 0) + (until - since)
-    first = min((event.start for event in events), default=0.0)
-    last = max((event.end for event in events), default=0.0)
-    known = sum(seconds.values())
-    seconds["other"] = max(0.0, last - first - known)  # and not -0 %, from rounding
-    return Shares(*(seconds.get(name, 0) for name in Shares._fields))
-
-
-def _share_while(going: set[str]) -> str:
-    """Which share of its time it is while all this goes on at a rank; see Shares."""
-    moves = "move" in going
-    if going.isdisjoint(COMPUTING_KINDS):
-        return "communicate" if moves else "wait"
-    return "hidden" if moves else "compute"
-
-
-# --- a file for Perfetto ---
-
-
-def chrome(trace: Trace) -> Iterator[dict[str, Any]]:
-    """What a file for Perfetto contains, with times in microseconds: a process for each rank.
-
-    Each rank has a track for its calls, further ones for calls that overlap others or are in
-    flight, and one for each thread with the profiler's own rows. Messages are arrows. Source:
-    "Trace Event Format", the Chromium project.
-    """
-    tracks: dict[Event, int] = {}
-    for rank in trace.ranks:
-        yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
-        for row in trace.rows.get(rank, ()):
-            yield _slice(rank, THREADS + row.thread, row.name, row)
-        tracks |= _tracks([event for event in trace.events if event.rank == rank])
-    for event, track in tracks.items():
-        name = f"wait for {event.op}" if event.kind == "wait" else event.op
-        args = {detail: getattr(event, detail) for detail in DETAILS}
-        yield _slice(event.rank, track, name, event) | {"args": args}
-    matched = [message for message in trace.messages if message.matched]
-    for number, message in enumerate(matched):
-        send, recv = message.halves
-        yield _end_of_arrow("s", number, send, tracks[send], message.left)
-        yield _end_of_arrow("f", number, recv, tracks[recv], message.arrived)
-
-
-def _tracks(events: Sequence[Event]) -> dict[Event, int]:
-    """The track of each event of a rank: those that do not block are below those that do."""
-    blocking = pack_into_rows(event for event in events if event.blocking)
-    in_flight = pack_into_rows(event for event in events if not event.blocking)
-    tracks = {}
-    for track, row in enumerate(blocking + in_flight):
-        for event in row:
-            tracks[event] = track
-    return tracks
-
-
-def _end_of_arrow(phase: str, number: int, event: Event, track: int, time: float) -> dict[str, Any]:
-    """One end of a message's arrow, which has to be inside the slice of its event."""
-    inside = min(max(time, event.start), event.end - 1e-9)
-    arrow = {"ph": phase, "bp": "e", "cat": "message", "name": "message", "id": number}
-    return {**arrow, "pid": event.rank, "tid": track, "ts": inside * 1e6}
-
-
-def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> dict[str, Any]:
-    times = {"ts": what.start * 1e6, "dur": (what.end - what.start) * 1e6}
-    return {"ph": "X", "pid": rank, "tid": track, "name": name, **times}

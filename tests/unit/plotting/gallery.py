@@ -6,7 +6,7 @@ import torch
 from distlab import plotting
 from distlab.errors import DeadlockError
 from distlab.traces.events import Event, Message
-from distlab.traces.trace import Shares
+from distlab.traces.shares import Shares
 from distlab.wire.messages import Failure
 from distlab_course import algorithms, figures
 from tests.tool import load

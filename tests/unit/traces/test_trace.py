@@ -9,7 +9,8 @@ import pytest
 import distlab
 from distlab.traces import read
 from distlab.traces.events import Event
-from distlab.traces.trace import Trace, shares_of
+from distlab.traces.shares import shares_of
+from distlab.traces.trace import Trace
 from tests.unit.recordings import Rank
 
 
