@@ -3,6 +3,7 @@
 Pure functions over events, called by Trace.shares on the notebook's kernel.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,20 +39,30 @@ def shares_of(events: Sequence[Event], rank: int) -> Shares:
     for event in events:
         if event.rank == rank and event.kind in (*COMPUTING_KINDS, *COMMUNICATING_KINDS):
             parts += event.parts
-    seconds: dict[str, float] = {}
+    seconds: defaultdict[str, float] = defaultdict(int)  # prints 0 for what never happened
     for since, until, going in moments(parts):
         share = _share_while(going)
-        seconds[share] = seconds.get(share, 0) + (until - since)
+        seconds[share] += until - since
     first = min((event.start for event in events), default=0.0)
     last = max((event.end for event in events), default=0.0)
     known = sum(seconds.values())
-    seconds["other"] = max(0.0, last - first - known)  # and not -0 %, from rounding
-    return Shares(*(seconds.get(name, 0) for name in Shares._fields))
+    return Shares(
+        compute=seconds["compute"],
+        hidden=seconds["hidden"],
+        communicate=seconds["communicate"],
+        wait=seconds["wait"],
+        other=max(0.0, last - first - known),  # and not -0 %, from rounding
+    )
 
 
 def _share_while(going: set[str]) -> str:
     """Which share of its time it is while all this goes on at a rank; see Shares."""
     moves = "move" in going
-    if going.isdisjoint(COMPUTING_KINDS):
-        return "communicate" if moves else "wait"
-    return "hidden" if moves else "compute"
+    computes = not going.isdisjoint(COMPUTING_KINDS)
+    if moves and computes:
+        return "hidden"
+    if moves:
+        return "communicate"
+    if computes:
+        return "compute"
+    return "wait"

@@ -141,17 +141,12 @@ class Trace:
 
         Runs on: the notebook's kernel.
         """
-        calls = [event for event in self.events if event.kind != "wait"]
-        by_what: dict[tuple[str, str, str], list[Event]]
-        by_what = grouped((_what(event), event) for event in calls)
-        longest_first = sorted(by_what.items(), key=lambda item: -_seconds_of_all(item[1]))
-        rows = []
-        for what, alike in longest_first:
-            total = _seconds_of_all(alike)
-            waiting = sum(event.waiting for event in alike)
-            median = statistics.median(event.seconds for event in alike)
-            times = [format_seconds(time).strip() for time in (total, waiting, median)]
-            rows.append((*what, f"{len(alike):,}", *times))
+        by_what: dict[tuple[str, str, str], list[Event]] = {}
+        for event in self.events:
+            if event.kind != "wait":
+                by_what.setdefault(_what(event), []).append(event)
+        longest_first = sorted(by_what.values(), key=_seconds_of_all, reverse=True)
+        rows = [_row_of(alike) for alike in longest_first]
         return Table(self._headline(), TABLE_HEADS, tuple(rows), "llrrrrr")
 
     def shares(self) -> dict[int, Shares]:
@@ -171,10 +166,10 @@ class Trace:
         Args:
             path: of the file.
         """
-        Path(path).write_text(
-            json.dumps({"traceEvents": [*perfetto_items(self)], "displayTimeUnit": "ms"})
-        )
-        return Path(path)
+        items = list(perfetto_items(self.ranks, self.events, self.messages, self.rows))
+        file = Path(path)
+        file.write_text(json.dumps({"traceEvents": items, "displayTimeUnit": "ms"}))
+        return file
 
     def notes(self) -> list[str]:
         """What a reader must know: on which ranks nothing was recorded, and why."""
@@ -182,21 +177,23 @@ class Trace:
         notes = []
         for why, ranks in by_reason.items():
             notes.append(f"Nothing was recorded on {rank_list(ranks)}: {why}.")
-        outside = sum(not message.traced for message in self.messages)
-        if outside:
+        outside = len([message for message in self.messages if not message.traced])
+        if outside > 0:
             notes.append(f"{count(outside, 'message')} to or from ranks that were not traced.")
         if self.offsets:
-            worst = format_seconds(max(offset.error for offset in self.offsets.values())).strip()
-            notes.append(
-                f"The clocks of {rank_list([*self.offsets])} are estimated, to within {worst}."
-            )
+            clocks = f"The clocks of {rank_list([*self.offsets])}"
+            largest = max(offset.error for offset in self.offsets.values())
+            error = format_seconds(largest).strip()
+            notes.append(f"{clocks} are estimated, to within {error}.")
         return notes
 
     def _headline(self) -> str:
+        """The trace in one line: ranks or machines, what was recorded of them, how long it took."""
         ranks = count(len(self.ranks), "rank")
+        if not self.events and self.missing:
+            return f"{ranks}, nothing recorded"
         if not self.events:
-            why = "" if self.missing else ": torch was not called"
-            return f"{ranks}, nothing recorded{why}"
+            return f"{ranks}, nothing recorded: torch was not called"
         lost = [message for message in self.messages if message.traced and not message.matched]
         words = [self._machines() or ranks]
         if self.messages:
@@ -209,10 +206,15 @@ class Trace:
         return ", ".join(words)
 
     def _machines(self) -> str:
-        """The simulated machines in words, with how many of their ranks the trace has."""
+        """The simulated machines in words, with how many of their ranks the trace has.
+
+        All machines are "simulated: 8 ranks, 5 µs, 25 GB/s", as Cluster.simulated has it, and those
+        of a trace of two ranks "simulated: 2 of 8 ranks, 5 µs, 25 GB/s".
+        """
         traced = len(self.ranks)
-        if f": {traced} rank" in self.simulated:
-            return self.simulated  # all of them
+        has_all_ranks = f": {traced} rank" in self.simulated
+        if has_all_ranks:
+            return self.simulated
         return self.simulated.replace(":", f": {traced} of", 1)
 
     def __repr__(self) -> str:
@@ -226,11 +228,14 @@ class Trace:
         """For a person, the picture as HTML with an alternative text; see plotting/drawing.py."""
         from distlab.plotting.drawing import is_for_a_person, with_alt
 
-        drawn = self._repr_png_() if is_for_a_person() else None
+        if not is_for_a_person():
+            return {}, {}
+        drawn = self._repr_png_()
         if drawn is None:
             return {}, {}
         png, about = drawn
-        shown = {"text/plain": repr(self), "image/png": png, **with_alt(drawn, repr(self))}
+        words = repr(self)
+        shown = {"text/plain": words, "image/png": png, **with_alt(drawn, words)}
         return shown, {"image/png": about}
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
@@ -243,9 +248,10 @@ class Trace:
         figure.set_layout_engine("none")
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
+        # with as few colours as a palette holds, a picture has a third of the bytes
+        picture = Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE)
         packed = io.BytesIO()
-        # a third of the bytes
-        Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE).save(packed, "png")
+        picture.save(packed, "png")
         width, height = figure.get_size_inches() * figure.dpi
         about = {"width": round(width), "height": round(height), "alt": repr(self)}
         return packed.getvalue(), about
@@ -253,13 +259,35 @@ class Trace:
 
 def _what(event: Event) -> tuple[str, str, str]:
     """What a row of the table adds up: calls with the same op, ranks and bytes, in words."""
-    op = event.kind if event.kind in COMPUTING_KINDS else event.op
+    op = event.op
+    if event.kind in COMPUTING_KINDS:
+        op = event.kind
     if len(event.ends) == 2:
-        ranks = " → ".join("any" if rank is None else str(rank) for rank in event.ends)
+        src, dst = event.ends
+        ranks = f"{_rank_in_words(src)} → {_rank_in_words(dst)}"
     else:
         ranks = ", ".join(map(str, event.group))
-    num_bytes = "" if event.num_bytes is None else f"{event.num_bytes:,}"
+    num_bytes = ""
+    if event.num_bytes is not None:
+        num_bytes = f"{event.num_bytes:,}"
     return op, ranks, num_bytes
+
+
+def _rank_in_words(rank: int | None) -> str:
+    return "any" if rank is None else str(rank)
+
+
+def _row_of(alike: Sequence[Event]) -> tuple[str, ...]:
+    """A row of the table, see TABLE_HEADS."""
+    waiting = sum(event.waiting for event in alike)
+    median = statistics.median(event.seconds for event in alike)
+    return (
+        *_what(alike[0]),
+        f"{len(alike):,}",
+        format_seconds(_seconds_of_all(alike)).strip(),
+        format_seconds(waiting).strip(),
+        format_seconds(median).strip(),
+    )
 
 
 def _seconds_of_all(events: Sequence[Event]) -> float:
