@@ -53,12 +53,13 @@ def _possible_partners(calls: Sequence[CallEvent]) -> list[list[CallEvent]]:
     paired with it.
     """
     alike: dict[Hashable, list[CallEvent]] = {}
-    halves = [event for event in calls if event.kind in ("send", "recv")]
-    for place, half in enumerate(halves):
-        key: Hashable = (route_of(half), half.tag, half.call.group)
-        if half.failed:
-            key = place
-        alike.setdefault(key, []).append(half)
+    for place, event in enumerate(calls):
+        if event.kind not in ("send", "recv"):
+            continue
+        key: Hashable = (route_of(event), event.tag, event.call.group)
+        if event.failed:
+            key = place  # which no other call has
+        alike.setdefault(key, []).append(event)
     return list(alike.values())
 
 
@@ -83,8 +84,12 @@ def _pairs(alike: Sequence[CallEvent]) -> list[tuple[CallEvent | None, CallEvent
     numbered = all(recv.call.sequence != 0 for recv in recvs)
     send_by_number = _by_number(sends, numbered)
     recv_by_number = _by_number(recvs, numbered)
-    numbers = sorted({*send_by_number, *recv_by_number})
-    return [(send_by_number.get(number), recv_by_number.get(number)) for number in numbers]
+    pairs = []
+    for number in sorted({*send_by_number, *recv_by_number}):
+        send = send_by_number.get(number)
+        recv = recv_by_number.get(number)
+        pairs.append((send, recv))
+    return pairs
 
 
 def _by_number(halves: list[CallEvent], numbered: bool) -> dict[int, CallEvent]:
@@ -206,8 +211,9 @@ def meet(
         entered = {event.rank: event.start for event in alike}
         for event in alike:
             event.ready = _ready(event, group, entered, traced)
-        complete = entered.keys() >= {*group}
-        found.append(Collective(alike[0].op, group, tuple(alike), complete))
+        complete = all(rank in entered for rank in group)
+        collective = Collective(alike[0].op, group, tuple(alike), complete)
+        found.append(collective)
     found.sort(key=_first_start)
     return found
 
@@ -224,12 +230,12 @@ def _ready(
     A rank that is not the root needs the root only; the root needs all of them, as do all ranks
     where there is no root.
     """
-    needed = {*group}
+    needed: Collection[int] = group
     if event.peer is not None and event.peer != event.rank:
-        needed = {event.peer}
-    if needed <= entered.keys():
-        latest = max(entered[rank] for rank in needed)
-        return max(event.start, latest)
-    if needed <= {*traced}:
+        needed = [event.peer]
+    if all(rank in entered for rank in needed):
+        arrivals = [entered[rank] for rank in needed]
+        return max([event.start, *arrivals])
+    if all(rank in traced for rank in needed):
         return inf
     return None

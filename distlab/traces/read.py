@@ -66,12 +66,13 @@ def clocks_of(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -
         ahead[rank] = round(1e9 * offset.seconds)
     starts: list[float] = []  # on the notebook's clock
     for rank, own in recorded.items():
-        for row in own.rows:
-            starts.append(row.start - ahead[rank])
-        for call in own.calls:
-            starts.append(call.start - ahead[rank])
+        for one in (*own.rows, *own.calls):
+            starts.append(one.start - ahead[rank])
     zero = min(starts, default=0)
-    return {rank: clock_from(zero + ahead[rank]) for rank in recorded}
+    clocks = {}
+    for rank in recorded:
+        clocks[rank] = clock_from(zero + ahead[rank])
+    return clocks
 
 
 def clock_from(began: float) -> Clock:
@@ -138,8 +139,9 @@ def event_of(rank: int, recorded: RecordedCall, clock: Clock) -> CallEvent:
         call=call,
     )
     if call.method in KINDS_OF_MESSAGES:
-        event.kind = KINDS_OF_MESSAGES[call.method]
-        event.op = event.kind if call.blocking else f"i{event.kind}"
+        kind = KINDS_OF_MESSAGES[call.method]
+        event.kind = kind
+        event.op = kind if call.blocking else f"i{kind}"
         event.tag = call.tag
     elif call.method in KINDS_OF_REMOTE_CALLS:
         event.kind = KINDS_OF_REMOTE_CALLS[call.method]

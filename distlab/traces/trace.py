@@ -115,11 +115,11 @@ class Trace:
         return space_time(
             self.ranks,
             self.events,
-            self.messages,
-            self.collectives,
-            view,
-            self._headline(),
-            self.notes(),
+            messages=self.messages,
+            collectives=self.collectives,
+            window=view,
+            title=self._headline(),
+            notes=self.notes(),
         )
 
     def _checked(self, window: object) -> tuple[float, float]:
