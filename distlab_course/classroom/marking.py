@@ -119,10 +119,10 @@ class Marking:
     def _after_references(self, asked: Sequence[str]) -> Iterator[None]:
         """While a notebook is marked: its references have been called, and none is being called."""
         with self._quiet:
-            missing = [name for name in asked if self._is_missing(name)]
-            if missing:
+            uncalled = self._uncalled(asked)
+            if uncalled:
                 self._quiet.wait_for(lambda: self._running == 0)
-                self._call_references(missing)
+                self._call_references(uncalled)
             self._running += 1
         try:
             yield
@@ -131,18 +131,21 @@ class Marking:
                 self._running -= 1
                 self._quiet.notify_all()
 
-    def _is_missing(self, name: str) -> bool:
-        """Whether the reference of an exercise is still to be called."""
-        return name not in self._references and name not in self._failed
+    def _uncalled(self, asked: Sequence[str]) -> dict[str, Exercise]:
+        """The exercises, by name, whose references are still to be called; a question has none."""
+        uncalled = {}
+        for name in asked:
+            exercise = all_exercises().get(name)
+            called = name in self._references or name in self._failed
+            if isinstance(exercise, Exercise) and not called:
+                uncalled[name] = exercise
+        return uncalled
 
-    def _call_references(self, names: Sequence[str]) -> None:
+    def _call_references(self, exercises: dict[str, Exercise]) -> None:
         """Call references on ranks, and keep what they did, or why they could not be called."""
         runner = None
         with tempfile.TemporaryDirectory(prefix="distlab-references-") as folder:
-            for name in names:
-                exercise = all_exercises().get(name)
-                if not isinstance(exercise, Exercise) or name in self._references:
-                    continue
+            for name, exercise in exercises.items():
                 try:
                     runner = runner or RunnerProcess.start(folder)
                     self._references[name] = _observed_of(name, exercise, runner)
