@@ -33,12 +33,14 @@ def visible_texts(figure):
     figure.draw_without_rendering()
     yield from (text for text in figure.texts if text.get_text())
     for ax in figure.axes:
-        written = (*ax.texts, ax.title, ax._left_title)
-        yield from (text for text in written if text.get_text().strip())
+        for text in (*ax.texts, ax.title, ax._left_title):
+            if text.get_text().strip():
+                yield text
         if ax.axison:
             yield from _labels(ax.xaxis)
             yield from _labels(ax.yaxis)
-    yield from (text for legend in figure.legends for text in legend.get_texts())
+    for legend in figure.legends:
+        yield from legend.get_texts()
 
 
 def _labels(axis):
@@ -66,13 +68,15 @@ def assert_tidy(figure):
         assert 0 <= box.y0 < box.y1 <= figure.bbox.height, name
     for (one, box), (other, second) in combinations(boxes, 2):
         assert not box.overlaps(second), f"{one!r} overlaps {other!r}"
-    cells = [
-        p.get_window_extent()
-        for ax in figure.axes
-        for p in ax.patches
-        if isinstance(p, FancyBboxPatch)
-    ]
-    for name, box in boxes:
-        for cell in cells:
+    for cell in _cells(figure):
+        for name, box in boxes:
             if cell.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2):
                 assert cell.x0 < box.x0 < box.x1 < cell.x1, name
+
+
+def _cells(figure):
+    """Where the cells of a figure are."""
+    for ax in figure.axes:
+        for patch in ax.patches:
+            if isinstance(patch, FancyBboxPatch):
+                yield patch.get_window_extent()

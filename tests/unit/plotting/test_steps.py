@@ -23,86 +23,106 @@ def attribute(player, name):
 
 
 def patches_of(figure, kind):
+    """The patches of a kind, in the order of drawing."""
     return [patch for patch in figure.axes[0].patches if isinstance(patch, kind)]
 
 
 def cells_of(figure, states):
     """The figure's cells by picture, rank and chunk."""
-    places = [
-        (k, r, c)
-        for k, state in enumerate(states)
-        for r, row in enumerate(state)
-        for c in range(len(row))
-    ]
+    places = []
+    for picture, state in enumerate(states):
+        for rank, row in enumerate(state):
+            places += [(picture, rank, chunk) for chunk in range(len(row))]
     return dict(zip(places, patches_of(figure, FancyBboxPatch), strict=True))
+
+
+def color_of(patch):
+    """The colour of a filled shape, as `rank_color` gives it."""
+    return to_hex(patch.get_facecolor()).upper()
 
 
 def test_the_pictures_show_the_states():
     """In every picture each cell has exactly the colours of its set, each at its rank's place."""
     states, messages = played("ring", 3)
     figure = plotting.steps(states, messages)
-    places = set()
     parts = [part for part in patches_of(figure, Rectangle) if part.get_facecolor()[3] == 1]
-    for (k, rank, chunk), cell in cells_of(figure, states).items():
+    places = set()
+    for (picture, rank, chunk), cell in cells_of(figure, states).items():
         inside = [part for part in parts if cell.get_bbox().contains(*part.get_xy())]
-        colors = [to_hex(part.get_facecolor()).upper() for part in inside]
-        assert sorted(colors) == sorted(map(rank_color, states[k][rank][chunk]))
-        places |= {
-            (color, round(part.get_x() - cell.get_x(), 6))
-            for color, part in zip(colors, inside, strict=True)
-        }
+        wanted = [rank_color(member) for member in states[picture][rank][chunk]]
+        assert sorted(map(color_of, inside)) == sorted(wanted)
+        for part in inside:
+            places.add((color_of(part), round(part.get_x() - cell.get_x(), 6)))
     assert len(places) == 3
 
 
-@pytest.mark.parametrize(("states", "messages"), [played("ring", 3), played("whole ring", 3)])
-def test_the_pictures_and_the_player_show_the_messages(states, messages):
-    """A message is an arrow in the colour of the rank whose numbers it carries."""
+MESSAGES = [played("ring", 3), played("whole ring", 3)]
+
+
+@pytest.mark.parametrize(("states", "messages"), MESSAGES)
+def test_the_player_knows_where_the_messages_begin_and_end(states, messages):
+    """A message looks like its origin's first cell, and moves between cells of its picture."""
     player = plotting.play(states, messages, "ring")
     data = json.loads(attribute(player, "data-steps"))
     cells = cells_of(player.figure, states)
-    arrows = iter(patches_of(player.figure, FancyArrowPatch))
     corners = {place: [cell.get_x(), cell.get_y()] for place, cell in cells.items()}
-    for k, (picture, step) in enumerate(zip(data["pictures"], [*messages, []], strict=True)):
+    for number, (picture, step) in enumerate(zip(data["pictures"], [*messages, []], strict=True)):
         left, top = picture["corner"]
         right = left + data["size"][0] - data["names"]
         bottom = top + data["size"][1]
-        assert all(
-            left < x < right and top < y < bottom
-            for place, (x, y) in corners.items()
-            if place[0] == k
-        )
-        for message, flight in zip(step, picture["moves"], strict=True):
-            origin = message.origin
+        for (shown_in, _, _), (x, y) in corners.items():
+            if shown_in == number:
+                assert left < x < right
+                assert top < y < bottom
+        for message, move in zip(step, picture["moves"], strict=True):
             (chunk,) = message.chunks
-            start = corners[k, message.src, chunk]
-            end = corners[k, message.dst, chunk]
-            looks = start if origin is None else corners[0, origin, chunk]
-            assert flight == {"looks": looks, "start": start, "end": end}
+            start = corners[number, message.src, chunk]
+            end = corners[number, message.dst, chunk]
+            looks = start if message.origin is None else corners[0, message.origin, chunk]
+            assert move == {"looks": looks, "start": start, "end": end}
+    headings = [picture["heading"] for picture in data["pictures"]]
+    assert headings[-2:] == [f"step {len(messages) - 1}", "end"]
+    assert data["cell"] == [cells[0, 0, 0].get_width(), CELL_HEIGHT]
+
+
+@pytest.mark.parametrize(("states", "messages"), MESSAGES)
+def test_the_pictures_show_the_messages(states, messages):
+    """A message is an arrow in the colour of the rank whose numbers it carries."""
+    figure = plotting.steps(states, messages)
+    cells = cells_of(figure, states)
+    arrows = iter(patches_of(figure, FancyArrowPatch))
+    adding = 0
+    for picture, step in enumerate(messages):
+        for message in step:
+            (chunk,) = message.chunks
+            start = cells[picture, message.src, chunk].get_y()
+            end = cells[picture, message.dst, chunk].get_y()
             arrow = next(arrows)
             # of its curve; a head is behind it
             (_, tail), *_, (_, tip) = arrow.get_path().vertices[:4]
-            assert start[1] < tail < start[1] + CELL_HEIGHT
-            assert end[1] < tip < end[1] + CELL_HEIGHT
-            assert to_hex(arrow.get_edgecolor()).upper() == line_color(
-                message.src if origin is None else origin
-            )
+            assert start < tail < start + CELL_HEIGHT
+            assert end < tip < end + CELL_HEIGHT
+            carried = message.src if message.origin is None else message.origin
+            assert to_hex(arrow.get_edgecolor()).upper() == line_color(carried)
+            if message.operation == "reduce":
+                adding += 1
     assert list(arrows) == []
-    adding = [message for step in messages for message in step if message.operation == "reduce"]
-    assert len(patches_of(player.figure, Circle)) == len(adding)
-    assert [picture["heading"] for picture in data["pictures"]][-2:] == [
-        f"step {len(messages) - 1}",
-        "end",
-    ]
-    assert data["cell"] == [cells[0, 0, 0].get_width(), CELL_HEIGHT]
+    assert len(patches_of(figure, Circle)) == adding
 
 
 def test_pictures_that_do_not_fit_side_by_side_go_on_below():
     """Rows are filled alike, and each has the names of the ranks."""
     figure = plotting.steps(*played("ring", 4))
-    found = [(text.get_text(), text.get_position()[1]) for text in visible_texts(figure)]
-    rows = [y for text, y in found if text[:4] == "step" or text == "end"]
-    assert [rows.count(y) for y in sorted({*rows})] == [4, 3]
-    assert [text for text, _ in found].count("rank 0") == 2
+    heights = []
+    names = 0
+    for text in visible_texts(figure):
+        written = text.get_text()
+        if written.startswith("step") or written == "end":
+            heights.append(text.get_position()[1])
+        if written == "rank 0":
+            names += 1
+    assert [heights.count(height) for height in sorted({*heights})] == [4, 3]
+    assert names == 2
 
 
 def test_the_player_needs_nothing_from_elsewhere():
@@ -111,9 +131,8 @@ def test_the_player_needs_nothing_from_elsewhere():
     player = plotting.play(*played("ring", 3), title=title)
     assert json.loads(attribute(player, "data-steps"))["title"] == title
     assert attribute(player, "alt").startswith(title)
-    assert not re.search(
-        r"<script|https?:|@import|url\(", player.html.replace("http://www.w3.org/2000/svg", "")
-    )
+    elsewhere = r"<script|https?:|@import|url\("
+    assert not re.search(elsewhere, player.html.replace("http://www.w3.org/2000/svg", ""))
     assert player.html.isascii()
     bundle = player._repr_mimebundle_()
     assert bundle["text/plain"].endswith(": 4 steps to play>")
