@@ -32,7 +32,8 @@ LOSSES = {
 HITS = {
     f"rank {rank}": (EPOCHS, [100 - 80 / epoch - rank for epoch in EPOCHS]) for rank in range(4)
 }
-WAIT, MOVE = "waiting for a partner", "communicating"
+WAIT = "waiting for a partner"
+MOVE = "communicating"
 STEP = {
     "forward": [(0.0, 0.01, "", "forward")],
     "backward": [(0.012, 0.03, "", "backward")],
@@ -115,7 +116,8 @@ V = [
 ]
 M = (1, 2, 4, 8, 16)
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
-BATCHES, WIDTHS = np.arange(1, 9), np.geomspace(1, 100, 11)
+BATCHES = np.arange(1, 9)
+WIDTHS = np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
 NETWORKS = {"NVLink": 4e10}
 LAYERS = [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)]
@@ -137,7 +139,10 @@ def one_step():
     """A space-time diagram with every kind of mark."""
     whole = collective([0, 4, 2], 6)
     spans = {"forward": (6, 10), "backward": (10, 18), "optimizer": (18, 20)}
-    events = [Event(r, k, k, a / 1e3, b / 1e3) for r in range(3) for k, (a, b) in spans.items()]
+    events = []
+    for rank in range(3):
+        for kind, (start, end) in spans.items():
+            events.append(Event(rank, kind, kind, start / 1e3, end / 1e3))
     flying = message(0, 1, 11, 13, 17, 4000, blocking=False)
     what = {
         "ready": float("inf"),

@@ -16,17 +16,18 @@ def message(src, dst, sent, posted, end, num_bytes=4, group=GROUP, blocking=True
         "tag": 0,
         "blocking": blocking,
     }
-    send = Event(
-        src, "send", "send" if blocking else "isend", sent / 1e3, end / 1e3, peer=dst, **what
-    )
-    recv = Event(
-        dst, "recv", "recv" if blocking else "irecv", posted / 1e3, end / 1e3, peer=src, **what
-    )
+    prefix = "" if blocking else "i"
+    send = Event(src, "send", f"{prefix}send", sent / 1e3, end / 1e3, peer=dst, **what)
+    recv = Event(dst, "recv", f"{prefix}recv", posted / 1e3, end / 1e3, peer=src, **what)
     return Message(src, dst, 0, group, num_bytes, send, recv)
 
 
 def halves(messages):
-    return [half for m in messages for half in (m.send, m.recv) if half is not None]
+    """The sends and recvs of messages, as far as they are there."""
+    found = []
+    for one in messages:
+        found += [half for half in (one.send, one.recv) if half is not None]
+    return found
 
 
 def collective(starts, end, op="all_reduce"):
@@ -45,16 +46,16 @@ def many(ranks, steps, seed=1):
     chance = random.Random(seed)
     messages = []
     events = []
+    group = tuple(range(ranks))
     now = [0.0] * ranks
     for _ in range(steps):
-        at = [time + chance.random() * 0.4 for time in now]
-        events += [
-            Event(rank, "compute", "mm", now[rank] / 1e3, at[rank] / 1e3) for rank in range(ranks)
-        ]
+        computed = [time + chance.random() * 0.4 for time in now]
+        for rank in range(ranks):
+            events.append(Event(rank, "compute", "mm", now[rank] / 1e3, computed[rank] / 1e3))
         for rank in range(ranks):
             after = (rank + 1) % ranks
-            now[after] = max(at[rank], at[after]) + chance.random() * 0.5
-            messages.append(
-                message(rank, after, at[rank], at[after], now[after], 400, tuple(range(ranks)))
-            )
+            sent = computed[rank]
+            posted = computed[after]
+            now[after] = max(sent, posted) + chance.random() * 0.5
+            messages.append(message(rank, after, sent, posted, now[after], 400, group))
     return events + halves(messages), messages

@@ -17,22 +17,31 @@ from tests.unit.plotting.scenes import GROUP, collective, halves, many, message
 
 
 def artists(figure, kind):
+    """The artists of a kind, in the order of drawing."""
     return [artist for artist in figure.axes[0].get_children() if isinstance(artist, kind)]
 
 
+def legend(figure):
+    """The entries of the legend."""
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def bars(*events, window=(0.0, 0.1)):
-    """The bars of a rank as (look, start, end), in ms."""
+    """The bars of a rank as (activity, start, end), in ms."""
     names = {look: name for name, look in ACTIVITY_LOOKS.items()}
-    found = sorted(bars_of(lay_out(events), window, (), False), key=lambda bar: bar.start)
-    return [(names[bar.look], round(1e3 * bar.start, 2), round(1e3 * bar.end, 2)) for bar in found]
+    found = bars_of(lay_out(events), window, lost=(), sized=False)
+    shown = []
+    for bar in sorted(found, key=lambda bar: bar.start):
+        shown.append((names[bar.look], round(1e3 * bar.start, 2), round(1e3 * bar.end, 2)))
+    return shown
 
 
 def test_a_call_is_cut_where_it_stops_to_wait():
     """Waiting is hatched, the rest is full; a call without a partner is all hatched."""
-    m = message(0, 1, 0, 20, 30)
-    assert bars(m.send) == [("wait", 0, 20), ("move", 20, 30)]
-    assert bars(m.send, window=(0.025, 0.1)) == [("move", 25, 30)]
-    assert bars(m.recv) == [("move", 20, 30)]
+    late = message(0, 1, 0, 20, 30)
+    assert bars(late.send) == [("wait", 0, 20), ("move", 20, 30)]
+    assert bars(late.send, window=(0.025, 0.1)) == [("move", 25, 30)]
+    assert bars(late.recv) == [("move", 20, 30)]
     assert bars(Event(0, "send", "send", 0.0, 0.03, ready=float("inf"))) == [("wait", 0, 30)]
     assert bars(Event(0, "send", "send", 0.0, 0.03)) == [("move", 0, 30)]
     assert bars(Event(0, "backward", "backward", 0.0, 0.03)) == [("backward", 0, 30)]
@@ -51,22 +60,27 @@ def test_an_arrow_leaves_when_data_can_move():
     A bar has its call's name and partner, a collective its bytes, a message where they differ; the
     legend explains what is there and nothing else.
     """
-    m = message(1, 0, 0, 20, 40, num_bytes=4000)
-    other = message(1, 0, 40, 40, 90, num_bytes=8000)
+    short = message(1, 0, 0, 20, 40, num_bytes=4000)
+    long = message(1, 0, 40, 40, 90, num_bytes=8000)
     reduced = Event(
         0, "collective", "all_reduce", 0.04, 0.1, ready=0.04, group=GROUP, num_bytes=1_000_000
     )
-    figure = space_time([0, 1], [*halves([m]), reduced], [m])
+    figure = space_time([0, 1], [*halves([short]), reduced], [short])
     (arrow,) = artists(figure, FancyArrowPatch)
     middle = figure.axes[0].get_yticks()[1]  # of the sender's lane
-    assert [*arrow._posA_posB[0], *arrow._posA_posB[1]] == pytest.approx([0.02, middle, 0.04, 1])
+    tail, head = arrow._posA_posB
+    assert tail == pytest.approx((0.02, middle))
+    assert head == pytest.approx((0.04, 1))
     assert to_hex(arrow.get_facecolor()).upper() == line_color(1)
-    assert {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"} <= {
-        *texts(figure)
-    }
-    legend = ["communicating", "waiting for a partner", "message, coloured by sender"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == legend
-    assert "send → 0, 8000 B" in texts(space_time([0, 1], halves([m, other]), [m, other]))
+    words = {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"}
+    assert words <= {*texts(figure)}
+    assert legend(figure) == [
+        "communicating",
+        "waiting for a partner",
+        "message, coloured by sender",
+    ]
+    both = space_time([0, 1], halves([short, long]), [short, long])
+    assert "send → 0, 8000 B" in texts(both)
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
@@ -76,7 +90,7 @@ def test_a_message_without_a_partner_is_drawn_as_one():
     recv = Event(1, "recv", "recv", 0.001, 0.01, peer=0, **what)
     lost = [Message(0, 1, 0, GROUP, 4, send, None), Message(0, 1, 3, GROUP, 4, None, recv)]
     figure = space_time([0, 1], [send, recv], lost)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without a partner"]
+    assert legend(figure) == ["without a partner"]
     unknown = Message(0, 1, 0, GROUP, 4, send, None, traced=False)
     assert "without a partner" not in texts(space_time([0], [send], [unknown]))
 
@@ -89,9 +103,8 @@ def test_the_last_rank_of_a_collective_is_marked():
     assert [x for x, _ in line.get_segments()[0]] == pytest.approx([0.004] * 2)
     assert "the last rank has arrived" in texts(figure)
     open_ended = Collective("all_reduce", GROUP, whole.events[:2], False)
-    assert "the last rank has arrived" not in texts(
-        space_time([0, 1], open_ended.events, (), [open_ended])
-    )
+    figure = space_time([0, 1], open_ended.events, (), [open_ended])
+    assert "the last rank has arrived" not in texts(figure)
 
 
 @pytest.mark.parametrize(
