@@ -4,6 +4,8 @@ ranks, for lab 00: the driver, four ranks and what travels between them. agents,
 torchrun and their ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from
 a call to the wire. house, for CONTRIBUTING.md: the processes of a cluster, the folders that run in
 each of them, and what travels between them.
+
+A map is 100 wide and 40 high.
 """
 
 from itertools import combinations
@@ -20,7 +22,7 @@ BOTH_WAYS = "<|-|>"
 
 
 class Process(NamedTuple):
-    """A box in a map of 100 x 40: its lower left corner and size, its name, and what is in it."""
+    """A box in a map: its lower left corner and size, its name, and what is in it."""
 
     x: float
     y: float
@@ -101,6 +103,25 @@ def words(ax: Axes, x: float, y: float, text: str, va: str = "bottom") -> None:
     ax.text(x, y, text, color=INK, ha="center", va=va, fontsize=7.5)
 
 
+def draw_link(ax: Axes, one: Process, other: Process) -> None:
+    """Draw an arrow with two heads from box to box, and not from middle to middle."""
+    from_x, to_x = near_ends(one.x, other.x, one.width)
+    from_y, to_y = near_ends(one.y, other.y, one.height)
+    arrow(ax, from_x, from_y, to_x, to_y, BOTH_WAYS)
+
+
+def near_ends(one: float, other: float, size: float) -> tuple[float, float]:
+    """Where two boxes of a size, which begin at these places, are nearest to each other.
+
+    Boxes that begin at the same place are nearest at their middles.
+    """
+    if one < other:
+        return one + size, other
+    if other < one:
+        return one, other + size
+    return one + size / 2, other + size / 2
+
+
 def draw_ranks(ax: Axes) -> None:
     """The driver and a process group of four ranks, each of which sends to each."""
     DRIVER.draw(ax)
@@ -111,21 +132,7 @@ def draw_ranks(ax: Axes) -> None:
     arrow(ax, 42, 16, 27, 16)
     words(ax, 34.5, 15.2, "output,\nerrors", va="top")
     for one, other in combinations(RANKS, 2):
-        side = (other.x > one.x) - (other.x < one.x)
-        up = (other.y > one.y) - (other.y < one.y)
-        half_x = one.width / 2
-        half_y = one.height / 2
-        # from box to box, not from its middle
-        from_x = one.x + half_x * (1 + side)
-        from_y = one.y + half_y * (1 + up)
-        arrow(
-            ax,
-            from_x,
-            from_y,
-            other.x + half_x * (1 - side),
-            other.y + half_y * (1 - up),
-            BOTH_WAYS,
-        )
+        draw_link(ax, one, other)
     for rank in RANKS:
         rank.draw(ax)
     words(ax, 71.5, 30, "messages")
@@ -149,53 +156,87 @@ def draw_house(ax: Axes) -> None:
     ax.text(44, 4, "in all of them: wire/  errors.py  compat/", color=INK, fontsize=7.5)
 
 
+def draw_agent(ax: Axes, x: float, group_rank: int, machine: str, part: str) -> None:
+    """Draw a machine with its torchrun, which takes this part in the store, and its two ranks."""
+    box(ax, x, -0.5, 46, 40, ec=INK, lw=1, linestyle="--")
+    words(ax, x + 23, 38.6, f"machine {machine}", va="top")
+    lines = (f"GROUP_RANK {group_rank}", part)
+    Process(x + 3, 21, 40, 13, INK, "torchrun, an agent", lines).draw(ax)
+    for local_rank in (0, 1):
+        rank = 2 * group_rank + local_rank
+        left = x + 3 + 22 * local_rank
+        inside = (f"LOCAL_RANK {local_rank},", f"uses cuda:{local_rank}")
+        Process(left, 1, 18, 13, rank_color(rank), f"RANK {rank}", inside).draw(ax)
+        arrow(ax, left + 9, 21, left + 9, 14)
+    words(ax, x + 23, 16.8, "starts")
+
+
 def draw_agents(ax: Axes) -> None:
     """Two machines, on each a torchrun and the two ranks that it has started."""
-    for number, (x, machine) in enumerate(((0, "node-a"), (54, "node-b"))):
-        box(ax, x, -0.5, 46, 40, ec=INK, lw=1, linestyle="--")
-        words(ax, x + 23, 38.6, f"machine {machine}", va="top")
-        lines = (
-            f"GROUP_RANK {number}",
-            "serves the store" if number == 0 else "a client of the store",
-        )
-        Process(x + 3, 21, 40, 13, INK, "torchrun, an agent", lines).draw(ax)
-        for local in (0, 1):
-            rank = 2 * number + local
-            left = x + 3 + 22 * local
-            inside = (f"LOCAL_RANK {local},", f"uses cuda:{local}")
-            Process(left, 1, 18, 13, rank_color(rank), f"RANK {rank}", inside).draw(ax)
-            arrow(ax, left + 9, 21, left + 9, 14)
-        words(ax, x + 23, 16.8, "starts")
+    draw_agent(ax, 0, 0, "node-a", "serves the store")
+    draw_agent(ax, 54, 1, "node-b", "a client of the store")
     arrow(ax, 57, 27.5, 43, 27.5)
     words(ax, 50, 28.2, "rendez-\nvous")
 
 
+class InitMethod(NamedTuple):
+    """An init method: who serves the store, and who tells a rank its number, and how."""
+
+    left: float
+    url: str
+    store: str
+    served: tuple[str, ...]
+    number: str
+    told_by: str
+
+
+INIT_METHODS = (
+    InitMethod(
+        left=0,
+        url="env://",
+        store="the store",
+        served=("MASTER_ADDR:MASTER_PORT,", "served by rank 0, or", "by the agent of torchrun"),
+        number="RANK={}",
+        told_by="a variable",
+    ),
+    InitMethod(
+        left=34.5,
+        url="tcp://10.0.0.7:29500",
+        store="the store",
+        served=("host and port are in the URL,", "served by rank 0"),
+        number="rank={}",
+        told_by="an argument",
+    ),
+    InitMethod(
+        left=69,
+        url="file:///shared/name",
+        store="the file",
+        served=("all ranks open it;", "nobody serves it"),
+        number="rank={}",
+        told_by="an argument",
+    ),
+)
+
+
 def draw_init_methods(ax: Axes) -> None:
     """For each init method: where the store is, who serves it, and who numbers the ranks."""
-    for x, method, store, number in (
-        (
-            0,
-            "env://",
-            ("MASTER_ADDR:MASTER_PORT,", "served by rank 0, or", "by the agent of torchrun"),
-            "RANK=1",
-        ),
-        (
-            34.5,
-            "tcp://10.0.0.7:29500",
-            ("host and port are in the URL,", "served by rank 0"),
-            "rank=1",
-        ),
-        (69, "file:///shared/name", ("all ranks open it;", "nobody serves it"), "rank=1"),
-    ):
-        words(ax, x + 15.5, 39.5, method, va="top")
-        Process(x, 19, 31, 17, INK, "the file" if "file" in method else "the store", store).draw(ax)
+    for method in INIT_METHODS:
+        x = method.left
+        words(ax, x + 15.5, 39.5, method.url, va="top")
+        Process(x, 19, 31, 17, INK, method.store, method.served).draw(ax)
         for rank, left in enumerate((x, x + 17)):
-            told = (
-                number.replace("1", str(rank)),
-                "a variable" if number[0] == "R" else "an argument",
-            )
+            told = (method.number.format(rank), method.told_by)
             Process(left, 0, 14, 12.5, rank_color(rank), f"rank {rank}", told).draw(ax)
             arrow(ax, left + 7, 12.5, left + 7, 19)
+
+
+def draw_backend(ax: Axes, y: float, name: str, work: str, transport: str) -> None:
+    """Draw a backend with its work, between the process group and what carries the bytes."""
+    Process(57, y, 23, 11, INK, name, (work,)).draw(ax)
+    box(ax, 86, y, 14, 11, ec=INK, lw=1.6)
+    words(ax, 93, y + 5.5, transport, va="center")
+    arrow(ax, 48, 18.5, 57, y + 5.5)
+    arrow(ax, 80, y + 5.5, 86, y + 5.5)
 
 
 def draw_backends(ax: Axes) -> None:
@@ -203,16 +244,10 @@ def draw_backends(ax: Axes) -> None:
     Process(0, 11.5, 20, 14, INK, "dist.all_reduce", ("(tensor, group=...)", "your call")).draw(ax)
     has = ("a list of ranks, and", "a backend for each", "kind of device")
     Process(27, 10, 21, 17, INK, "ProcessGroup", has).draw(ax)
-    for y, name, work, carrier in (
-        (27, "ProcessGroupGloo", "allreduce, in C++", "TCP,\nby the CPU"),
-        (13, "ProcessGroupNCCL", "allreduce, in C++", "NVLink, PCIe,\nInfiniBand, TCP"),
-        (-1, "a class of yours", "allreduce, in Python", "MPI, a store,\nanything else"),
-    ):
-        Process(57, y, 23, 11, INK, name, (work,)).draw(ax)
-        box(ax, 86, y, 14, 11, ec=INK, lw=1.6)
-        words(ax, 93, y + 5.5, carrier, va="center")
-        arrow(ax, 48, 18.5, 57, y + 5.5)
-        arrow(ax, 80, y + 5.5, 86, y + 5.5)
+    draw_backend(ax, 27, "ProcessGroupGloo", "allreduce, in C++", "TCP,\nby the CPU")
+    nccl_transports = "NVLink, PCIe,\nInfiniBand, TCP"
+    draw_backend(ax, 13, "ProcessGroupNCCL", "allreduce, in C++", nccl_transports)
+    draw_backend(ax, -1, "a class of yours", "allreduce, in Python", "MPI, a store,\nanything else")
     arrow(ax, 20, 18.5, 27, 18.5)
     words(ax, 68.5, 41, "backends", va="top")
     words(ax, 93, 41, "transports", va="top")
