@@ -154,20 +154,28 @@ def draw_lanes(
         tops[name] = below
         middles.append(below + height / 2)
         below += height + gap
-    ax.set(xlim=(start, end), ylim=(below - gap + 0.1, -0.1), yticks=middles, yticklabels=lanes)
-    ax.grid(visible=False, axis="y")
-    ax.spines["left"].set_visible(not bands)
-    ax.tick_params(axis="y", length=0, pad=8 if bands else 3.5)
+    ax.set_xlim(start, end)
+    ax.set_ylim(below - gap + 0.1, -0.1)
     even_ticks(ax.xaxis, unit)
+    _name_lanes(ax, list(lanes), middles, have_bands=bool(bands))
     for (name, bars), color in zip(lanes.items(), bands, strict=False):
         _draw_band(ax, tops[name], height_in_rows(bars), color)
     # The layout is known from here on, and with it the width of the bars.
     figure_of(ax).draw_without_rendering()
-    placed: list[Bar] = []
+    placed = []
     for name, bars in lanes.items():
-        placed.extend(bar._replace(row=tops[name] + bar.row) for bar in bars)
+        for bar in bars:
+            placed.append(bar._replace(row=tops[name] + bar.row))
     draw_bars(ax, placed, size)
     return tops
+
+
+def _name_lanes(ax: Axes, names: list[str], middles: list[float], have_bands: bool) -> None:
+    """Write the names of lanes at the left of their middles, further left if bands have edges."""
+    ax.set_yticks(middles, names)
+    ax.grid(visible=False, axis="y")
+    ax.spines["left"].set_visible(not have_bands)
+    ax.tick_params(axis="y", length=0, pad=8 if have_bands else 3.5)
 
 
 def _draw_band(ax: Axes, top: float, height: float, color: str) -> None:
@@ -194,7 +202,8 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
         size: of the texts, in points.
     """
     # pixels of a unit of the x axis, and of a row
-    across, down = abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    to_pixels = ax.transData.transform
+    across, down = abs(to_pixels((1, 1)) - to_pixels((0, 0)))
     # bars that look alike in a row are one artist of matplotlib
     alike: dict[tuple[Look, float, float, bool], list[Bar]] = {}
     for bar in bars:

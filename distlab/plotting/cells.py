@@ -117,10 +117,12 @@ def with_origins(before: Values, after: Values) -> tuple[list[list[Slot]], list[
     """
     own = []
     for rank, row in enumerate(before):
-        own.append(_drawn_slots([_own_slot(value, rank) for value in row]))
+        slots = [_own_slot(value, rank) for value in row]
+        own.append(_drawn_slots(slots))
     found = []
     for row in after:
-        found.append(_drawn_slots([Slot(value, origin_of(value, before)) for value in row]))
+        slots = [Slot(value, origin_of(value, before)) for value in row]
+        found.append(_drawn_slots(slots))
     return own, found
 
 
@@ -226,7 +228,8 @@ def draw_panels(
             draw_lane(ax, 0, y, width, PANEL_LANE, rank_color(rank), f"rank {rank}")
     for panel in (first, second):
         _draw_panel(ax, panel, slot_width, names, tops)
-    return Panels(figure, ax, end, second.left, [top + PANEL_LANE / 2 for top in tops])
+    middles = [top + PANEL_LANE / 2 for top in tops]
+    return Panels(figure, ax, gap_left=end, gap_right=second.left, middles=middles)
 
 
 def _most_slots(rows: Rows) -> int:
@@ -255,9 +258,11 @@ def _draw_panel(
         names: of the slots.
         tops: by rank, where its lane begins in the panel.
     """
-    draw_text(ax, panel.left + panel.slots * width / 2, panel.top + 0.16, panel.heading)
+    middle = panel.left + panel.slots * width / 2
+    draw_text(ax, middle, panel.top + 0.16, panel.heading)
     for place, name in enumerate(names[: panel.slots]):
-        draw_text(ax, panel.left + (place + 0.5) * width, panel.top + 0.46, name)
+        x = panel.left + (place + 0.5) * width
+        draw_text(ax, x, panel.top + 0.46, name)
     cell_width = width - 2 * CELL_INSET
     cell_height = PANEL_LANE - 2 * CELL_INSET
     for row, top in zip(panel.rows, tops, strict=True):
@@ -340,8 +345,9 @@ def draw_cell(
     )
     ax.add_artist(cell)
     if slot.value is not None:
+        text = format_value(slot.value)
         look = {"va": "center_baseline", "color": text_color(fill), "fontsize": size}
-        draw_text(ax, x + width / 2, y + height / 2, format_value(slot.value), **look)
+        draw_text(ax, x + width / 2, y + height / 2, text, **look)
 
 
 def _colors_of(origin: Origin) -> tuple[str, str]:

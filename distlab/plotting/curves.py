@@ -82,7 +82,8 @@ def badge(ax: Axes, text: str) -> None:
     if not text:
         return
     lines = textwrap.wrap(text, 64)
-    ax.set_title(ax.get_title("left"), loc="left", pad=6 + 13 * len(lines))
+    title = ax.get_title("left")
+    ax.set_title(title, loc="left", pad=6 + 13 * len(lines))
     ax.text(
         0,
         1.02,

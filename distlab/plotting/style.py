@@ -43,7 +43,10 @@ TINY_SIZE = 8.5  # what would not fit otherwise
 
 def channels(color: str) -> tuple[int, int, int]:
     """Red, green and blue of a `#rrggbb` colour, each from 0 to 255. Runs on: anywhere."""
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+    red = int(color[1:3], 16)
+    green = int(color[3:5], 16)
+    blue = int(color[5:7], 16)
+    return red, green, blue
 
 
 def blend(color: str, other: str, share: float) -> str:

@@ -115,13 +115,15 @@ def space_time(
         title, notes: what was traced, and what a reader must know about it.
     """
     if window is None:
-        window = (0.0, 1.01 * max((event.end for event in events), default=1e-3))
+        end = max((event.end for event in events), default=1e-3)
+        window = (0.0, 1.01 * end)
     by_rank = {rank: lay_out(_visible(events, rank, window)) for rank in ranks}
     edges: dict[Event, Edges] = {}
     for own in by_rank.values():
         edges.update(own)
     arrows = arrows_of(messages, edges)
-    sizes = {arrow.message.num_bytes for arrow in arrows if arrow.message.num_bytes is not None}
+    sizes = _sizes_of(arrows)
+    have_several_sizes = len(sizes) > 1
     all_notes = [*notes, *_notes_on(arrows, sizes)]
     if len(arrows) > MOST_ARROWS:
         arrows = []
@@ -131,7 +133,7 @@ def space_time(
     lost = _without_partner(messages)
     lanes = {}
     for rank, own in by_rank.items():
-        lanes[f"rank {rank}"] = bars_of(own, window, lost, sized=len(sizes) > 1)
+        lanes[f"rank {rank}"] = bars_of(own, window, lost, have_several_sizes)
     return _draw(Scene(window, lanes, edges, arrows, arrivals, all_notes), ranks, title)
 
 
@@ -157,6 +159,15 @@ def arrows_of(messages: Iterable[Message], edges: EdgesByEvent) -> list[Arrow]:
         if src != message.dst and send in edges and recv in edges:
             arrows.append(Arrow(message, src, send, recv))
     return arrows
+
+
+def _sizes_of(arrows: Iterable[Arrow]) -> set[int]:
+    """The sizes of the messages, in bytes, as far as they are known."""
+    sizes = set()
+    for arrow in arrows:
+        if arrow.message.num_bytes is not None:
+            sizes.add(arrow.message.num_bytes)
+    return sizes
 
 
 def last_arrivals_of(collectives: Iterable[Collective], edges: EdgesByEvent) -> list[LastArrival]:
@@ -240,8 +251,9 @@ def _parts_of(event: Event, edges: Edges, window: Window, is_lost: bool) -> list
         if end < first or start > last:
             continue
         look = ACTIVITY_LOOKS["lost" if is_lost else what]
-        bar = Bar(max(start, first), min(end, last), look, row=edges.upper, height=height)
-        bars.append(bar)
+        seen_from = max(start, first)
+        seen_until = min(end, last)
+        bars.append(Bar(seen_from, seen_until, look, row=edges.upper, height=height))
     return bars
 
 
@@ -291,7 +303,8 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
         lines += textwrap.wrap(note, 96)
     looks = used(ACTIVITY_LOOKS.values(), scene.lanes)
     legend = legend_lines(scene)
-    height = _height(scene.lanes, len(lines), len(looks) + len(legend))
+    entries = len(looks) + len(legend)
+    height = _height(scene.lanes, len(lines), entries)
     first, last = scene.window
     bands = [rank_color(rank) for rank in ranks]
     with new_panels(7.5, height, 1, 1, textwrap.fill(title, 76)) as (figure, (ax,)):

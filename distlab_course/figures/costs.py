@@ -183,10 +183,18 @@ def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -
 def _shade_beyond(ax: Axes, cores: int) -> None:
     """Shade where there are more ranks than cores, and say so."""
     left, right = ax.get_xlim()
-    ax.axvspan(max(left, cores + 0.5), right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
-    note = f"more ranks than the {count(cores, 'core')}"
-    place = ax.transAxes
-    ax.text(0.98, 0.97, note, transform=place, ha="right", va="top", color=INK, fontsize=LABEL_SIZE)
+    begin = max(left, cores + 0.5)
+    ax.axvspan(begin, right, color=INK, alpha=HAZE, zorder=0, linewidth=0)
+    ax.text(
+        0.98,
+        0.97,
+        f"more ranks than the {count(cores, 'core')}",
+        transform=ax.transAxes,
+        ha="right",
+        va="top",
+        color=INK,
+        fontsize=LABEL_SIZE,
+    )
 
 
 def _draw_against_ranks(ax: Axes, curves: MeasuredCurves, theory: Curves) -> list[End]:

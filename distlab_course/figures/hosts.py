@@ -80,7 +80,8 @@ def machines(
     width = total
     for words in legend:
         width = max(width, text_width(words, NAME_SIZE) + 1)
-    figure, ax = new_canvas(width, bottom + 0.15 + LEGEND_ROW * len(legend), title)
+    height = bottom + 0.15 + LEGEND_ROW * len(legend)
+    figure, ax = new_canvas(width, height, title)
     places = _places_of(above, below, total)
     with style():
         draw_lane(ax, 0, 0, total, UPPER_HEIGHT, INK)
@@ -135,7 +136,8 @@ def _places_of(above: Sequence[str], below: Sequence[Machine], total: float) -> 
             x = machine.left + (column + 0.5) * PROCESS_WIDTH
             places[process] = (x, OTHERS_Y)
         for column, process in enumerate(machine.ranks):
-            x = machine.left + (column + 0.5) * (machine.width / len(machine.ranks))
+            own_width = machine.width / len(machine.ranks)
+            x = machine.left + (column + 0.5) * own_width
             places[process] = (x, RANKS_Y)
     return places
 

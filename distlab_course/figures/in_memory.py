@@ -47,8 +47,11 @@ def memory(
         limit: the bytes that a device has, drawn as a line.
     """
     unit_bytes = UNITS[unit]
-    sums = {name: sum(parts.values()) / unit_bytes for name, parts in bars.items()}
-    lanes = {name: _stacked(parts, unit_bytes) for name, parts in bars.items()}
+    sums = {}
+    lanes = {}
+    for name, parts in bars.items():
+        sums[name] = sum(parts.values()) / unit_bytes
+        lanes[name] = _stacked(parts, unit_bytes)
     end = 1.13 * max(sums.values())
     if limit is not None:
         end = max(end, 1.1 * limit / unit_bytes)
@@ -94,9 +97,11 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
         moments: by name, the bytes in parts.
         title: whose memory.
     """
-    top = max(sum(parts.values()) for parts in moments.values()) / UNITS["MiB"]
+    most_bytes = max(sum(parts.values()) for parts in moments.values())
+    top = most_bytes / UNITS["MiB"]
     with new_axes(7.5, 3.9, title=title, ylabel="memory, MiB") as ax:
-        ax.set(xlim=(-0.6, len(moments) - 0.4), ylim=(0, 1.06 * top))
+        ax.set_xlim(-0.6, len(moments) - 0.4)
+        ax.set_ylim(0, 1.06 * top)
         ax.grid(visible=False, axis="x")
         ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 4, 5, 10)))
         for place, parts in enumerate(moments.values()):

@@ -151,10 +151,8 @@ def _draw_arrow(ax: Axes, x: float, chart: Chart, step: Step, color: str) -> Non
     middle = x + COLUMN_WIDTH / 2
     in_store = (middle, chart.store_height - 0.04)
     at_rank = (middle, chart.tops[step.rank] + LANE_HEIGHT / 2)
-    if step.writes:
-        tail, head = at_rank, in_store
-    else:
-        tail, head = in_store, at_rank
+    tail = at_rank if step.writes else in_store
+    head = in_store if step.writes else at_rank
     ax.annotate("", head, tail, arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.8})
 
 
@@ -215,7 +213,8 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
                 )
         ax.axvline(timeout, color=INK, linestyle="--", linewidth=1)
         ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME_SIZE, color=INK)
-        ax.set(yticks=range(len(outcomes)), yticklabels=outcomes, ylim=(len(outcomes) - 0.5, -0.5))
+        ax.set_yticks(range(len(outcomes)), list(outcomes))
+        ax.set_ylim(len(outcomes) - 0.5, -0.5)
         ax.set_xlim(0, 1.75 * latest)
         even_ticks(ax.xaxis, "s")
         ax.grid(visible=False, axis="y")

@@ -79,12 +79,14 @@ def pipeline(schedules: Mapping[str, Schedule], simulated: str = "") -> Figure:
     with new_panels(7.5, height, len(charts), 1, height_ratios=heights) as (figure, axes):
         legend_below(axes[-1], _looks_in(charts.values()), columns=4)
         for ax, (name, chart) in zip(axes, charts.items(), strict=True):
-            ax.set_title(f"{name}: idle {shares[name]:.0%}", fontsize=LABEL_SIZE, pad=5)
+            heading = f"{name}: idle {shares[name]:.0%}"
+            ax.set_title(heading, fontsize=LABEL_SIZE, pad=5)
             colors = [rank_color(rank) for rank in range(len(chart))]
             tops = draw_lanes(ax, chart, end, bands=colors, size=TINY_SIZE)
             ax.spines["left"].set_visible(False)
             for rank, actions in enumerate(schedules[name]):
-                _name_stages(ax, stages_of(actions), 1.01 * end, tops[f"rank {rank}"])
+                top = tops[f"rank {rank}"]
+                _name_stages(ax, stages_of(actions), 1.01 * end, top)
         label = f"time ({simulated})" if simulated else "time, measured"
         axes[-1].set_xlabel(label, fontsize=SMALL_SIZE)
     return figure
@@ -121,7 +123,8 @@ def lanes_of(schedule: Schedule) -> dict[str, list[Bar]]:
         bars = []
         for kind, stage, batch, begin, end in actions:
             row = stages.index(stage)
-            bars.append(Bar(begin - zero, end - zero, KINDS[kind], (str(batch),), row))
+            texts = (str(batch),)
+            bars.append(Bar(begin - zero, end - zero, KINDS[kind], texts, row))
         lanes[f"rank {rank}"] = bars
     return lanes
 
@@ -168,7 +171,8 @@ def bubbles(
         ax.set(xticks=counts, xticklabels=counts, ylim=(0, None))
         even_ticks(ax.yaxis, "%")
         label_ends(ax, ends)
-        badge(ax, f"{simulated}; dashed: {p - 1} / (v m + {p - 1})")
+        formula = f"{p - 1} / (v m + {p - 1})"
+        badge(ax, f"{simulated}; dashed: {formula}")
     return ax
 
 

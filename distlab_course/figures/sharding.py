@@ -203,7 +203,9 @@ def _draw_head(ax: Axes, left: float, width: float, rank: int) -> None:
 
 def _draw_move(ax: Axes, x: float, top: float, length: float, move: str) -> None:
     """Draw the arrow from one state down to the next, with its words."""
-    ax.add_patch(_arrow((x, top + 0.06), (x, top + length - 0.06)))
+    start = (x, top + 0.06)
+    end = (x, top + length - 0.06)
+    ax.add_patch(_arrow(start, end))
     y = top + length / 2
     draw_text(ax, x + 0.14, y, move, ha="left", va="center_baseline", fontsize=LABEL_SIZE)
 
@@ -279,8 +281,9 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         title: what is shown.
     """
     weights = _weights_of(layers, marks)
-    width = sum(weight.column for weight in weights) + sum(weight.gap for weight in weights)
-    figure, ax = new_canvas(width, LONGEST_SIDE + 1.0, title)
+    columns = sum(weight.column for weight in weights)
+    gaps = sum(weight.gap for weight in weights)
+    figure, ax = new_canvas(columns + gaps, LONGEST_SIDE + 1.0, title)
     middle = 0.26 + LONGEST_SIDE / 2
     left = 0.0
     for weight in weights:
@@ -300,7 +303,8 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
 
 def _weights_of(layers: Sequence[Layer], marks: Mapping[str, str]) -> list[Weight]:
     """The weights of layers, all at one scale: the longest side of all has its length."""
-    scale = LONGEST_SIDE / max(chain.from_iterable(shape for _, shape, _ in layers))
+    longest = max(chain.from_iterable(shape for _, shape, _ in layers))
+    scale = LONGEST_SIDE / longest
     weights = []
     for name, shape, dim in layers:
         size = " x ".join(map(str, shape))
@@ -334,11 +338,13 @@ def _draw_weight(ax: Axes, corner: Point, weight: Weight, n: int) -> None:
     if weight.dim is None:
         _draw_part(ax, x, y, width, height, FAINT)
     elif weight.dim == 0:
+        part_height = height / n
         for rank in range(n):
-            _draw_part(ax, x, y + rank * (height / n), width, height / n, rank_color(rank))
+            _draw_part(ax, x, y + rank * part_height, width, part_height, rank_color(rank))
     else:
+        part_width = width / n
         for rank in range(n):
-            _draw_part(ax, x + rank * (width / n), y, width / n, height, rank_color(rank))
+            _draw_part(ax, x + rank * part_width, y, part_width, height, rank_color(rank))
 
 
 def _draw_part(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
@@ -400,11 +406,11 @@ def _draw_group(ax: Axes, first: Point, last: Point, words: str) -> None:
     """Draw the line of a group from its first rank to its last, with what they call beside it."""
     left, upper = first
     right, lower = last
+    (line,) = ax.plot([left, right], [upper, lower], color=INK, linewidth=2, zorder=0)
     if upper == lower:
-        ax.plot([left, right], [upper, lower], color=INK, linewidth=2, zorder=0)
-        draw_text(ax, (left + right) / 2, upper - 0.07, words, va="bottom", fontsize=SMALL_SIZE)
+        middle = (left + right) / 2
+        draw_text(ax, middle, upper - 0.07, words, va="bottom", fontsize=SMALL_SIZE)
     else:
-        dashes = (0, (4, 2))
-        ys = [upper, lower]
-        ax.plot([left, right], ys, color=INK, linewidth=2, zorder=0, linestyle=dashes)
-        draw_text(ax, left + 0.1, (upper + lower) / 2, words, ha="left", fontsize=SMALL_SIZE)
+        line.set_linestyle((0, (4, 2)))
+        middle = (upper + lower) / 2
+        draw_text(ax, left + 0.1, middle, words, ha="left", fontsize=SMALL_SIZE)

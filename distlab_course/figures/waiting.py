@@ -55,7 +55,8 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
     else:
         below = max(below, WORD_HEIGHT)
         word_y = top + BOX_HEIGHT + 0.16
-    figure, ax = new_canvas(max(lefts.values()) + BOX_WIDTH, top + BOX_HEIGHT + below, title)
+    width = max(lefts.values()) + BOX_WIDTH
+    figure, ax = new_canvas(width, top + BOX_HEIGHT + below, title)
     figure.alt = f"{title}: {', '.join(_in_words(waits, finished))}"
     with style():
         for rank, left in lefts.items():
@@ -82,8 +83,11 @@ def _waits_in(report: object) -> dict[int, int]:
 
 def _in_words(waits: Mapping[int, int], finished: Iterable[int]) -> list[str]:
     """What the figure says, for those who do not see it."""
-    words = [f"rank {rank} waits for rank {other}" for rank, other in sorted(waits.items())]
-    words += [f"rank {rank} has finished" for rank in sorted(finished)]
+    words = []
+    for rank, other in sorted(waits.items()):
+        words.append(f"rank {rank} waits for rank {other}")
+    for rank in sorted(finished):
+        words.append(f"rank {rank} has finished")
     return words
 
 
