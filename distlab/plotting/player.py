@@ -23,11 +23,11 @@ from distlab.plotting.drawing import Drawing
 from distlab.plotting.stepping import (
     CELL_HEIGHT,
     NAMES_WIDTH,
+    MessagesByStep,
     Pictures,
     Point,
     SentChunk,
     State,
-    Steps,
     draw_steps,
 )
 from distlab.plotting.style import style
@@ -62,7 +62,7 @@ class Player:
         }
 
 
-def play(states: Sequence[State], messages: Steps, title: str = "") -> Player:
+def play(states: Sequence[State], messages: MessagesByStep, title: str = "") -> Player:
     """Like `steps`, one picture at a time, with a slider and buttons; messages move when it plays.
 
     Runs on: the notebook's kernel.

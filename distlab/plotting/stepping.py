@@ -34,7 +34,7 @@ PICTURE_GAP = 0.14  # between two pictures
 PART_INSET = 0.025  # between a cell's edge and the parts in it
 
 State = Sequence[Sequence[Iterable[int]]]  # by rank, by chunk: the ranks whose numbers are in it
-Steps = Sequence[Sequence[ChunkMessage]]  # by step, what is sent
+MessagesByStep = Sequence[Sequence[ChunkMessage]]  # by step, what is sent
 Point = tuple[float, float]
 
 
@@ -65,7 +65,7 @@ class Pictures:
         rows: how many rows there are.
     """
 
-    def __init__(self, states: Sequence[State], messages: Steps):
+    def __init__(self, states: Sequence[State], messages: MessagesByStep):
         self.states = states
         self.messages = [_chunk_by_chunk(step) for step in messages]
         self.messages.append([])
@@ -130,7 +130,7 @@ def _chunk_by_chunk(step: Iterable[ChunkMessage]) -> list[SentChunk]:
     return sent
 
 
-def steps(states: Sequence[State], messages: Steps, title: str = "") -> Figure:
+def steps(states: Sequence[State], messages: MessagesByStep, title: str = "") -> Figure:
     """Draw a small picture for each step: what every rank holds before it, and what it then sends.
 
     For a schedule: steps(algorithms.holdings(plan), plan.steps). A picture has a lane for each rank
