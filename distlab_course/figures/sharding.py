@@ -81,14 +81,14 @@ def shards(
         title: what is shown.
     """
     shown = _with_moves(states, moves)
-    ranks = range(len(shown[0].by_rank))
+    n = len(shown[0].by_rank)
     cell_width = _width_of_cells(shown)
     names_width = max(text_width(state.name, LABEL_SIZE) for state in shown) + 0.24
     column = cell_width * max(state.columns for state in shown) + RANK_GAP
-    lefts = [names_width + rank * column for rank in ranks]
+    lefts = [names_width + rank * column for rank in range(n)]
     rows = sum(state.height for state in shown)
     gaps = sum(state.gap for state in shown[1:])
-    width = names_width + len(ranks) * column - RANK_GAP
+    width = names_width + n * column - RANK_GAP
     figure, ax = new_canvas(width, RANK_HEAD + rows + gaps, title)
     for rank, left in enumerate(lefts):
         _draw_head(ax, left, column - RANK_GAP, rank)
@@ -97,14 +97,15 @@ def shards(
     for place, state in enumerate(shown):
         if place > 0:
             if state.move:
-                middle = names_width + (len(ranks) * column - RANK_GAP) / 2
+                middle = names_width + (n * column - RANK_GAP) / 2
                 _draw_move(ax, middle, top, state.gap, state.move)
             top += state.gap
         if not state.move:
             start = [_values_in(matrix) for matrix in state.by_rank]
         draw_text(ax, 0, top + state.height / 2, state.name, ha="left", fontsize=LABEL_SIZE)
-        for rank, left in enumerate(lefts):
-            _draw_matrix(ax, (left, top), cell_width, _slots_of(state, rank, start))
+        for rank in range(len(state.by_rank)):
+            corner = (lefts[rank], top)
+            _draw_matrix(ax, corner, cell_width, _slots_of(state, rank, start))
         top += state.height
     return figure
 
