@@ -1,7 +1,7 @@
 """What to do about errors that learners meet, by the words of torch, Python and the system.
 
 No process is asked. Runs on the notebook's kernel, called by starting.py and processes.py, and by
-failures.py, deaths.py and joining.py beside it.
+failures.py, endings.py and joining.py beside it.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Whether the calls of one collective, or the two ends of a message, match, and the words for it.
 
-No process is asked. Runs on the notebook's kernel, called by report.py, meanwhile.py and the rules
-of the proof; in checked mode on ranks, called by checks.py.
+No process is asked. Runs on the notebook's kernel, called by proof.py, new_groups.py, report.py and
+meanwhile.py beside it; in checked mode on ranks, called by checks.py.
 """
 
 import math

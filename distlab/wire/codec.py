@@ -1,12 +1,14 @@
 """One way to JSON for every message of this folder.
 
-Runs on both sides, called by all that send or receive messages. A field holds what its annotation
-says, or it is refused by name. A message is one line, a JSON object of its fields, with the name of
-its class as "class". Tuples travel as lists, and messages inside of a message as objects without a
-class, because the annotation of their field says which one they are. A value of a subclass of a
-plain type, such as an IntEnum or numpy.float64, arrives as the plain one. Everything else, such as
-numpy.int64 or a tensor, is refused where it is sent: a value that comes from a learner is made
-plain where it enters (rank/log.py).
+Runs on both sides, called by all that send or receive messages: channel.py, connection.py, the fork
+server, watchdogs, checks.py, groups.py and rpc_calls.py.
+
+A field holds what its annotation says, or it is refused by name. A message is one line, a JSON
+object of its fields, with the name of its class as "class". Tuples travel as lists, and messages
+inside of a message as objects without a class, because the annotation of their field says which one
+they are. A value of a subclass of a plain type, such as an IntEnum or numpy.float64, arrives as the
+plain one. Everything else, such as numpy.int64 or a tensor, is refused where it is sent: a value
+that comes from a learner is made plain where it enters (rank/log.py).
 """
 
 import dataclasses
