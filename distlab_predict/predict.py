@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab import arguments
-from distlab.diagnosis.failures import made_readable, rank_error
+from distlab.diagnosis.failures import rank_error
+from distlab.diagnosis.readable import made_readable
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure

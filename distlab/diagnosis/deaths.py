@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.diagnosis.endings import Ending
-from distlab.diagnosis.failures import where, with_text
+from distlab.diagnosis.lines import where, with_text
 from distlab.errors import RankDied
 from distlab.wire.messages import Failure
 from distlab.wire.source import Line, process_of_cell

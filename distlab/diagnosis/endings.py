@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from distlab.diagnosis.advice import NO_MORE_PROCESSES
-from distlab.diagnosis.failures import readable
+from distlab.diagnosis.readable import readable
 from distlab.wire.faults import Fault
 
 

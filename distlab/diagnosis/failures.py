@@ -1,45 +1,20 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on.
 
-No process is started, ended or asked here; lines of files are read. Runs on the notebook's kernel,
-called by failed_cell.py, generation.py, freeing.py, ranks.py, cluster.py and predict.py; `where`
-also runs on ranks, called by rpc_calls.py.
+No process is started, ended or asked here. Runs on the notebook's kernel, called by failed_cell.py
+and predict.py, and by joining.py beside it.
 """
 
-import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from distlab.diagnosis.advice import advice_for
+from distlab.diagnosis.afterwards import EndedWithGroup
+from distlab.diagnosis.lines import where, with_text
 from distlab.errors import MismatchError, RankError
 from distlab.wire.messages import Failure, NewGroup, States
-from distlab.wire.source import Line, is_learners
 from distlab.words import grouped, rank_list
 
-MOST_LINES = 10  # of one rank's traceback
-GROUPS_GONE = "Groups made with dist.new_group, and device meshes, are gone: make them again."
-RPC_ENDED = (
-    "RPC has ended, and its RRefs and futures with it: call rpc.init_rpc(...) again on every rank."
-)
-FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in ')  # in Python's tracebacks
-# what Python lists below the text of an exception that has passed through C++
-LED_TO_CALLBACK = re.compile(r"\n\nAt:(\n  [^\n]+\(\d+\): [^\n]+)+\n?")
-# the place in C++ that raised, and the rank, which is named anyway
-PLACE_IN_CPP = re.compile(r"(\[rank\d+\]:)?\[[^\[\]]*\.(cc|cpp|h):\d+\]\s*")
-# parts of messages that `readable` replaces, in this order
-MEANINGLESS = (
-    (PLACE_IN_CPP, ""),
-    (re.compile(r'"/__w/pytorch/[^"]*/([^"/]+)":(\d+)'), r"\1:\2"),
-    # what the cluster's own keys begin with
-    (re.compile(r"(?<![^\s'\"\[(])[^\s'\"\[(]*/group-\d+/(\d+/)*/*"), ""),
-    # the address of an object
-    (re.compile(r" at 0x[0-9a-f]+>"), ">"),
-)
-# an end of a connection, and then an arrow between two ends without addresses
-ENDS_OF_CONNECTIONS = (
-    re.compile(r",?\s{0,2}(remote=)?\[?127\.0\.0\.1\]?:\d+(\$\d+)?"),
-    re.compile(r"\s{0,2}\(\s{0,2}<-->\s{0,2}(\[none\])?\s{0,2}\)"),
-)
 # of gloo's and of torch's stores
 TIMED_OUT = re.compile("[Tt]imed out|[Ww]ait timeout|Timeout waiting")
 RUN_CHECKED = (
@@ -50,106 +25,9 @@ NOT_COMPARED = (
     "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the "
     "gradients and buffers that DDP sends by itself."
 )
-VARIABLES_ARE_KEPT = (
-    "Variables are kept and the process group is rebuilt: change the cell and run it again."
-)
 GROUP_IS_REBUILT = (
     "The process group is rebuilt and variables are kept: change the cell and run it again."
 )
-
-
-@dataclass(frozen=True)
-class EndedWithGroup:
-    """What ended with a process group that was rebuilt.
-
-    Attributes:
-        subgroups: whether groups of dist.new_group did.
-        rpc: whether RPC did.
-    """
-
-    subgroups: bool = False
-    rpc: bool = False
-
-    def words(self) -> str:
-        """What it means for the learner, in sentences; "" if nothing ended."""
-        sentences = []
-        if self.subgroups:
-            sentences.append(GROUPS_GONE)
-        if self.rpc:
-            sentences.append(RPC_ENDED)
-        return " ".join(sentences)
-
-
-# --- what a rank reports, made readable ---
-
-
-def made_readable(raised: Failure) -> Failure:
-    """What a rank reports of its exception, readable, with source that only the notebook has."""
-    handled = None
-    if raised.handled is not None:
-        handled = made_readable(raised.handled)
-    lines = tuple(with_text(line) for line in raised.lines)
-    is_torchs = raised.communicated or raised.kind.startswith("Dist")
-    message = readable(raised.message, is_torchs)
-    return replace(raised, message=message, lines=lines, handled=handled)
-
-
-def with_text(line: Line) -> Line:
-    """A line that a rank has reported, with its text, which the rank may not have."""
-    text = line.text or linecache.getline(line.file, line.number).strip()
-    return replace(line, text=text)
-
-
-def readable(message: str, is_torchs: bool) -> str:
-    """A message without the parts that mean nothing to its reader.
-
-    These are gloo's source paths, byte-swapped ports, addresses, and what the cluster puts before a
-    learner's keys of a store. Ends of a connection without an address go as well, because gloo
-    sometimes writes them and sometimes does not. So does what torch writes around an error of a
-    Future's callback: that it was one, and all lines that led to it.
-
-    A learner's message may have a million characters in one line: no pattern may begin at each of
-    them and look far.
-
-    Args:
-        message: the text of an exception.
-        is_torchs: whether torch or gloo has written it. In a learner's own text, the address of a
-            connection is what the learner wrote.
-    """
-    message = message.replace("Got the following error when running the callback: ", "")
-    message = LED_TO_CALLBACK.sub("", message)
-    is_torchs = is_torchs or PLACE_IN_CPP.search(message) is not None
-    for pattern, replacement in MEANINGLESS:
-        message = pattern.sub(replacement, message)
-    if is_torchs:
-        for pattern in ENDS_OF_CONNECTIONS:
-            message = pattern.sub("", message)
-    message, _, _ = message.partition("\nException raised from")
-    message = message.strip()
-    if "Traceback (most recent call last)" in message:
-        return _without_libraries(message)
-    return message
-
-
-def _without_libraries(message: str) -> str:
-    """A message that holds another process's traceback, with the learner's lines only.
-
-    A DataLoader's worker is such a process. The lines of libraries tell a learner nothing.
-    """
-    kept: list[str] = []
-    is_kept = True
-    for line in message.split("\n"):
-        frame = FRAME.match(line)
-        if frame is not None:
-            is_kept = is_learners(frame["file"])
-        elif not line.startswith("    "):  # the end of a traceback, or no part of one
-            is_kept = True
-        if is_kept:
-            kept.append(line)
-    return "\n".join(kept)
-
-
-# --- the error for what ranks raised ---
 
 
 def rank_error(
@@ -314,84 +192,3 @@ def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:
     if not is_pythons:
         words.append(NOT_COMPARED)
     return words
-
-
-def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
-    """The learner's lines, outermost first, with the ranks beside the first one.
-
-    A line that is in no cell has the name of its file.
-    """
-    label = rank_list(ranks)
-    rows = []
-    for line in lines:
-        rows.append(f"  {label}   {position_words(line)}   {line.text}".rstrip())
-        label = " " * len(label)  # beside the first line only
-    if len(rows) > MOST_LINES:  # a recursion
-        half = MOST_LINES // 2
-        gap = f"  {label}   ... {len(rows) - MOST_LINES} more calls ..."
-        rows = [*rows[:half], gap, *rows[-half:]]
-    return "\n".join(rows)
-
-
-def position_words(line: Line) -> str:
-    """Where a line is, and in which function: "line 3 in step", "train.py:3"."""
-    if not line.place:
-        return line.position
-    return f"{line.position} in {line.place}"
-
-
-# --- what happened to the ranks ---
-
-
-def words_of_late(ranks: Sequence[int], timeout: float | None) -> str:
-    """The first sentence for ranks that were interrupted.
-
-    Args:
-        ranks: the ranks that had not finished; none if the last one finished at that moment.
-        timeout: the time limit of the cell, in seconds; None if a person interrupted it.
-    """
-    if timeout is None:
-        if not ranks:
-            return "All ranks had finished."
-        return f"{rank_list(ranks).capitalize()} had not finished."
-    if not ranks:
-        return f"the last rank came back only after {timeout:g} s."
-    return f"{rank_list(ranks)} did not come back within {timeout:g} s."
-
-
-def words_of_freeing(
-    seconds: float, busy: Sequence[int], replaced: Mapping[int, str], gone: str
-) -> str:
-    """What happened to the ranks, and what to do now.
-
-    Args:
-        seconds: from the start of the cell until its ranks were free.
-        busy: ranks that could not be freed.
-        replaced: what was lost with ranks that could not be freed, by rank.
-        gone: what was lost with the old group, in sentences.
-    """
-    if busy:
-        return f"{rank_list(busy).capitalize()} could not be freed: call cluster.restart()."
-    if replaced:
-        kept = "Other ranks keep their variables, and the process group is rebuilt."
-    else:
-        kept = VARIABLES_ARE_KEPT
-    freed = f"Freed after {seconds:.1f} s."
-    return " ".join([freed, *not_freed(replaced), kept, gone]).rstrip()
-
-
-def not_freed(replaced: Mapping[int, str]) -> list[str]:
-    """A sentence for each rank that could not be freed: who takes its place, and what is lost."""
-    sentences = []
-    for rank, lost in replaced.items():
-        why = f"Rank {rank} could not be freed"
-        sentences.append(f"{why}: a new process took its place, {lost}.")
-    return sentences
-
-
-def words_of_loss(variables: Sequence[str]) -> str:
-    """What is lost with a rank, in words, with the names of its variables if they are known."""
-    lost = "and its variables are lost"
-    if not variables:
-        return lost
-    return f"{lost}: {', '.join(variables)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distlab.diagnosis.failures import with_text
+from distlab.diagnosis.lines import with_text
 from distlab.diagnosis.report import rows
 from distlab.wire.messages import RankStatus, States
 from distlab.wire.source import Line

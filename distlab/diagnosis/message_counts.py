@@ -10,9 +10,26 @@ from its sender takes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distlab.diagnosis.needs import Waiting
 from distlab.wire.messages import CallRecord, MessageCount, RankStatus, States
+
+
+class MessageKind(NamedTuple):
+    """What tells messages apart that are counted by themselves.
+
+    Attributes:
+        is_send: whether the rank that counts them sends them.
+        group: the name of their group.
+        peer: the rank at the other end; None for any.
+        tag: their tag.
+    """
+
+    is_send: bool
+    group: str
+    peer: int | None
+    tag: int
 
 
 @dataclass(frozen=True)
@@ -145,6 +162,6 @@ def _begun(state: RankStatus, none: MessageCount) -> MessageCount | None:
     return none
 
 
-def kind_of_messages(one: MessageCount | CallRecord) -> tuple[bool, str, int | None, int]:
-    """What tells messages apart that are counted by themselves: direction, group, peer and tag."""
-    return one.is_send, one.group, one.peer, one.tag
+def kind_of_messages(one: MessageCount | CallRecord) -> MessageKind:
+    """The kind of a message, or of those that a count is about."""
+    return MessageKind(one.is_send, one.group, one.peer, one.tag)

@@ -8,7 +8,7 @@ ddp_passes.py beside it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distlab.diagnosis.failures import position_words, with_text
+from distlab.diagnosis.lines import position_words, with_text
 from distlab.diagnosis.matching import tensor_words
 from distlab.diagnosis.proof import why_unmatched
 from distlab.wire import messages

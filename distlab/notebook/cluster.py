@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from distlab import arguments, simulated
 from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
-from distlab.diagnosis import failures
+from distlab.diagnosis import afterwards
 from distlab.errors import ClusterError
 from distlab.notebook import ahead, display, freeing, interrupts, paragraphs, questions
 from distlab.notebook.attached import Attached, attach_to
@@ -232,7 +232,7 @@ class Cluster:
         Variables stay, but not on ranks that must be ended.
         """
         replaced = freeing.free_all(self.ranks)
-        sentences = [self.ranks.rebuild().words(), *failures.not_freed(replaced)]
+        sentences = [self.ranks.rebuild().words(), *afterwards.not_freed(replaced)]
         for sentence in sentences:
             if sentence:
                 paragraphs.say(sentence, sys.stdout)

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.compat.ipyparallel import Replies
-from distlab.diagnosis import deaths, failures, meanwhile, new_groups, report, stuck
+from distlab.diagnosis import (
+    afterwards,
+    deaths,
+    failures,
+    meanwhile,
+    new_groups,
+    readable,
+    report,
+    stuck,
+)
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.needs import Need, waiting_ranks
 from distlab.errors import DeadlockError, Interrupted, RankDied, RankError, RankTimeout
@@ -86,7 +95,7 @@ class FailedCell:
         if died:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
-        ended = failures.EndedWithGroup() if busy else self.ranks.rebuild()
+        ended = afterwards.EndedWithGroup() if busy else self.ranks.rebuild()
         # a rank that raised in time explains why others are late: report it, and not the timeout
         has_timed_out = self.timeout is not None and not was_interrupted
         raised_in_time = any(one.rank not in late for one in _at_fault(raised))
@@ -100,7 +109,7 @@ class FailedCell:
         lines += failures.raised_words(_own_errors(raised))
         lines += failures.handled_words(raised)
         lines += report.begun_earlier(self.states)
-        lines.append(failures.words_of_freeing(duration, busy, replaced, ended.words()))
+        lines.append(afterwards.words_of_freeing(duration, busy, replaced, ended.words()))
         message = "\n".join(lines)
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
@@ -113,7 +122,7 @@ class FailedCell:
         """The first sentence of the error for ranks that were late."""
         if self.needs:
             return stuck.why_stuck(self.needs, self.states, self.targets)
-        return failures.words_of_late(late, None if was_interrupted else self.timeout)
+        return afterwards.words_of_late(late, None if was_interrupted else self.timeout)
 
     def _rank_error(self, raised: list[Failure]) -> RankError:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
@@ -121,7 +130,7 @@ class FailedCell:
         if not _at_fault(raised):
             cause = self._cause_elsewhere()
         made = self._groups_that_differ(raised)
-        ended = failures.EndedWithGroup()
+        ended = afterwards.EndedWithGroup()
         rebuilt = self._may_have_damaged_group(raised)
         if rebuilt:
             ended = self.ranks.rebuild()
@@ -149,7 +158,7 @@ class FailedCell:
         return len(raised) < n or len(kinds) > 1
 
     def _groups_error(
-        self, made: Mapping[int, NewGroup], raised: list[Failure], ended: failures.EndedWithGroup
+        self, made: Mapping[int, NewGroup], raised: list[Failure], ended: afterwards.EndedWithGroup
     ) -> RankError:
         """The error for ranks that make different groups.
 
@@ -229,8 +238,8 @@ class FailedCell:
         survivors = [rank for rank in range(ranks.plan.n) if rank not in ranks.lost]
         seen = self.states or ranks.states(survivors)
         had_rpc = any(seen[rank].threads for rank in survivors if rank in seen)
-        sentences = failures.not_freed(replaced)
-        sentences.append(failures.EndedWithGroup(rpc=had_rpc).words())
+        sentences = afterwards.not_freed(replaced)
+        sentences.append(afterwards.EndedWithGroup(rpc=had_rpc).words())
         dead = []
         for rank, ending in died.items():
             output = ranks.dead.last_lines.get(rank, "")
@@ -314,7 +323,7 @@ def _failures_of_waiting(states: Mapping[int, RankStatus]) -> tuple[Failure, ...
         if waiting.state.doing == COMMUNICATING:
             words = report.call_words(waiting.call)
             found.append(
-                failures.made_readable(Failure(rank, "Waiting", words, waiting.state.lines))
+                readable.made_readable(Failure(rank, "Waiting", words, waiting.state.lines))
             )
     return tuple(found)
 
@@ -329,7 +338,7 @@ def _failure_of_reply(rank: int, reply: Any, described: Any) -> Failure:
             same error; else what ipyparallel knows is all there is.
     """
     if not isinstance(reply, Exception):
-        return failures.made_readable(reply[0].failure)
+        return readable.made_readable(reply[0].failure)
     if isinstance(described, Failure) and described.kind == getattr(reply, "ename", ""):
-        return failures.made_readable(described)
+        return readable.made_readable(described)
     return of_ipyparallel(rank, reply)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 
 from distlab.compat.ipyparallel import Replies
-from distlab.diagnosis import failures
+from distlab.diagnosis import afterwards
 from distlab.errors import ClusterError
 from distlab.notebook import interrupts
 from distlab.notebook.ranks import Ranks
@@ -67,7 +67,7 @@ def bring_back(ranks: Ranks, sent: Replies, states: Mapping[int, RankStatus]) ->
         variables: tuple[str, ...] = ()
         if rank in answers:
             variables = answers[rank].variables or ()
-        losses[rank] = failures.words_of_loss(variables)
+        losses[rank] = afterwards.words_of_loss(variables)
     return losses
 
 

@@ -11,7 +11,7 @@ from concurrent import futures
 from typing import Any
 
 from distlab.compat.ipyparallel import NoSuchEngineError, Replies, engines_exist
-from distlab.diagnosis import deaths, endings, failures, joining
+from distlab.diagnosis import deaths, endings, joining, readable
 from distlab.errors import ClusterError
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
@@ -99,7 +99,7 @@ def _why_not_joined(processes: Processes, rank: int, reply: Any) -> Failure:
     The rank describes it; if not, its process has ended, or ipyparallel knows.
     """
     if isinstance(reply, Failure):
-        return failures.made_readable(reply)
+        return readable.made_readable(reply)
     pid = processes.servers.pids.get(rank)
     ending = None
     if pid is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
-from distlab.diagnosis import deaths, failures, report
+from distlab.diagnosis import afterwards, deaths, report
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
@@ -112,7 +112,7 @@ class Ranks:
         self.channel = self._processes.channel
         old.stop()
 
-    def _build(self, new: list[int], gives_way: bool = False) -> failures.EndedWithGroup:
+    def _build(self, new: list[int], gives_way: bool = False) -> afterwards.EndedWithGroup:
         """Have all ranks join a new generation of the group.
 
         Args:
@@ -146,7 +146,7 @@ class Ranks:
         self.broken = False
         self._cut = False
         self.channel.without_group = False
-        return failures.EndedWithGroup(
+        return afterwards.EndedWithGroup(
             subgroups=any(joined.subgroups for joined in self.joined),
             rpc=any(joined.rpc for joined in self.joined),
         )
@@ -160,7 +160,7 @@ class Ranks:
         self.broken = True
 
     @interrupts.held()
-    def rebuild(self, anew: bool = False, gives_way: bool = False) -> failures.EndedWithGroup:
+    def rebuild(self, anew: bool = False, gives_way: bool = False) -> afterwards.EndedWithGroup:
         """Rebuild the group, with a new process for every rank that has died.
 
         The other ranks keep their variables. An interrupt ends only the wait for what ranks are

@@ -22,7 +22,7 @@ from torch.distributed import autograd, rpc
 
 from distlab.arguments import refuse
 from distlab.compat import torch_rpc as private
-from distlab.diagnosis.failures import where
+from distlab.diagnosis.lines import where
 from distlab.rank import freed
 from distlab.rank.hooks import Patch
 from distlab.rank.log import LOG, InCall, Note

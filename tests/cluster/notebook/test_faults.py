@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import distlab
-from distlab.diagnosis.failures import GROUPS_GONE
+from distlab.diagnosis.afterwards import GROUPS_GONE
 from tests.cluster.conftest import stuck
 from tests.cluster.zoo_of_pipelines import pipeline, step
 from tests.refused import raised

@@ -6,18 +6,13 @@ from dataclasses import replace
 import pytest
 
 from distlab.diagnosis.advice import ADVICE, END_SOME_PROCESSES
+from distlab.diagnosis.afterwards import words_of_freeing, words_of_late
 from distlab.diagnosis.deaths import DIED, DeadRank, died_words, lines_of_dead, rank_died
 from distlab.diagnosis.endings import CUT_OFF, UNKNOWN, WITH_ANOTHER, Ending, ending_of
-from distlab.diagnosis.failures import (
-    handled_words,
-    made_readable,
-    rank_error,
-    readable,
-    where,
-    words_of_freeing,
-    words_of_late,
-)
+from distlab.diagnosis.failures import handled_words, rank_error
 from distlab.diagnosis.joining import not_built
+from distlab.diagnosis.lines import where
+from distlab.diagnosis.readable import made_readable, readable
 from distlab.wire.faults import Fault
 from distlab.wire.messages import Failure
 from distlab.wire.source import Line

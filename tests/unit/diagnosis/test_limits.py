@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.diagnosis import report
-from distlab.diagnosis.failures import EndedWithGroup
+from distlab.diagnosis.afterwards import EndedWithGroup
 from distlab.diagnosis.proof import proof
 from distlab.notebook.ranks import Ranks
 from distlab.rank.log import REMEMBERED

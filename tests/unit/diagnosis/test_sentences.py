@@ -1,7 +1,9 @@
 """Every function that makes words, on generated statuses and failures: sentences."""
 
 import functools
+import importlib
 import inspect
+import pkgutil
 import types
 import typing
 from dataclasses import is_dataclass, replace
@@ -9,19 +11,21 @@ from random import Random
 
 import pytest
 
+from distlab import diagnosis
 from distlab.diagnosis import (
     advice,
-    ddp_passes,
+    afterwards,
     deaths,
     endings,
     failures,
     joining,
+    lines,
     marks,
     matching,
     meanwhile,
     new_groups,
-    point_to_point,
     proof,
+    readable,
     report,
     stuck,
 )
@@ -222,32 +226,32 @@ def _activity(rng, states):
 
 
 def _lines(rng, states):
-    lines = made(tuple[Line, ...], rng)
-    is_a_table(failures.where([0, 1], lines) or "-")
-    for line in lines:
-        failures.with_text(line)
+    some = made(tuple[Line, ...], rng)
+    is_a_table(lines.where([0, 1], some) or "-")
+    for line in some:
+        lines.with_text(line)
 
 
 def _outcome(rng, states):
     some = rng.sample(RANKS, rng.randint(0, 2))
-    replaced = {rank: failures.words_of_loss(("x",) * rng.randint(0, 2)) for rank in some}
+    replaced = {rank: afterwards.words_of_loss(("x",) * rng.randint(0, 2)) for rank in some}
     is_a_sentence(
-        failures.words_of_freeing(
+        afterwards.words_of_freeing(
             1.0, rng.sample(RANKS, rng.randint(0, 1)), replaced, rng.choice(("", "x."))
         )
     )
-    is_a_sentence(failures.words_of_late(some, rng.choice((None, 2.0))))
-    for words in failures.not_freed(replaced):
+    is_a_sentence(afterwards.words_of_late(some, rng.choice((None, 2.0))))
+    for words in afterwards.not_freed(replaced):
         is_a_sentence(words)
     is_a_sentence(
-        failures.EndedWithGroup(rng.random() < 0.5, rng.random() < 0.5).words(), may_be_empty=True
+        afterwards.EndedWithGroup(rng.random() < 0.5, rng.random() < 0.5).words(), may_be_empty=True
     )
 
 
 def _failure(rng, states):
     raised = made(Failure, rng)
-    failures.made_readable(raised)
-    is_a_sentence(failures.readable(raised.message, rng.random() < 0.5))
+    readable.made_readable(raised)
+    is_a_sentence(readable.readable(raised.message, rng.random() < 0.5))
     for words in (*failures.raised_words([raised]), *failures.handled_words([raised])):
         is_a_table(words)
     for words in failures.about_checks(rng.random() < 0.5, rng.random() < 0.5):
@@ -267,7 +271,7 @@ def _groups_error(rng, states):
     is_a_table(
         str(
             failures.groups_error(
-                "The groups differ.", made_by, raised, [*RANKS], failures.EndedWithGroup()
+                "The groups differ.", made_by, raised, [*RANKS], afterwards.EndedWithGroup()
             )
         )
     )
@@ -329,22 +333,8 @@ def test_words_for_whatever_a_rank_may_report(names):
 def test_every_function_that_makes_words_is_tried():
     """A new one has to be added above."""
     tried = {name for names in CHECKS for name in names.split()}
-    for module in (
-        report,
-        stuck,
-        failures,
-        deaths,
-        ddp_passes,
-        endings,
-        joining,
-        proof,
-        matching,
-        meanwhile,
-        marks,
-        advice,
-        new_groups,
-        point_to_point,
-    ):
+    for found in pkgutil.iter_modules(diagnosis.__path__, f"{diagnosis.__name__}."):
+        module = importlib.import_module(found.name)
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ != module.__name__ or name.startswith("_"):
                 continue
