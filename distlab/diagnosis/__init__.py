@@ -2,5 +2,5 @@
 
 Functions of what the ranks have reported: no process is asked, started or ended here. They run on
 the notebook's kernel. On every rank, too, run matching.py in checked mode, new_groups.py where a
-group is made, and the lines of failures.py for what a remote call raised.
+group is made, and lines.py for what a remote call raised.
 """

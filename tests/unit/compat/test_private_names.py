@@ -264,8 +264,8 @@ def test_a_module_has_the_text(module, text):
     assert text in source_of(module).replace("'", '"')
 
 
-# Words of torch's C++, by which raised.py, failures.py and advice.py know an error. A wrong one
-# would make the rank that waited look like the one that failed.
+# Words of torch's C++, by which raised.py, readable.py, failures.py and advice.py know an error. A
+# wrong one would make the rank that waited look like the one that failed.
 OF_CPP = [
     "Timed out waiting",
     "Connection was likely closed",
