@@ -115,17 +115,17 @@ def proof(states: States) -> dict[int, Need] | None:
             return None
         # a thread that can go on may send what another rank needs
         for thread in (*state.serving, *state.other_threads):
-            if need(thread, states) is None:
+            if need_of(thread, states) is None:
                 return None
         if state.doing == messages.COMMUNICATING:
-            needed = need(state, states)
+            needed = need_of(state, states)
             if needed is None:
                 return None
             needs[rank] = needed
     return needs or None
 
 
-def need(state: RankStatus, states: States) -> Need | None:
+def need_of(state: RankStatus, states: States) -> Need | None:
     """What a waiting rank needs, or None if it can go on.
 
     It can go on if it has what it needs, or if its call ends by itself.
@@ -210,7 +210,7 @@ def why_unmatched(rank: int, call: CallRecord, states: States) -> str:
         states: the statuses of every rank, by rank.
     """
     state = replace(states[rank], call=call)
-    missing = need(state, states)
+    missing = need_of(state, states)
     if missing is None or not missing.ranks:
         return ""
     if call.kind == messages.MESSAGE:

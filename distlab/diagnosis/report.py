@@ -245,11 +245,12 @@ def brief(states: States) -> str:
 # --- operations that were begun and not waited for ---
 
 
-def left(states: States) -> list[str]:
+def unmatched_operations(states: States) -> list[str]:
     """A line for each operation that no rank waits for and that the other side has not begun.
 
-    Nothing is known about a rank that does not answer, for example on a busy machine, or that
-    computes, and sends no history then: it may have begun any of them.
+    Where nobody knows which message a recv from any source took, a line says "perhaps". Nothing is
+    known about a rank that does not answer, for example on a busy machine, or that computes, and
+    sends no history then: it may have begun any of them.
     """
     for state in states.values():
         if state.doing in (messages.SILENT, messages.COMPUTING):
@@ -263,11 +264,11 @@ def left(states: States) -> list[str]:
     return lines
 
 
-def words_of_left(lines: Sequence[str], stays: bool, gone: str) -> str:
+def words_of_unmatched(lines: Sequence[str], stays: bool, gone: str) -> str:
     """What to show of operations that no rank waits for.
 
     Args:
-        lines: as `left` gives them.
+        lines: as `unmatched_operations` gives them.
         stays: whether the process group stays; if not, it is rebuilt.
         gone: what was lost with the old group, in sentences.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distlab.diagnosis.ddp_passes import why_by_passes, why_no_gradients
 from distlab.diagnosis.needs import Need, Waiting, waiter_in, waiting_ranks
-from distlab.diagnosis.proof import need
+from distlab.diagnosis.proof import need_of
 from distlab.diagnosis.report import call_words, callee_words, own_wait_words
 from distlab.wire import messages
 from distlab.wire.messages import CallRecord, RankStatus, States
@@ -316,7 +316,7 @@ def _wait_with_reason(
                 what += _unserved(states[waiter.rank], call, states[rank], unclaimed)
         return Clause(WAITS, f"{what}.")
     what = f"in {call_words(call)}"
-    needed = need(waiter.state, states)
+    needed = need_of(waiter.state, states)
     if needed is not None and needed.ranks:
         what += f" for {rank_list(needed.ranks)}"
     return Clause(WAITS, f"{what}.")

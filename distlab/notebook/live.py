@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distlab.diagnosis import report
-from distlab.diagnosis.proof import need
+from distlab.diagnosis.proof import need_of
 from distlab.notebook.display import WRAPPED_CSS
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
@@ -156,7 +156,7 @@ def _arrows(
     """
     from distlab.plotting.style import rank_color
 
-    awaited = need(states[rank], states) if rank in states else None
+    awaited = need_of(states[rank], states) if rank in states else None
     if awaited is None:
         return
     color = rank_color(rank)

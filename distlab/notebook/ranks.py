@@ -236,8 +236,8 @@ class Ranks:
             return
         self.channel.unwaited = False
         states = self.states(range(self.plan.n), patient=True)
-        left = report.left(states)
-        if not left:
+        unmatched = report.unmatched_operations(states)
+        if not unmatched:
             return
         # virtual time goes on, and an operation that a rank may still wait for has to end
         may_wait = any(state.pending or state.more_unwaited for state in states.values())
@@ -246,7 +246,7 @@ class Ranks:
         if not stays:
             gone = self.rebuild().words()
         if print_report:
-            paragraphs.say(report.words_of_left(left, stays, gone), sys.stderr)
+            paragraphs.say(report.words_of_unmatched(unmatched, stays, gone), sys.stderr)
 
     # --- questions ---
 

@@ -27,8 +27,8 @@ def test_a_message_whose_kind_fell_out_at_the_other_end(steps):
     states[0] = replace(states[0], traffic=(), more_traffic=True)
     assert proof(states) is None
     states[1] = replace(states[1], doing="idle", call=None, abandoned=(states[1].call,))
-    assert report.left(states) == []
-    assert report.left({**states, 0: replace(states[0], more_traffic=False)}) != []
+    assert report.unmatched_operations(states) == []
+    assert report.unmatched_operations({**states, 0: replace(states[0], more_traffic=False)}) != []
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_an_operation_is_left_only_where_every_rank_answers(other, lines):
     """A rank that does not answer may have begun it."""
     states = Paper(f"2 ranks; 0 all_reduce async; 1 {other}").states()
     states[0] = replace(states[0], abandoned=states[0].history)
-    assert len(report.left(states)) == lines
+    assert len(report.unmatched_operations(states)) == lines
 
 
 def test_a_notebook_shows_an_error_in_eighty_columns():

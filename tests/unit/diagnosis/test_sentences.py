@@ -200,9 +200,9 @@ def _misfit(rng, states):
 
 
 def _left(rng, states):
-    for line in (*report.left(states), *report.begun_earlier(states)):
+    for line in (*report.unmatched_operations(states), *report.begun_earlier(states)):
         is_a_sentence(line)
-    is_a_sentence(report.words_of_left(["  x"], rng.random() < 0.5, "").replace("  x", "x"))
+    is_a_sentence(report.words_of_unmatched(["  x"], rng.random() < 0.5, "").replace("  x", "x"))
 
 
 def _at_that_time(rng, states):
@@ -300,10 +300,10 @@ CHECKS = {
     "words_of_destroyed": lambda rng, states: is_a_table(
         failures.words_of_destroyed(states) or "-"
     ),
-    "proof need": _proof,
+    "proof need_of": _proof,
     "call_words callee_words own_wait_words with_line tensor_words": _calls,
     "activity": _activity,
-    "left begun_earlier words_of_left": _left,
+    "unmatched_operations begun_earlier words_of_unmatched": _left,
     "at_that_time clash_of were_late last_calls": _at_that_time,
     "why_unmatched why_unmatched_message": _why_unmatched,
     "marked_source source_text source_html": _marked_source,

@@ -58,7 +58,7 @@ def test_a_recv_from_any_source_that_served_all_is_not_called_unmatched():
     paper = Paper("3 ranks; 0 irecv any; 0 irecv 1; 1 isend 0; 2 isend 0")
     states = paper.states()
     states[0] = replace(states[0], abandoned=tuple(paper._begun[0]))
-    assert report.left(states) == []
+    assert report.unmatched_operations(states) == []
 
 
 def test_which_of_two_messages_a_recv_from_any_source_took_is_not_known():
@@ -66,7 +66,7 @@ def test_which_of_two_messages_a_recv_from_any_source_took_is_not_known():
     states = paper.states()
     for rank in SENDERS:
         states[rank] = replace(states[rank], abandoned=tuple(paper._begun[rank]))
-    assert report.left(states) == [
+    assert report.unmatched_operations(states) == [
         "  rank 1: isend(dst=0), was perhaps never received",
         "  rank 2: isend(dst=0), was perhaps never received",
     ]
