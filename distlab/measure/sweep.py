@@ -32,7 +32,6 @@ from distlab.tables import (
     format_seconds,
 )
 from distlab.wire.namespace import bind_rank_globals
-from distlab.words import grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 SWEEP_EXAMPLE = 'Call sweep(cluster, {"gloo": dist.all_reduce}, [1 << 10, 1 << 20]).'
 ELEMENT = 4  # bytes of a float32
-# of the table
 SWEEP_HEADS = ("size", "count", "type", "function", "ranks", "time", "algbw", "busbw", "spread")
 
 
@@ -85,7 +83,8 @@ class Sweep(ShownAsTable):
         Raises:
             ArgumentError: it was not measured.
         """
-        ranks = max(self.ranks) if ranks is None else ranks
+        if ranks is None:
+            ranks = max(self.ranks)
         if (ranks, size, function) not in self.timings:
             asked = (size, function, ranks)
             refuse("size, function, ranks", "one of those measured", asked, "table() shows them.")
@@ -96,13 +95,12 @@ class Sweep(ShownAsTable):
 
         A note below says if there were more ranks than cores.
         """
-        rows = [self._row(n, size, name, one) for (n, size, name), one in self.timings.items()]
+        rows = []
+        for (n, size, function), timing in self.timings.items():
+            rows.append(self._row(n, size, function, timing))
+        title = f"{self.collective}: median time of the slowest rank; the spread is its quartiles"
         if self.simulated:
             title = f"{self.collective}, {self.simulated}: virtual time of the slowest rank"
-        else:
-            title = (
-                f"{self.collective}: median time of the slowest rank; the spread is its quartiles"
-            )
         notes = []
         most = max(self.ranks, default=0)
         if self._is_crowded(most):
@@ -144,16 +142,24 @@ class Sweep(ShownAsTable):
 
         panels = {}
         for n in self.ranks:
-            cores = f" on {count(self.cores, 'core')}" if self._is_crowded(n) else ""
-            panels[f"{title or self.collective}, {count(n, 'rank')}{cores}"] = self._curves(n)
+            heading = f"{title or self.collective}, {count(n, 'rank')}"
+            if self._is_crowded(n):
+                heading += f" on {count(self.cores, 'core')}"
+            panels[heading] = self._curves(n)
         return size_panels(panels, theory or {}, self.simulated)
 
     def _curves(self, n: int) -> dict[str, MeasuredCurve]:
         """Times against size on `n` ranks, by function."""
-        by_size = sorted(self.timings.items(), key=lambda timed: timed[0][1])
-        own = [(name, timing) for (ranks, _, name), timing in by_size if ranks == n]
-        timings_of: dict[str, list[Timing]] = grouped(own)
-        return {name: _curve(timings) for name, timings in timings_of.items()}
+        timings_of: dict[str, list[Timing]] = {}  # by function, from the smallest size on
+        for (ranks, _, function), timing in sorted(self.timings.items(), key=_size_of):
+            if ranks == n:
+                timings_of.setdefault(function, []).append(timing)
+        return {function: _curve(timings) for function, timings in timings_of.items()}
+
+
+def _size_of(timed: tuple[tuple[int, int, str], Timing]) -> int:
+    (_, size, _), _ = timed
+    return size
 
 
 def _curve(timings: Sequence[Timing]) -> MeasuredCurve:
@@ -177,9 +183,12 @@ def progress_bar(total: int) -> tqdm:
     Args:
         total: how many steps there are.
     """
+    shown_on = sys.stderr
+    if notebook_shell():
+        shown_on = sys.stdout  # JupyterLab shows stderr as an error
     return tqdm(
         total=total,
-        file=sys.stdout if notebook_shell() else sys.stderr,  # JupyterLab shows stderr as an error
+        file=shown_on,
         disable=not somebody_watches(),
         bar_format="{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}",
         dynamic_ncols=True,
@@ -232,17 +241,33 @@ def sweep(
     counts = [cluster.n] if ranks is None else list(ranks)
     sizes = list(sizes)
     _check_counts_and_sizes(counts, sizes, cluster.n)
+    return _measure_all(cluster, functions, sizes, counts, collective, repeat, warmup)
+
+
+def _measure_all(
+    cluster: Cluster,
+    functions: Mapping[str, Callable[..., Any]],
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    collective: str,
+    repeat: int,
+    warmup: int,
+) -> Sweep:
+    """Measure at each number of ranks and each size, and show how far it has got; see `sweep`."""
+    # the result grows while it is measured, so that an error takes along what is there
     timings: dict[tuple[int, int, str], Timing] = {}
     result = Sweep(timings, collective, machine.cores(), cluster.simulated)
     calls = list(functions.values())
+    names = " or ".join(functions)
+    untimed = warmup + 1  # the first call makes connections
     with progress_bar(len(counts) * len(sizes)) as bar:
         for n, size in itertools.product(counts, sizes):
             where = f"{format_bytes(size)} on {count(n, 'rank')}"
             bar.set_postfix_str(where)
-            with _keeping(result, f"{' or '.join(functions)} failed at {where}."):
-                measured, *_ = cluster.call(take_turns, calls, size, n, repeat, warmup + 1)
-            for name, timing in zip(functions, measured, strict=True):
-                timings[n, size, name] = timing
+            with _keeping(result, f"{names} failed at {where}."):
+                measured, *_ = cluster.call(take_turns, calls, size, n, repeat, untimed)
+            for function, timing in zip(functions, measured, strict=True):
+                timings[n, size, function] = timing
             bar.update()
     return result
 
@@ -294,11 +319,12 @@ def take_turns(
     """
     for fn in calls:
         bind_rank_globals(fn)
-    group = dist.new_group(range(n)) if n < world_size else None
+    group = None
+    if n < world_size:
+        group = dist.new_group(range(n))
+        calls = [functools.partial(fn, group=group) for fn in calls]
     if rank >= n:
         return None
-    if group is not None:
-        calls = [functools.partial(fn, group=group) for fn in calls]
     tensor = torch.empty(size // ELEMENT).zero_()  # torch.zeros would leave its pages untouched
     try:
         return measure_each(

@@ -16,11 +16,28 @@ import numpy as np
 from distlab.arguments import one_of, refuse, whole_number
 from distlab.tables import format_bandwidth, format_seconds
 
+
+def _twice_all_but_one_share(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+def _all_but_one_share(n: int) -> float:
+    return (n - 1) / n
+
+
+def _whole(n: int) -> float:
+    return 1.0
+
+
 # busbw = algbw x factor(n): what each link must carry, so that numbers compare across rank counts
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: (n - 1) / n),
-    **dict.fromkeys(("broadcast", "reduce", "send_recv"), lambda n: 1.0),
+    "all_reduce": _twice_all_but_one_share,
+    "all_gather": _all_but_one_share,
+    "reduce_scatter": _all_but_one_share,
+    "all_to_all": _all_but_one_share,
+    "broadcast": _whole,
+    "reduce": _whole,
+    "send_recv": _whole,
 }
 
 
@@ -118,25 +135,39 @@ def measure_each(
 
     whole_number("repeat", repeat, 1)
     whole_number("warmup", warmup, 0)
+    # backend.SIMULATED, but only a rank that simulates has imported that module
     if dist.get_backend(group) == "simulated":
-        from distlab.simulated.notes import seconds_of
-
-        return [Timing(num_bytes, (seconds_of(fn, args, group),)) for fn in functions]
+        return [_virtual_timing(fn, args, num_bytes, group) for fn in functions]
     for _ in range(warmup):
         for fn in functions:
             fn(*args)
     seconds = torch.zeros(len(functions), repeat, dtype=torch.float64)
-    for i in range(repeat):
-        # in another order each time, the same on all ranks: a function may leave slower caches to
-        # the one after it
-        order = random.Random(i).sample(range(len(functions)), len(functions))
-        for which in order:
+    for repetition in range(repeat):
+        for which in _order_of_turns(len(functions), repetition):
             dist.barrier(group)
             began = time.perf_counter()
             functions[which](*args)
-            seconds[which, i] = time.perf_counter() - began
+            seconds[which, repetition] = time.perf_counter() - began
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
     return [Timing(num_bytes, tuple(row)) for row in seconds.tolist()]
+
+
+def _virtual_timing(
+    fn: Callable[..., Any], args: tuple[Any, ...], num_bytes: int, group: Any
+) -> Timing:
+    """One call on a simulated cluster, in virtual seconds."""
+    from distlab.simulated.notes import seconds_of
+
+    seconds = seconds_of(fn, args, group)
+    return Timing(num_bytes, (seconds,))
+
+
+def _order_of_turns(number: int, repetition: int) -> list[int]:
+    """The order of so many functions in a repetition: another one each time, the same on all ranks.
+
+    In a fixed order, one function might always find the slower caches that the one before it left.
+    """
+    return random.Random(repetition).sample(range(number), number)
 
 
 def bus_factor(collective: str, world_size: int) -> float:
@@ -187,7 +218,8 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     Raises:
         ArgumentError: fewer than two sizes, or a time that is not above 0.
     """
-    if len(num_bytes) != len(seconds) or len(set(num_bytes)) < 2:
+    different_sizes = len(set(num_bytes))
+    if len(num_bytes) != len(seconds) or different_sizes < 2:
         rule = "two different sizes or more, one for each time"
         refuse("num_bytes", rule, list(num_bytes), "Measure more sizes.")
     if min(seconds) <= 0:
@@ -197,4 +229,4 @@ def fit_alpha_beta(num_bytes: Sequence[float], seconds: Sequence[float]) -> Fit:
     # minimise sum ((alpha + beta m) / t - 1)^2; noise must not make a latency or a bandwidth
     # negative
     beta, alpha = np.polyfit(m, t, 1, w=1 / t)
-    return Fit(max(float(alpha), 0.0), max(float(beta), 1e-15))
+    return Fit(alpha=max(float(alpha), 0.0), beta=max(float(beta), 1e-15))

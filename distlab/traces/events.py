@@ -96,7 +96,9 @@ class Event:
             return self.rank, self.peer
         if self.kind in ("recv", "serve"):
             return self.peer, self.rank
-        return () if self.peer is None else (self.peer,)
+        if self.peer is None:
+            return ()
+        return (self.peer,)
 
 
 @dataclass(eq=False)
@@ -188,9 +190,11 @@ class Collective:
 
         None if it is not complete, and for one in which ranks need only the root.
         """
+        if not self.complete:
+            return None
         last = max(event.start for event in self.events)
         all_waited = all(event.ready == last for event in self.events)
-        return last if self.complete and all_waited else None
+        return last if all_waited else None
 
 
 class Contents(NamedTuple):
@@ -243,11 +247,18 @@ def moments(parts: Iterable[Part]) -> Iterator[Moment]:
     going: set[str] = set()
     parts_of: Counter[str] = Counter()  # how many parts of a kind go on
     for time, change, what in changes:
-        parts_of[what] += 1 if change == begins else -1
+        if change == begins:
+            parts_of[what] += 1
+        else:
+            parts_of[what] -= 1
         goes_on = parts_of[what] > 0
-        if goes_on == (what in going):
+        went_on = what in going
+        if goes_on == went_on:
             continue
         if going and time > since:
             yield since, time, {*going}
         since = time
-        going ^= {what}
+        if goes_on:
+            going.add(what)
+        else:
+            going.remove(what)
