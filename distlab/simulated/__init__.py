@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 
 def use_network(network: Network | None) -> None:
-    """Be on these machines from now on, with the clock at 0; None for this machine.
+    """Put this rank on simulated machines, with its clock at 0.
 
     Runs on: every rank, before its group is built.
+
+    Args:
+        network: of the machines; None for the machine that the rank really runs on.
     """
     from distlab.simulated import backend, notes
 
@@ -30,9 +33,12 @@ def use_network(network: Network | None) -> None:
 
 
 def begin_cell(number: int) -> None:
-    """Note that a cell begins here, on all its ranks together; numbers rise from cell to cell.
+    """Note that a cell begins here, on all its ranks together.
 
     Runs on: every rank of the cell.
+
+    Args:
+        number: of the cell; it rises from cell to cell.
     """
     from distlab.simulated import notes
 
@@ -40,15 +46,17 @@ def begin_cell(number: int) -> None:
 
 
 def settle_notes(rank: int, world_size: int) -> Result | None:
-    """Begin new notes; rank 0 returns the result of the old ones. Runs on: every rank."""
+    """Begin new notes, and return the result of the old ones on rank 0. Runs on: every rank."""
     from distlab.simulated import notes
 
     result = notes.settle()
-    return result if rank == 0 else None
+    if rank == 0:
+        return result
+    return None  # what happened is known on rank 0 only
 
 
 def clock(rank: int, world_size: int) -> float:
-    """Virtual seconds of this rank since the group was built. Runs on: every rank."""
+    """Return the virtual seconds of this rank since the group was built. Runs on: every rank."""
     from distlab.simulated import notes
 
     return notes.settle().clocks[rank]

@@ -45,7 +45,7 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What a thread makes notes for: a callback that it runs; None for the rank's own program."""
+    """What a thread makes notes for: a callback that it runs, or None for the rank's own program."""
 
     program: Program | None = None
 
@@ -78,7 +78,7 @@ class Notes:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was noted; the clock is at 0."""
+        """Forget what was noted, and set the clock to 0."""
         self.program = Program()
         self.numbers = itertools.count(1)
         self.callbacks: list[Program] = []
@@ -295,7 +295,9 @@ def seconds_of(
 
 @dataclass(frozen=True)
 class _Noted:
-    """What one rank sends to the rank that simulates; nothing, of a rank outside of the group.
+    """What one rank sends to the rank that simulates.
+
+    A rank outside of the group has done nothing, as far as the others know.
 
     Attributes:
         events: what it has noted.
@@ -311,10 +313,14 @@ class _Noted:
 
 
 def _simulate_together(noted: _Noted, group: dist.ProcessGroup | None) -> Result:
-    """The result of what the group's ranks have noted; None for the group of all ranks.
+    """Find the result of what the group's ranks have noted.
 
     Ranks that are not in the group have done nothing. Only the group's first rank gets what
     happened.
+
+    Args:
+        noted: by this rank.
+        group: of the ranks that call this; None for the group of all ranks.
 
     Raises:
         RuntimeError: on every rank of the group, if there is something to simulate, and no network.

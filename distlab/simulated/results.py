@@ -45,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rank began, a message or a collective, and when it ended; infinity for never."""
+    """What a rank began, a message or a collective, and when it ended, or infinity for never."""
 
     rank: int
     event: PointToPoint | CollectiveCall

@@ -48,7 +48,7 @@ def computation_of(rank: int, main: Sequence[TorchRow], calls: Sequence[CallEven
 
 
 def op_of(kind: str, rows: Sequence[TorchRow]) -> str:
-    """The name of a block: the torch call that it mainly consists of; its kind if there is none."""
+    """The name of a block: the torch call that it mainly consists of, or its kind without one."""
     if kind != "compute":
         return kind
     seconds: dict[str, float] = defaultdict(float)
@@ -134,7 +134,7 @@ def _is_backward(row: TorchRow) -> bool:
 
 
 def _kind_if_opaque(row: TorchRow) -> str | None:
-    """The kind of a call that is shown whole; None for any other."""
+    """The kind of a call that is shown whole, or None for any other call."""
     for start, kind in OPAQUE.items():
         if row.name.startswith(start):
             return kind

@@ -210,16 +210,16 @@ class OuterRows:
         self.starts = [row.start for row in self.rows]
 
     def last_begun_at(self, time: float) -> TorchRow | None:
-        """The last row that had begun at a time; None before the first one."""
+        """The last row that had begun at a time, or None before the first one."""
         begun = bisect(self.starts, time)
         if begun == 0:
             return None
         return self.rows[begun - 1]
 
     def gap_at(self, end: float) -> Gap | None:
-        """The gap in which a collective became complete; None if the thread was in a torch call.
+        """The gap in which a collective became complete, or None if there is none.
 
-        The thread goes on as soon as the collective is complete. By the clocks its next row may
+        There is none if the thread was in a torch call, or had made none before. The thread goes on as soon as the collective is complete. By the clocks its next row may
         begin up to RECORDER_JITTER before that end, and is still the one after the gap.
         """
         begun = bisect_left(self.starts, end - RECORDER_JITTER)

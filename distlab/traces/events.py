@@ -91,7 +91,7 @@ class Event:
 
     @property
     def ends(self) -> tuple[int | None, ...]:
-        """Source and destination of a message; the root of a collective, if it has one."""
+        """Source and destination of a message, or the root of a collective that has one."""
         if self.kind in ("send", "remote"):
             return self.rank, self.peer
         if self.kind in ("recv", "serve"):

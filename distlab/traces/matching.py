@@ -64,7 +64,7 @@ def _possible_partners(calls: Sequence[CallEvent]) -> list[list[CallEvent]]:
 
 
 def route_of(half: Event) -> tuple[int | None, int]:
-    """Source and destination; the source is None for a recv from any rank that got nothing."""
+    """Source and destination; the source of a recv from any rank that got nothing is None."""
     if half.kind == "recv":
         return half.peer, half.rank
     return half.rank, cast(int, half.peer)  # every send has a destination
