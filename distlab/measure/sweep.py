@@ -215,8 +215,7 @@ def sweep(
     Runs on: the notebook's kernel; the functions run on the ranks.
 
     Args:
-        functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce, "ring":
-            ring}.
+        functions: by name, functions of a tensor, for example {"gloo": dist.all_reduce}.
         sizes: of the full buffer of float32, in bytes; each a multiple of 4.
         ranks: numbers of ranks, for example [2, 4]; None for all that the cluster has. Fewer are a
             group of the first n, made with dist.new_group, which every rank calls; the others idle,

@@ -45,7 +45,7 @@ class Program:
 
 
 class _Thread(threading.local):
-    """What a thread makes notes for: a callback that it runs, or None for the rank's own program."""
+    """What a thread makes notes for: a callback, or None for the rank's own program."""
 
     program: Program | None = None
 

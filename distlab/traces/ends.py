@@ -219,8 +219,9 @@ class OuterRows:
     def gap_at(self, end: float) -> Gap | None:
         """The gap in which a collective became complete, or None if there is none.
 
-        There is none if the thread was in a torch call, or had made none before. The thread goes on as soon as the collective is complete. By the clocks its next row may
-        begin up to RECORDER_JITTER before that end, and is still the one after the gap.
+        There is none if the thread was in a torch call, or had made none before. The thread goes on
+        as soon as the collective is complete. By the clocks its next row may begin up to
+        RECORDER_JITTER before that end, and is still the one after the gap.
         """
         begun = bisect_left(self.starts, end - RECORDER_JITTER)
         if begun == 0:

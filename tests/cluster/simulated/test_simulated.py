@@ -15,7 +15,8 @@ from tests.cluster.conftest import dies, outcome
 from tests.cluster.zoo_of_messages import a_recv_without_a_send, from_any_source_but_nobody_sends
 from tests.refused import raised
 
-ALPHA, BETA = 5e-6, 1 / 25e9
+ALPHA = 5e-6
+BETA = 1 / 25e9
 NETWORK = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"})
 
 
@@ -151,7 +152,8 @@ def test_training_takes_the_same_time_on_every_run(cluster):
 
 def chain(rank, world_size, completed):
     """A product of matrices after an all-reduce, then another all-reduce and product."""
-    matrix, work = torch.ones(64, 64), dist.all_reduce(torch.ones(3 << 14), async_op=True)
+    matrix = torch.ones(64, 64)
+    work = dist.all_reduce(torch.ones(3 << 14), async_op=True)
     while completed and not work.is_completed():
         pass
 
@@ -166,9 +168,9 @@ def chain(rank, world_size, completed):
 
 def test_callbacks_take_the_same_time_on_whichever_thread_they_run(cluster):
     """On gloo's at the end of the operation, or on the program's own if it has ended."""
-    with cluster.network(
-        Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=Device("1 GFLOP/s"))
-    ):
+    device = Device("1 GFLOP/s")
+    network = Network("5 us", "25 GB/s", algorithms={"all_reduce": "ring"}, device=device)
+    with cluster.network(network):
         takes = 2 * (algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA) + 2 * 64**3 / 1e9)
         for completed in (False, True) * 3:
             assert seconds(cluster, chain, completed) == close(takes)
@@ -177,10 +179,12 @@ def test_callbacks_take_the_same_time_on_whichever_thread_they_run(cluster):
 def test_an_error_in_a_callback_of_a_hook_is_the_one_that_is_shown(cluster):
     def program(rank, world_size):
         ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-        in_flight = lambda bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future()  # noqa: E731
-        ddp.register_comm_hook(
-            None, lambda state, bucket: in_flight(bucket).then(lambda future: 1 / 0)
-        )
+
+        def divide_by_0(state, bucket):
+            in_flight = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+            return in_flight.then(lambda future: 1 / 0)
+
+        ddp.register_comm_hook(None, divide_by_0)
         ddp(torch.ones(1, 4)).sum().backward()
 
     with pytest.raises(distlab.RanksFailed, match="ZeroDivisionError: division by zero"):
@@ -192,10 +196,8 @@ def test_a_callback_that_has_not_begun_goes_on_in_a_later_cell(cluster):
         main = sys.modules["__main__"]
         main.group = dist.new_group()
         if rank != 1:
-            future = dist.all_reduce(
-                torch.ones(3 << 14), group=main.group, async_op=True
-            ).get_future()
-            main.future = future.then(lambda _: distlab.compute(1e-3))
+            work = dist.all_reduce(torch.ones(3 << 14), group=main.group, async_op=True)
+            main.future = work.get_future().then(lambda _: distlab.compute(1e-3))
 
     def end(rank, world_size):
         main = sys.modules["__main__"]
@@ -212,17 +214,19 @@ def test_what_some_ranks_measure_is_their_own_call(cluster):
     """Not what they did before, of which they know only their half."""
 
     def fn(rank, world_size):
-        pair, zeros = dist.new_group([0, 1]), torch.zeros(1000)
+        pair = dist.new_group([0, 1])
         dist.barrier()
-        return (
-            rank < 2
-            and measure(
-                lambda tensor: dist.broadcast(tensor, src=0, group=pair), zeros, group=pair
-            ).seconds
-        )
+        if rank >= 2:
+            return None
 
-    before, message = cluster.clock(), ALPHA + 4000 * BETA
-    assert cluster.run(fn) == [close(message), close(message), False]
+        def broadcast(tensor):
+            dist.broadcast(tensor, src=0, group=pair)
+
+        return measure(broadcast, torch.zeros(1000), group=pair).seconds
+
+    before = cluster.clock()
+    message = ALPHA + 4000 * BETA
+    assert cluster.run(fn) == [close(message), close(message), None]
     assert cluster.clock() - before == close(2 * ALPHA + message)
 
 
@@ -241,20 +245,20 @@ def test_a_trace_is_of_virtual_time(cluster):
     with cluster.trace() as trace:
         cluster.run(program)
     cluster.heal()
-    step, whole = ALPHA + BETA * (1 << 16), algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
+    step = ALPHA + BETA * (1 << 16)
+    whole = algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
     words = "3 ranks, 5 µs, 25 GB/s, 13 messages, 1 without a partner, 1 collective, "
     assert repr(trace).startswith(f"Trace: simulated: {words}")
-    times = [time for message in trace.messages[:12:3] for time in (message.left, message.arrived)]
-    assert times == close([time * step for k in range(4) for time in (k, k + 1)])
+    one_of_each_step = trace.messages[:12:3]
+    assert [message.left for message in one_of_each_step] == close([k * step for k in range(4)])
+    arrived = [message.arrived for message in one_of_each_step]
+    assert arrived == close([(k + 1) * step for k in range(4)])
     (collective,) = trace.collectives
     assert [event.start for event in collective.events] == close([whole] * 3)
     assert [event.end for event in collective.events] == close([2 * whole] * 3)
-    of_rank_0 = [
-        (event.kind, event.op)
-        for event in trace.events
-        if event.rank == 0 and event.start >= 0.99 * whole
-    ]
-    assert of_rank_0[:3] == [
+    of_rank_0 = [event for event in trace.events if event.rank == 0]
+    after_the_ring = [event for event in of_rank_0 if event.start >= 0.99 * whole]
+    assert [(event.kind, event.op) for event in after_the_ring[:3]] == [
         ("collective", "all_reduce"),
         ("compute", "compute"),
         ("wait", "all_reduce"),
@@ -274,9 +278,8 @@ def test_after_a_fault_the_clock_begins_anew_on_the_same_machines(cluster, progr
     with pytest.raises(error):
         cluster.run(program)
     assert cluster.clock() == 0.0
-    assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(
-        algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
-    )
+    formula = algorithms.cost("ring", 3 << 16, 3, ALPHA, BETA)
+    assert seconds(cluster, reduce_by, "ring", 3 << 16) == close(formula)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from tests.refused import raised
 
 
 def ring(rank, world_size, steps=3):
-    given, got = torch.full((100,), float(rank)), torch.zeros(100)
+    given = torch.full((100,), float(rank))
+    got = torch.zeros(100)
     for step in range(steps):
         work = dist.isend(given, (rank + 1) % world_size, tag=step)
         dist.recv(got, (rank - 1) % world_size, tag=step)
@@ -44,7 +45,9 @@ def test_groups(usable):
     """Groups with the same ranks and tags are kept apart; peers are ranks of the world."""
 
     def twice(rank, world_size):
-        odd, tensor, works = dist.new_group([3, 1]), torch.zeros(2), []
+        odd = dist.new_group([3, 1])
+        tensor = torch.zeros(2)
+        works = []
         if rank == 1:
             works = [dist.isend(tensor, 3), dist.isend(tensor[:1], 3, group=odd)]
         elif rank == 3:
@@ -57,9 +60,9 @@ def test_groups(usable):
     trace = traced(usable, twice)
     found = {(m.src, m.dst, len(m.group), m.num_bytes, m.matched) for m in trace.messages}
     assert found == {(1, 3, 2, 4, True), (1, 3, 4, 8, True)}
-    assert [(sorted(c.group), c.complete) for c in trace.collectives if c.op == "all_reduce"] == [
-        ([1, 3], True)
-    ]
+    (all_reduce,) = [one for one in trace.collectives if one.op == "all_reduce"]
+    assert sorted(all_reduce.group) == [1, 3]
+    assert all_reduce.complete
 
 
 def test_immediate_batched_and_from_anybody(usable):
@@ -71,15 +74,16 @@ def test_immediate_batched_and_from_anybody(usable):
             dist.recv(tensor)
         if rank > 0:
             dist.send(tensor, 0)
-        ops = [
-            dist.P2POp(call, torch.zeros(1), rank ^ 1, tag=1) for call in (dist.isend, dist.irecv)
-        ]
+        peer = rank ^ 1
+        calls = (dist.isend, dist.irecv)
+        ops = [dist.P2POp(call, torch.zeros(1), peer, tag=1) for call in calls]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
     trace = traced(usable, program)
-    expected = [(r, 0, 0, 4, True) for r in (1, 2, 3)] + [(r, r ^ 1, 1, 4, True) for r in range(4)]
-    assert ends(trace) == sorted(expected)
+    to_rank_0 = [(r, 0, 0, 4, True) for r in (1, 2, 3)]
+    in_pairs = [(r, r ^ 1, 1, 4, True) for r in range(4)]
+    assert ends(trace) == sorted(to_rank_0 + in_pairs)
     assert [e.op for e in of(trace, 3, "wait")] == ["isend", "irecv"]
     assert [e.op for e in of(trace, 0, "recv")] == ["recv", "recv", "recv", "irecv"]
 
@@ -88,7 +92,8 @@ def test_collectives(usable):
     """One event a rank, under the name that was called, with the bytes that a rank gives."""
 
     def program(rank, world_size):
-        one, four = torch.zeros(100), [torch.zeros(100) for _ in range(4)]
+        one = torch.zeros(100)
+        four = [torch.zeros(100) for _ in range(4)]
         dist.all_reduce(one)
         dist.all_gather(four, one)
         dist.reduce(one, 2)
@@ -109,15 +114,12 @@ def test_collectives(usable):
     ]
     trace = traced(usable, program)
     assert [call.op for call in trace.collectives].count("all_gather_object") == 2
-    assert [
-        (e.op, e.num_bytes, e.peer) for e in of(trace, 0, "collective") if "object" not in e.op
-    ] == expected
+    of_tensors = [event for event in of(trace, 0, "collective") if "object" not in event.op]
+    assert [(event.op, event.num_bytes, event.peer) for event in of_tensors] == expected
     for collective in trace.collectives:
-        assert (collective.complete, collective.group, len(collective.events)) == (
-            True,
-            (0, 1, 2, 3),
-            4,
-        )
+        assert collective.complete
+        assert collective.group == (0, 1, 2, 3)
+        assert len(collective.events) == 4
         assert all(event.blocking for event in collective.events)
     assert trace.messages == []
 
@@ -152,18 +154,20 @@ def test_a_group_that_is_rebuilt_inside_of_a_trace(usable):
         usable.run(post)
         usable.heal()
         usable.run(ring, 1)
-    assert ends(trace) == sorted(
-        [(1, 0, 0, 4, False), *((r, (r + 1) % 4, 0, 400, True) for r in range(4))]
-    )
+    of_old_group = (1, 0, 0, 4, False)
+    of_new_group = [(r, (r + 1) % 4, 0, 400, True) for r in range(4)]
+    assert ends(trace) == sorted([of_old_group, *of_new_group])
 
 
 def test_a_rank_that_was_replaced(usable):
     """Messages between the new process and those that lived on are matched."""
-    raised(
-        distlab.RankDied,
-        usable.run,
-        lambda rank, world_size: os._exit(1) if rank == 3 else dist.barrier(),
-    )
+
+    def end_rank_3(rank, world_size):
+        if rank == 3:
+            os._exit(1)
+        dist.barrier()
+
+    raised(distlab.RankDied, usable.run, end_rank_3)
     trace = traced(usable, lambda rank, world_size: ring(rank, world_size, steps=1))
     assert ends(trace) == [(rank, (rank + 1) % 4, 0, 400, True) for rank in range(4)]
 
@@ -203,9 +207,7 @@ def test_a_profiler_of_the_programs_own(usable):
     with usable.trace() as trace:
         usable.run(begin, ranks=[1])
         usable.run(end, ranks=[1])
-    assert trace.missing == {
-        1: "the code there used a profiler of its own, which ended the trace's"
-    }
-    assert (
-        usable.run(lambda rank, world_size: torch._C._autograd._profiler_enabled()) == [False] * 4
-    )
+    why = "the code there used a profiler of its own, which ended the trace's"
+    assert trace.missing == {1: why}
+    profiles = usable.run(lambda rank, world_size: torch._C._autograd._profiler_enabled())
+    assert profiles == [False] * 4
