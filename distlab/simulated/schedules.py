@@ -153,16 +153,16 @@ def _tree(n: int) -> tuple[int, Steps]:
 
 
 def _whole_ring(n: int) -> tuple[int, Steps]:
-    def step(number: int) -> list[ChunkMessage]:
-        """Every rank hands on the tensor of the rank that is `number` before it."""
-        sent = []
+    steps: Steps = []
+    for number in range(n - 1):
+        # every rank hands on the tensor of the rank that is `number` before it
+        step = []
         for r in range(n):
             next_rank = (r + 1) % n
             origin = (r - number) % n
-            sent.append(ChunkMessage(r, next_rank, ONE_CHUNK, "reduce", origin))
-        return sent
-
-    return 1, [step(number) for number in range(n - 1)]
+            step.append(ChunkMessage(r, next_rank, ONE_CHUNK, "reduce", origin))
+        steps.append(step)
+    return 1, steps
 
 
 def _ring(n: int) -> tuple[int, Steps]:
@@ -171,8 +171,9 @@ def _ring(n: int) -> tuple[int, Steps]:
         sent = []
         for r in range(n):
             next_rank = (r + 1) % n
-            chunk = (r + offset) % n
-            sent.append(ChunkMessage(r, next_rank, range(chunk, chunk + 1), operation))
+            first = (r + offset) % n
+            chunk = range(first, first + 1)
+            sent.append(ChunkMessage(r, next_rank, chunk, operation))
         return sent
 
     reduce_scatter = [step(-s, "reduce") for s in range(n - 1)]
@@ -215,7 +216,9 @@ def _halving_doubling(n: int) -> tuple[int, Steps]:
 def _half(block: range, upper: bool) -> range:
     """One half of a block of chunks."""
     middle = len(block) // 2
-    return block[middle:] if upper else block[:middle]
+    if upper:
+        return block[middle:]
+    return block[:middle]
 
 
 def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:

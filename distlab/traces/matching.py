@@ -113,7 +113,8 @@ def _fill_in_times(send: CallEvent, recv: CallEvent) -> None:
     send.ready = ready
     recv.ready = ready
     if not send.blocking and recv.end != inf:
-        send.end = min(send.end, max(recv.end, send.call.posted))
+        after_return = max(recv.end, send.call.posted)
+        send.end = min(send.end, after_return)
     if recv.end == inf:
         recv.end = send.end
 
@@ -182,7 +183,8 @@ def match_collectives(calls: Sequence[CallEvent], traced: Collection[int]) -> li
     by_rank_and_group: dict[tuple[int, GroupKey], list[CallEvent]] = {}
     for event in calls:
         if event.kind == "collective":
-            by_rank_and_group.setdefault((event.rank, event.call.group), []).append(event)
+            place = event.rank, event.call.group
+            by_rank_and_group.setdefault(place, []).append(event)
     together: dict[tuple[GroupKey, int, str], list[CallEvent]] = {}
     for (_, group), events in by_rank_and_group.items():
         for number, event in enumerate(events):

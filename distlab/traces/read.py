@@ -84,7 +84,9 @@ def rows_on_clock(recorded: Recorded, clock: Clock) -> list[TorchRow]:
     """The profiler's rows in the order of their starts, outer ones first."""
     rows = []
     for row in recorded.rows:
-        rows.append(row._replace(start=clock(row.start), end=clock(row.end)))
+        start = clock(row.start)
+        end = clock(row.end)
+        rows.append(row._replace(start=start, end=end))
     rows.sort(key=lambda row: (row.start, -row.end))
     return rows
 

@@ -125,15 +125,18 @@ class Trace:
     def _checked(self, window: object) -> tuple[float, float]:
         """The two times of a window; refused if they show nothing of the trace."""
         end = 1e3 * self.seconds
-        rule = "two times (start, end) in milliseconds, start before end, that overlap 0 to "
+        rule = (
+            f"two times (start, end) in milliseconds, start before end, that overlap 0 to {end:.4g}"
+        )
         advice = f"Call plot(window=({0.25 * end:.3g}, {0.5 * end:.3g}))."
         times = list(window) if isinstance(window, Iterable) else []
-        if len(times) != 2 or not all(isinstance(time, Real) for time in times):
-            refuse("window", f"{rule}{end:.4g}", window, advice, wrong_type=True)
+        are_numbers = all(isinstance(time, Real) for time in times)
+        if len(times) != 2 or not are_numbers:
+            refuse("window", rule, window, advice, wrong_type=True)
         first, last = times
         overlaps = first < last and last > 0 and first < end
         if not overlaps or not isfinite(first) or not isfinite(last):
-            refuse("window", f"{rule}{end:.4g}", window, advice)
+            refuse("window", rule, window, advice)
         return first, last
 
     def table(self) -> Table:
