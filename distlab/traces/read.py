@@ -66,8 +66,8 @@ def clocks_of(recorded: Mapping[int, Recorded], offsets: Mapping[int, Offset]) -
         ahead[rank] = round(1e9 * offset.seconds)
     starts: list[float] = []  # on the notebook's clock
     for rank, own in recorded.items():
-        for one in (*own.rows, *own.calls):
-            starts.append(one.start - ahead[rank])
+        starts += [row.start - ahead[rank] for row in own.rows]
+        starts += [call.start - ahead[rank] for call in own.calls]
     zero = min(starts, default=0)
     clocks = {}
     for rank in recorded:

@@ -23,9 +23,11 @@ def from_simulation(result: Result, ranks: Sequence[int]) -> Contents:
     """What `ranks` did, in seconds since the first began something."""
     operations = _operations_of(result, ranks)
     spans = [span for span in result.spans if span.rank in ranks and span.end > span.begin]
-    begins = [one.begin for one in (*operations, *spans)]
+    begins = [operation.begin for operation in operations]
+    begins += [span.begin for span in spans]
     zero = min(begins, default=0.0)
-    ends = [one.end for one in (*spans, *result.transfers)]
+    ends = [span.end for span in spans]
+    ends += [transfer.end for transfer in result.transfers]
     last = max(ends, default=zero)
 
     begin_of_wait = {(span.rank, span.op): span.begin for span in spans}
