@@ -237,6 +237,7 @@ def isolated() -> Iterator[Program]:
     """
     program = NOTES.program
     device = NOTES.device
+    was_isolated = NOTES.isolated
     NOTES.program = Program()
     NOTES.device = None
     NOTES.isolated = True
@@ -245,7 +246,7 @@ def isolated() -> Iterator[Program]:
     finally:
         NOTES.program = program
         NOTES.device = device
-        NOTES.isolated = False
+        NOTES.isolated = was_isolated
 
 
 def settle() -> Result:
@@ -366,14 +367,15 @@ def _receive_result(noted: _Noted, group: dist.ProcessGroup | None) -> Result | 
 
 
 def _simulated(of_ranks: Sequence[_Noted]) -> Result | None:
-    """The result of what all ranks have noted; without a network, their clocks stand still.
+    """Find the result of what all ranks have noted.
 
     Returns:
-        None if there is something to simulate, and no network.
+        the result, or None if there is something to simulate, and no network. If there is nothing,
+        the clocks stand still.
     """
-    programs = [one.events for one in of_ranks]
-    clocks = [one.start for one in of_ranks]
-    unfinished = [one.unfinished for one in of_ranks]
+    programs = [noted.events for noted in of_ranks]
+    clocks = [noted.start for noted in of_ranks]
+    unfinished = [noted.unfinished for noted in of_ranks]
     if NOTES.network is not None:
         return simulate(programs, NOTES.network, clocks, unfinished)
     if any(programs):
