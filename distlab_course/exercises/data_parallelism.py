@@ -7,7 +7,10 @@ from torch import nn
 from distlab.checking import Limits, exercise, formula, gathered, numbers, question
 from distlab_course import data_parallel
 
-SHAPES_OF_GRADIENTS = (((4,),), ((2, 3), (3,)), ((3,), (1, 2), ()))
+# of the gradients of three models
+ONE_VECTOR = ((4,),)
+MATRIX_AND_BIAS = ((2, 3), (3,))
+WITH_A_SCALAR = ((3,), (1, 2), ())
 
 
 def _gradients(rank, world_size, shapes):
@@ -22,7 +25,8 @@ def _gradients(rank, world_size, shapes):
 def _samples_and_gradients(rank, world_size, case):
     """How many samples a rank has, more on later ranks or 5 on each, and its gradients."""
     rises, shapes = case
-    return (rank + 1) * 10 if rises else 5, *_gradients(rank, world_size, shapes)
+    samples = 10 * (rank + 1) if rises else 5
+    return samples, *_gradients(rank, world_size, shapes)
 
 
 def try_averaging(fn, *gradients):
@@ -35,11 +39,18 @@ def try_averaging(fn, *gradients):
 
 
 def _try_weighted(fn, samples, *gradients):
+    """The gradients of a model after `fn(model, samples)`."""
     return try_averaging(lambda model: fn(model, samples), *gradients)
 
 
 def _try_two_buckets(fn, *gradients):
-    return try_averaging(lambda model: fn([[model[-1]], list(model)[-2::-1]]), *gradients)
+    """The gradients after `fn(buckets)`: the last one, then the others in reverse."""
+
+    def in_two_buckets(model):
+        *others, last = model
+        fn([[last], others[::-1]])
+
+    return try_averaging(in_two_buckets, *gradients)
 
 
 def _try_spread(fn, *weights):
@@ -53,20 +64,25 @@ def _try_spread(fn, *weights):
 
 def _weights_apart(rank, world_size, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
-    risen = 0
-    moved = 0
+    first = torch.tensor([1.0, -2.0, 3.0])
+    second = torch.tensor([[5.0]])
     if case == "rising":
-        risen = rank
+        second += rank
     elif case == "both ways":
-        moved = (0.0, 0.5, -0.5, 0.0)[rank]
-    return torch.tensor([1.0, -2.0 + moved, 3.0 - moved]), torch.tensor([[5.0 + risen]])
+        moves = (0.0, 0.5, -0.5, 0.0)  # of each rank
+        first[1] += moves[rank]
+        first[2] -= moves[rank]
+    return first, second
 
 
 def _labels_and_predictions(rank, world_size, more):
     """Labels and predictions of other numbers of images on each rank, and the number of classes."""
-    length = 2 * rank + more
-    labels = torch.arange(length) % 3
-    return labels, torch.where(torch.arange(length) % 4 == rank, (labels + 1) % 3, labels), 3
+    classes = 3
+    images = torch.arange(2 * rank + more)
+    labels = images % classes
+    confused = images % 4 == rank
+    predicted = torch.where(confused, (labels + 1) % classes, labels)
+    return labels, predicted, classes
 
 
 @formula("06", (12, 0, 3), (7, 0, 3), (7, 2, 3), (7, 0, 1), (2, 3, 4), (1437, 3, 4))
@@ -84,7 +100,12 @@ def deal(total, rank, world_size):
     return list(range(rank, total, world_size))
 
 
-@exercise("06", cases=SHAPES_OF_GRADIENTS, given=_gradients, trial=try_averaging)
+@exercise(
+    "06",
+    cases=(ONE_VECTOR, MATRIX_AND_BIAS, WITH_A_SCALAR),
+    given=_gradients,
+    trial=try_averaging,
+)
 def average_gradients(model):
     """Replace the gradient of every parameter of `model` by its mean over all ranks.
 
@@ -98,11 +119,7 @@ def average_gradients(model):
 
 @exercise(
     "06",
-    cases=(
-        (True, SHAPES_OF_GRADIENTS[0]),
-        (True, SHAPES_OF_GRADIENTS[1]),
-        (False, SHAPES_OF_GRADIENTS[2]),
-    ),
+    cases=((True, ONE_VECTOR), (True, MATRIX_AND_BIAS), (False, WITH_A_SCALAR)),
     given=_samples_and_gradients,
     trial=_try_weighted,
 )
@@ -152,14 +169,16 @@ def spread(model):
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies:
     `parameter.detach().clone()`.
     """
-    weights = torch.stack(gathered(nn.utils.parameters_to_vector(model.parameters()).detach()))
-    return (weights.amax(0) - weights.amin(0)).max().item()
+    mine = nn.utils.parameters_to_vector(model.parameters()).detach()
+    weights = torch.stack(gathered(mine))
+    spreads = weights.amax(0) - weights.amin(0)
+    return spreads.max().item()
 
 
 @exercise(
     "06",
     worlds=(2, 3, 4),
-    cases=SHAPES_OF_GRADIENTS[1:],
+    cases=(MATRIX_AND_BIAS, WITH_A_SCALAR),
     given=_gradients,
     trial=_try_two_buckets,
     limits=Limits(calls=2),
@@ -192,7 +211,6 @@ def confusion(labels, predicted, classes):
     Hint: `table[label, guess] += 1` in a loop is right, and so is `torch.bincount` of `classes *
     labels + predicted`.
     """
-    table = torch.bincount(classes * labels + predicted, minlength=classes**2).reshape(
-        classes, classes
-    )
+    counts = torch.bincount(classes * labels + predicted, minlength=classes**2)
+    table = counts.reshape(classes, classes)
     return sum(gathered(table))

@@ -1,6 +1,7 @@
-"""How the answers of labs 07, 21 and 22 are tried: facts about what they leave behind.
+"""How the answers of labs 07, 21 and 22 are tried, with facts about what they leave behind.
 
-They are facts about a training, a backward or a file.
+They leave behind a trained model, gradients, or a file. Facts are compared as words (`Seen`), and
+numbers as tensors.
 
 Runs on every rank of the small world, called by distlab's check; the exercises are in
 distributed_data_parallel.py, fewer_bytes.py and stop_and_resume.py.
@@ -11,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-from itertools import chain
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +25,7 @@ from torch.utils.data import TensorDataset
 from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
 
+SECONDS_WITH_DDP = 20.0  # for a call, because the first DDP on a rank imports for seconds
 RATE = 0.1
 BATCH = 3
 EPOCHS = 2
@@ -57,21 +58,35 @@ def watched_layer(seed):
     torch.manual_seed(seed)
     model = nn.Linear(2, 2)
     model.history = []
-    model.register_forward_pre_hook(lambda *_: model.history.append(flat(model.parameters())))
+
+    def keep_weights(module, arguments):
+        model.history.append(flat(model.parameters()))
+
+    model.register_forward_pre_hook(keep_weights)
     return model
 
 
 def gradients_of(model):
     """The gradients of all parameters, zeros where there are none."""
-    return flat(p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters())
+    gradients = []
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            gradients.append(torch.zeros_like(parameter))
+        else:
+            gradients.append(parameter.grad)
+    return flat(gradients)
 
 
 def exact_if_near(found, exact, largest):
     """The exact values if what was found is near them; else what was found.
 
-    Near means that none differs by more than 2 % of the largest.
+    Near means that none differs by more than 2 % of the largest. An answer that rounds no more than
+    it may is then equal to the reference.
     """
-    return exact if (found - exact).abs().max() <= 0.02 * largest else found
+    error = (found - exact).abs().max()
+    if error <= 0.02 * largest:
+        return exact
+    return found
 
 
 def facts_of_training(model, samples):
@@ -79,11 +94,17 @@ def facts_of_training(model, samples):
     middle = len(samples.read) // EPOCHS
     first = gathered(samples.read[:middle])
     second = gathered(samples.read[middle:])
-    order = "one order for both epochs" if first == second else "shuffled in each epoch"
-    models = {tuple(weights) for weights in gathered(flat(model.parameters()).tolist())}
-    end = "one model" if len(models) == 1 else f"{len(models)} different models"
+    count = sum(len(read_by_rank) for read_by_rank in first)
+    order = "shuffled in each epoch"
+    if first == second:
+        order = "one order for both epochs"
+    weights_by_rank = gathered(flat(model.parameters()).tolist())
+    models = {tuple(weights) for weights in weights_by_rank}
+    end = "one model"
+    if len(models) > 1:
+        end = f"{len(models)} different models"
     return {
-        "samples": Seen(f"{sum(map(len, first))} samples an epoch"),
+        "samples": Seen(f"{count} samples an epoch"),
         "order": Seen(order),
         "end": Seen(f"{end} in the end"),
     }
@@ -98,26 +119,32 @@ def try_training(fn, count):
 
 
 def try_repaired_script(fn, count):
-    """Run the script with the five faults: facts about its training, first step and file."""
+    """Run the script that had five faults: facts about its training, first step and file."""
     model = watched_layer(0)
     samples = Numbered(count)
-    again = watched_layer(0)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
-    nn.utils.vector_to_parameters(before, again.parameters())
-    batch = samples.read[:BATCH]
-    nn.functional.cross_entropy(again(samples.images[batch]), samples.labels[batch]).backward()
-    average = torch.stack(gathered(gradients_of(again))).mean(0)
+    average = torch.stack(gathered(_first_gradients(before, samples))).mean(0)
     clipped = average / average.norm().clamp(min=1)
     follows = torch.allclose((before - after) / RATE, clipped, atol=1e-3)
     verb = "follows" if follows else "does not follow"
     written = gathered(save.call_count)
-    writers = len([times for times in written if times])
+    writers = [times for times in written if times > 0]
     return facts_of_training(model, samples) | {
         "step": Seen(f"step 0 {verb} the clipped average"),
-        "file": Seen(f"times written: {sum(written)}, by {writers} of the ranks"),
+        "file": Seen(f"times written: {sum(written)}, by {len(writers)} of the ranks"),
     }
+
+
+def _first_gradients(weights, samples):
+    """The gradients of the first batch that this rank has read, with these weights."""
+    model = watched_layer(0)
+    nn.utils.vector_to_parameters(weights, model.parameters())
+    batch = samples.read[:BATCH]
+    loss = nn.functional.cross_entropy(model(samples.images[batch]), samples.labels[batch])
+    loss.backward()
+    return gradients_of(model)
 
 
 def try_share(fn, count):
@@ -140,7 +167,10 @@ def after_backward(fn, *arguments):
 
     ddp.register_comm_hook(None, counted)
     fn(ddp, *arguments)
-    return Seen("sent once" if len(sent) == 1 else f"sent {len(sent)} times"), gradients_of(ddp)
+    words = "sent once"
+    if len(sent) != 1:
+        words = f"sent {len(sent)} times"
+    return Seen(words), gradients_of(ddp)
 
 
 def try_pieces(fn, count):
@@ -152,7 +182,8 @@ def try_pieces(fn, count):
 
 def try_uneven_batch(fn, count):
     """Go backward with a batch of `count` images."""
-    return after_backward(fn, *Numbered(count, seed=dist.get_rank())[:])
+    batch = Numbered(count, seed=dist.get_rank())
+    return after_backward(fn, batch.images, batch.labels)
 
 
 def try_all_batches(fn, count):
@@ -161,21 +192,23 @@ def try_all_batches(fn, count):
     batch = Numbered(12, seed=dist.get_rank())
     batches = list(zip(batch.images.split(2), batch.labels.split(2), strict=True))
     fn(ddp, batches[:count])
-    return Seen(f"batches used: {len(ddp.module.history)}"), flat(ddp.parameters())
+    used = len(ddp.module.history)  # a forward each
+    return Seen(f"batches used: {used}"), flat(ddp.parameters())
 
 
 def gradients_with_hook(hook, state, width):
     """Go backward through DDP with a hook: the gradients, exact if they are near."""
-    everyone = gathered(Numbered(4, seed=dist.get_rank()).images)
+    mine = Numbered(4, seed=dist.get_rank()).images
+    everyone = torch.cat(gathered(mine))
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 2))
-    net(torch.cat(everyone)).square().mean().backward()
+    net(everyone).square().mean().backward()
     exact = gradients_of(net)
     net.zero_grad()
     ddp = DistributedDataParallel(net)
     ddp.register_comm_hook(state, hook)
-    ddp(everyone[dist.get_rank()]).square().mean().backward()
-    return exact_if_near(gradients_of(ddp), exact, exact.abs().max())
+    ddp(mine).square().mean().backward()
+    return exact_if_near(gradients_of(ddp), exact, largest=exact.abs().max())
 
 
 class BegunAllReduce:
@@ -206,27 +239,31 @@ def noted_all_reduces():
 
     def begin(tensor, *more, **options):
         work = all_reduce(tensor, *more, **options)
-        begun.append(BegunAllReduce(tensor, work))
-        return work and begun[-1]
+        noted = BegunAllReduce(tensor, work)
+        begun.append(noted)
+        return None if work is None else noted
 
     with mock.patch.object(dist, "all_reduce", begin):
         yield begun
 
 
 def try_half_hook(fn, width):
-    """How a hook has sent its buckets, and the gradients."""
+    """How many bytes a hook sends, whether it waits for them, and the gradients."""
     waits = []
 
     def hook(state, bucket):
         future = fn(state, bucket)
+        # before it returns; later DDP waits for the future
         waits.extend(one.waited for one in begun)
         return future
 
     with noted_all_reduces() as begun:
         found = gradients_with_hook(hook, None, width)
     num_bytes = sum(one.num_bytes for one in begun)
-    and_waits = " and waits" if any(waits) else ""
-    return Seen(f"sends {num_bytes} bytes{and_waits}"), found
+    words = f"sends {num_bytes} bytes"
+    if any(waits):
+        words += " and waits"
+    return Seen(words), found
 
 
 def try_hook_with_own_sum(fn, width):
@@ -243,12 +280,14 @@ def try_hook_with_own_sum(fn, width):
 
 def gradient_of_rank(rank, n, length):
     """Numbers as of a gradient, larger ones on later ranks."""
-    return (torch.randn(length, generator=torch.Generator().manual_seed(rank)) * (1 + rank),)
+    generator = torch.Generator().manual_seed(rank)
+    numbers = torch.randn(length, generator=generator)
+    return (numbers * (1 + rank),)
 
 
 def try_once(fn, tensor):
     """Average a tensor; the exact average, if the result is near it."""
-    return try_rounds(lambda one, residual: fn(one), tensor, rounds=1)
+    return try_rounds(lambda gradient, residual: fn(gradient), tensor, rounds=1)
 
 
 def try_rounds(fn, tensor, rounds=ROUNDS):
@@ -256,13 +295,17 @@ def try_rounds(fn, tensor, rounds=ROUNDS):
 
     Returns the exact sum of the averages, if it is near.
     """
-    ranks = range(dist.get_world_size())
-    everyone = torch.stack([gradient_of_rank(rank, None, len(tensor))[0] for rank in ranks])
+    n = dist.get_world_size()
+    gradients = []
+    for rank in range(n):
+        gradients += gradient_of_rank(rank, n, len(tensor))
+    everyone = torch.stack(gradients)
+    exact = rounds * everyone.mean(0)
     residual = torch.zeros_like(tensor)
     averages = tensor.repeat(rounds, 1)
-    for one in averages:
-        fn(one, residual)
-    return exact_if_near(averages.sum(0), rounds * everyone.mean(0), everyone.abs().max())
+    for gradient in averages:  # which its average replaces
+        fn(gradient, residual)
+    return exact_if_near(averages.sum(0), exact, largest=everyone.abs().max())
 
 
 def try_saving(fn, epoch):
@@ -270,45 +313,74 @@ def try_saving(fn, epoch):
 
     They are how often and where it was written, whether all have waited, and what is in it.
     """
-    written = []
+    written = []  # where, each time
     save = torch.save
     ddp = DistributedDataParallel(watched_layer(0))
-    folder = gathered(tempfile.mkdtemp() if dist.get_rank() == 0 else None)[0]
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
+    folder = None
+    if dist.get_rank() == 0:
+        folder = tempfile.mkdtemp()
+    folder = gathered(folder)[0]
     path = Path(folder, "run.pt")
 
-    def slowly(state, file, **options):
+    def save_slowly(state, file, **options):
         time.sleep(0.1)
         save(state, file, **options)
-        written.append("over the old one" if str(file) == str(path) else "beside the old one")
+        if str(file) == str(path):
+            written.append("over the old one")
+        else:
+            written.append("beside the old one")
 
-    with mock.patch.object(torch, "save", slowly):
-        fn(path, ddp, torch.optim.SGD(ddp.parameters(), lr=RATE), epoch)
-    waited = all(gathered(path.exists()))
-    places = sorted(chain.from_iterable(gathered(written)))
-    state = torch.load(path) if path.exists() else {}
+    with mock.patch.object(torch, "save", save_slowly):
+        fn(path, ddp, optimizer, epoch)
+    end = "is there when every rank returns"
+    if not all(gathered(path.exists())):
+        end = "is not there yet when a rank returns"
+    places = []
+    for places_of_rank in gathered(written):
+        places += places_of_rank
+    different_places = ", ".join(sorted(set(places)))
+    content = _content_of(path)
     dist.barrier()
     shutil.rmtree(folder, ignore_errors=True)
-    end = "is there when every rank returns"
-    if not waited:
-        end = "is not there yet when a rank returns"
-    names = ", ".join(sorted(state))
-    weights = ", ".join(state.get("model", ()))
     return {
-        "file": Seen(f"times written: {len(places)}, {', '.join(dict.fromkeys(places))}"),
+        "file": Seen(f"times written: {len(places)}, {different_places}"),
         "end": Seen(end),
-        "content": Seen(f"{names}; weights: {weights}"),
+        "content": Seen(content),
     }
 
 
+def _content_of(path):
+    """The names in a checkpoint, in words."""
+    state = {}
+    if path.exists():
+        state = torch.load(path)
+    names = ", ".join(sorted(state))
+    weights = ", ".join(state.get("model", ()))
+    return f"{names}; weights: {weights}"
+
+
 def try_folder(fn, *files):
-    """The name of the file that is found among `files`, of which the first is the newest."""
+    """The name of the file that is found among `files`, of which the first is the newest.
+
+    A file "other..." belongs to another model, and the end of a file "cut..." is missing.
+    """
     model = nn.Linear(2, 2)
+    other_model = nn.Linear(2, 3)
     with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for age, file in enumerate(files):
-            path = Path(name, file)
-            checkpoints.save(path, nn.Linear(2, 3) if file.startswith("other") else model)
+            path = folder / file
+            if file.startswith("other"):
+                checkpoints.save(path, other_model)
+            else:
+                checkpoints.save(path, model)
             if file.startswith("cut"):
-                path.write_bytes(path.read_bytes()[:500])
-            os.utime(path, (1e9 - age, 1e9 - age))
-        found = fn(Path(name), model)
-        return Seen("None" if found is None else Path(found).name)
+                beginning = path.read_bytes()[:500]
+                path.write_bytes(beginning)
+            changed = 1e9 - age
+            os.utime(path, (changed, changed))
+        found = fn(folder, model)
+    if found is None:
+        return Seen("None")
+    return Seen(Path(found).name)

@@ -1,23 +1,18 @@
 """The exercises of lab 07: what DistributedDataParallel does, and what it requires of the ranks."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from distlab.checking import Exercise, as_they_are, gathered
+from distlab.checking import as_they_are, exercise, gathered
 from distlab_course.exercises import ddp_trials
-
-# the first DDP on a rank imports for seconds
-with_ddp = partial(Exercise, "07", given=as_they_are, seconds=20.0)
 
 
 def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
-    """A training with DDP that shuffles in each epoch.
+    """Train with DDP, shuffled in each epoch; the averaged gradient is clipped to `max_norm`.
 
-    The averaged gradient is clipped to `max_norm`.
+    With a path, rank 0 saves the weights after each epoch.
     """
     sampler = DistributedSampler(samples)
     ddp = nn.parallel.DistributedDataParallel(model)
@@ -27,14 +22,22 @@ def _train(model, samples, batch, epochs, max_norm=float("inf"), path=None):
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(ddp(images), labels).backward()
+            loss = nn.functional.cross_entropy(ddp(images), labels)
+            loss.backward()
             nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
             optimizer.step()
         if path and dist.get_rank() == 0:
             torch.save(model.state_dict(), path)
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.try_training)
+@exercise(
+    "07",
+    worlds=(2, 3, 4),
+    cases=((14,), (24,)),
+    given=as_they_are,
+    trial=ddp_trials.try_training,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def three_lines(model, samples, batch, epochs):
     """Train `model` on all ranks together, as `train_alone` does in one process.
 
@@ -49,7 +52,13 @@ def three_lines(model, samples, batch, epochs):
     _train(model, samples, batch, epochs)
 
 
-@with_ddp(cases=((24,), (14,), (3,)), trial=ddp_trials.try_share)
+@exercise(
+    "07",
+    cases=((24,), (14,), (3,)),
+    given=as_they_are,
+    trial=ddp_trials.try_share,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def share_right(model, samples):
     """Return, on every rank, the share of all samples that the model classifies correctly; every
     sample counts once.
@@ -65,12 +74,20 @@ def share_right(model, samples):
     What can be added up?
     Hint: Sum two numbers over all ranks: how many were right, and how many were looked at.
     """
-    part = [samples[i] for i in range(dist.get_rank(), len(samples), dist.get_world_size())]
-    right = sum(int(model(image).argmax() == label) for image, label in part)
+    right = 0
+    for i in range(dist.get_rank(), len(samples), dist.get_world_size()):
+        image, label = samples[i]
+        right += int(model(image).argmax() == label)
     return sum(gathered(right)) / len(samples)
 
 
-@with_ddp(cases=((1,), (30,)), trial=ddp_trials.try_hook_with_own_sum)
+@exercise(
+    "07",
+    cases=((1,), (30,)),
+    given=as_they_are,
+    trial=ddp_trials.try_hook_with_own_sum,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def own_hook(state, bucket):
     """A communication hook that averages a bucket with your all-reduce, `state`; it returns a
     Future of the average.
@@ -89,7 +106,14 @@ def own_hook(state, bucket):
     return future
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((14,), (24,)), trial=ddp_trials.try_repaired_script)
+@exercise(
+    "07",
+    worlds=(2, 3, 4),
+    cases=((14,), (24,)),
+    given=as_they_are,
+    trial=ddp_trials.try_repaired_script,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def five_faults(model, samples, batch, epochs, path):
     """Fix the five faults, so that the script trains one model on all ranks and saves it.
 

@@ -1,18 +1,19 @@
 """The exercises of lab 21: gradients that are sent with fewer bits."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Limits, as_they_are
+from distlab.checking import Limits, as_they_are, exercise
 from distlab_course.exercises import ddp_trials
 
-# a rank's first DDP imports for seconds
-exercise = partial(Exercise, "21", given=ddp_trials.gradient_of_rank, seconds=20.0)
 
-
-@exercise(given=as_they_are, cases=((1,), (30,)), trial=ddp_trials.try_half_hook)
+@exercise(
+    "21",
+    cases=((1,), (30,)),
+    given=as_they_are,
+    trial=ddp_trials.try_half_hook,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def half_hook(state, bucket):
     """A hook that sends a bucket as `torch.bfloat16` without waiting, and returns a Future of the
     average.
@@ -29,16 +30,32 @@ def half_hook(state, bucket):
     `bucket.buffer().copy_(...)`.
     """
     half = bucket.buffer().bfloat16()
-    future = dist.all_reduce(half, async_op=True).get_future()
-    return future.then(
-        lambda done: bucket.buffer().copy_(done.value()[0]).div_(dist.get_world_size())
-    )
+    work = dist.all_reduce(half, async_op=True)
+
+    def average(done):
+        total = done.value()[0]
+        return bucket.buffer().copy_(total).div_(dist.get_world_size())
+
+    return work.get_future().then(average)
+
+
+def _one_round(n, length, item):
+    """The bytes of a round: of int8 in both halves of a ring, and of a largest value."""
+    return Limits(2 * length + 64)
+
+
+def _all_rounds(n, length, item):
+    """The bytes of all rounds."""
+    return Limits(ddp_trials.ROUNDS * (2 * length + 64))
 
 
 @exercise(
+    "21",
+    limits=_one_round,
     cases=(7, 100, 1000),
+    given=ddp_trials.gradient_of_rank,
     trial=ddp_trials.try_once,
-    limits=lambda n, length, item: Limits(2 * length + 64),
+    seconds=ddp_trials.SECONDS_WITH_DDP,
 )
 def average_in_bytes(flat):
     """Replace `flat`, float32, by its average over the ranks, and send 8 bits a number.
@@ -58,12 +75,14 @@ def average_in_bytes(flat):
     with_feedback.function(flat, torch.zeros_like(flat))
 
 
-def _in_rounds(n, length, item):
-    """The bytes of all rounds: of int8 in both halves of a ring, and of a largest value."""
-    return Limits(ddp_trials.ROUNDS * (2 * length + 64))
-
-
-@exercise(cases=(100, 1000), trial=ddp_trials.try_rounds, limits=_in_rounds)
+@exercise(
+    "21",
+    limits=_all_rounds,
+    cases=(100, 1000),
+    given=ddp_trials.gradient_of_rank,
+    trial=ddp_trials.try_rounds,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def with_feedback(flat, residual):
     """Replace `flat` by its average over the ranks in 8 bits a number, with error feedback.
 

@@ -12,7 +12,8 @@ from distlab_course.exercises.ddp_trials import noted_all_reduces
 def _try_in_backward(fn, images):
     """The gradients, and whether all-reduces began in backward and continued beside it."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    nn.utils.vector_to_parameters(torch.full((23,), 0.5), model.parameters())
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
     with noted_all_reduces() as begun:
         finish = fn(model)
         model(images.reshape(-1, 4)).sum().backward()
@@ -24,18 +25,21 @@ def _try_in_backward(fn, images):
         how = "after backward"
     elif any(waits):
         how = "that backward waits for"
-    return Seen(f"all-reduces {how}"), [parameter.grad for parameter in model.parameters()]
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return Seen(f"all-reduces {how}"), gradients
 
 
 def _scaled_gradient(rank, world_size, case):
     """A gradient of some length, times a factor."""
     length, factor = case
-    return (numbers(rank, world_size, length)[0] * factor,)
+    (gradient,) = numbers(rank, world_size, length)
+    return (gradient * factor,)
 
 
 def _in_halves(n, length, item):
     """The bytes of a tree that sends half of each number."""
-    return Limits((n - 1).bit_length() * length * item // 2)
+    steps = (n - 1).bit_length()
+    return Limits(steps * length * item // 2)
 
 
 def _try_rounded(fn, gradient):
@@ -112,10 +116,9 @@ def quick_enough(answer):
     num_bytes = int(answer * 2**20)
     if num_bytes > LAYER_BYTES:
         return "That takes more than 10 ms: the last buckets hold several layers, and fill late."
-    return (
-        num_bytes > VECTOR_BYTES
-        or "That takes more than 10 ms: short vectors travel alone, with a latency each."
-    )
+    if num_bytes <= VECTOR_BYTES:
+        return "That takes more than 10 ms: short vectors travel alone, with a latency each."
+    return True
 
 
 @formula("20", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))

@@ -2,23 +2,30 @@
 
 import contextlib
 import os
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.functional import cross_entropy
 
-from distlab.checking import Exercise, as_they_are, formula, gathered
+from distlab.checking import as_they_are, exercise, formula, gathered
 from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
 
-# a rank's first DDP imports for seconds
-with_ddp = partial(Exercise, "22", given=as_they_are, seconds=20.0)
+
+def _more_on_later_ranks(rank, n, more):
+    """A number of batches or images, on each rank one more than on the rank before."""
+    return (rank + more,)
 
 
-@with_ddp(cases=((1,), (3,), (6,)), trial=ddp_trials.try_pieces)
+@exercise(
+    "22",
+    cases=((1,), (3,), (6,)),
+    given=as_they_are,
+    trial=ddp_trials.try_pieces,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def accumulated_backward(ddp, pieces):
     """Leave in `ddp` the gradient of the mean loss over all pieces of all ranks; only one backward
     may send.
@@ -32,13 +39,24 @@ def accumulated_backward(ddp, pieces):
     Hint: `with ddp.no_sync():` around a forward and its backward keeps the gradients on their rank.
     Hint: All pieces but the last belong inside `no_sync`.
     """
-    for i, (images, labels) in enumerate(pieces):
-        with ddp.no_sync() if i + 1 < len(pieces) else contextlib.nullcontext():
-            (cross_entropy(ddp(images), labels) / len(pieces)).backward()
+
+    def backward(images, labels):
+        loss = cross_entropy(ddp(images), labels)
+        (loss / len(pieces)).backward()
+
+    *others, last = pieces
+    with ddp.no_sync():
+        for images, labels in others:
+            backward(images, labels)
+    backward(*last)
 
 
-@with_ddp(
-    cases=(2, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.try_all_batches
+@exercise(
+    "22",
+    cases=(2, 1, 0),
+    given=_more_on_later_ranks,
+    trial=ddp_trials.try_all_batches,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
 )
 def all_batches(ddp, batches):
     """Train with all batches of all ranks, although the ranks have different numbers of them; no
@@ -56,12 +74,17 @@ def all_batches(ddp, batches):
     with Join([ddp]):
         for images, labels in batches:
             optimizer.zero_grad()
-            cross_entropy(ddp(images), labels).backward()
+            loss = cross_entropy(ddp(images), labels)
+            loss.backward()
             optimizer.step()
 
 
-@with_ddp(
-    cases=(3, 1, 0), given=lambda rank, n, more: (rank + more,), trial=ddp_trials.try_uneven_batch
+@exercise(
+    "22",
+    cases=(3, 1, 0),
+    given=_more_on_later_ranks,
+    trial=ddp_trials.try_uneven_batch,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
 )
 def weighted_backward(ddp, images, labels):
     """Leave in `ddp` the gradient of the mean loss over all images of all ranks, which have
@@ -77,10 +100,18 @@ def weighted_backward(ddp, images, labels):
     """
     count = sum(gathered(len(images)))
     loss = cross_entropy(ddp(images), labels, reduction="sum")
+    # DDP divides by the number of ranks
     (loss * dist.get_world_size() / count).backward()
 
 
-@with_ddp(worlds=(2, 3, 4), cases=((3,),), trial=ddp_trials.try_saving)
+@exercise(
+    "22",
+    worlds=(2, 3, 4),
+    cases=((3,),),
+    given=as_they_are,
+    trial=ddp_trials.try_saving,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
 def save_checkpoint(path, ddp, optimizer, epoch):
     """Save `{"model": ..., "optimizer": ..., "epoch": epoch}` with `torch.save`, once for all
     ranks.
@@ -101,8 +132,9 @@ def save_checkpoint(path, ddp, optimizer, epoch):
             "optimizer": optimizer.state_dict(),
             "epoch": epoch,
         }
-        torch.save(state, f"{path}.partial")
-        os.replace(f"{path}.partial", path)
+        partial = f"{path}.partial"
+        torch.save(state, partial)
+        os.replace(partial, path)
     dist.barrier()
 
 
@@ -122,7 +154,8 @@ def newest_whole(folder, model):
     Hint: `checkpoints.load` raises `distlab.CheckpointError` before it changes anything, so you may
     simply try.
     """
-    for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
+    newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest_first:
         with contextlib.suppress(CheckpointError):
             checkpoints.load(path, model)
             return path
