@@ -8,10 +8,13 @@ from distlab.checking import Limits, all_but, exercise, formula, gathered, quest
 def attend(query, key, value):
     """What each query sees of some keys and values, not yet divided by its total.
 
-    Queries are (rows, width), keys and values (keys, width).
+    Args:
+        query: (rows, width).
+        key, value: (keys, width).
 
-    For each query: its largest score, the sum of exp(score - largest), and the sum of these times
-    the values.
+    Returns:
+        for each query its largest score, the sum of exp(score - largest), and the sum of these
+        times the values: (rows, 1), (rows, 1), (rows, width).
     """
     scores = query @ key.T / query.shape[1] ** 0.5
     largest = scores.amax(1, keepdim=True)
@@ -21,8 +24,10 @@ def attend(query, key, value):
 
 def _seen_part(first, keys, scale=1.0):
     """What 2 queries have seen of some keys and their values."""
-    key = torch.arange(first, first + 3.0 * keys).reshape(keys, 3).sin()
-    return attend(scale * torch.tensor([[1.0, 2, 3], [3, -2, 1]]), key, 10 * key.cos())
+    query = scale * torch.tensor([[1.0, 2.0, 3.0], [3.0, -2.0, 1.0]])
+    numbers = torch.arange(first, first + 3.0 * keys)
+    key = numbers.reshape(keys, 3).sin()
+    return attend(query, key, 10 * key.cos())
 
 
 PARTS = (
@@ -48,22 +53,26 @@ def merge_parts(one, other):
     """
     # source: M. Milakov and N. Gimelshein, Online normalizer calculation for softmax, 2018,
     # algorithm 3
-    largest = torch.maximum(one[0], other[0])
-    factors = (one[0] - largest).exp(), (other[0] - largest).exp()
-    total, result = (factors[0] * one[k] + factors[1] * other[k] for k in (1, 2))
+    largest_of_one, total_of_one, result_of_one = one
+    largest_of_other, total_of_other, result_of_other = other
+    largest = torch.maximum(largest_of_one, largest_of_other)
+    share_of_one = (largest_of_one - largest).exp()
+    share_of_other = (largest_of_other - largest).exp()
+    total = share_of_one * total_of_one + share_of_other * total_of_other
+    result = share_of_one * result_of_one + share_of_other * result_of_other
     return largest, total, result
 
 
 def _tokens_for_two_experts(rank, n, tokens):
     """Tokens, the two experts of each and their shares, and the factor of this rank's expert."""
     place = torch.arange(tokens + rank)
-    choice = torch.stack([(place // 2 + rank) % n, (2 * place + rank + 1) % n], 1)
-    return (
-        torch.stack([place, 10 * place + rank], 1).float(),
-        choice,
-        torch.tensor([0.75, 0.25]),
-        rank + 1.0,
-    )
+    first = (place // 2 + rank) % n
+    second = (2 * place + rank + 1) % n
+    choice = torch.stack([first, second], dim=1)
+    vectors = torch.stack([place, 10 * place + rank], dim=1).float()
+    shares = torch.tensor([0.75, 0.25])
+    factor = rank + 1.0
+    return vectors, choice, shares, factor
 
 
 @exercise(
@@ -91,7 +100,8 @@ def two_experts(tokens, choice, shares, factor):
     Limit: Can the tokens for both experts travel together?
     """
     factors = torch.tensor(gathered(factor))[choice]
-    return tokens * (factors * shares).sum(1, keepdim=True)
+    weights = (factors * shares).sum(1, keepdim=True)
+    return tokens * weights
 
 
 @question("53", 224)

@@ -1,26 +1,38 @@
 """The exercises of lab 52: bubbles, schedules, several stages a rank, shared weights."""
 
-from itertools import combinations, count, pairwise
+from itertools import combinations, pairwise
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import COLLECTIVES, Limits, Seen, exercise, formula, gathered, numbers
+from distlab.checking import (
+    COLLECTIVES,
+    Limits,
+    Seen,
+    exercise,
+    formula,
+    gathered,
+    numbers,
+)
 
 
 def _try_tied(fn, gradient):
-    """The gradient of a weight after `fn(weight)`."""
-    weight = None if gradient is None else nn.Parameter(torch.zeros_like(gradient))
-    if weight is not None:
-        weight.grad = gradient.clone()
+    """The gradient of a weight after `fn(weight)`; ranks between the ends have no copy of it."""
+    if gradient is None:
+        fn(None)
+        return "no copy"
+    weight = nn.Parameter(torch.zeros_like(gradient))
+    weight.grad = gradient.clone()
     fn(weight)
-    return "no copy" if weight is None else weight.grad
+    return weight.grad
 
 
 def _gradient_at_ends(rank, n, case):
-    """A gradient on the first and the last rank."""
-    return numbers(rank, n, case) if rank in (0, n - 1) else (None,)
+    """A gradient on the first and the last rank, None on the others."""
+    if rank in (0, n - 1):
+        return numbers(rank, n, case)
+    return (None,)
 
 
 def _one_message(n, length, item):
@@ -30,19 +42,30 @@ def _one_message(n, length, item):
 
 def _try_schedule(fn, m):
     """The order in which `fn` calls forward and backward, which exchange messages."""
-    rank = dist.get_rank()
-    p = dist.get_world_size()
+    before = dist.get_rank() - 1
+    after = dist.get_rank() + 1
     calls = []
     sends = []
 
-    def call(kind, i, source, dst):
-        if 0 <= source < p:
-            dist.recv(torch.empty(1), src=source)
-        calls.append(f"{kind}{i}")
-        if 0 <= dst < p:
+    def forward(i):
+        receive(before)
+        calls.append(f"F{i}")
+        send_to(after)
+
+    def backward(i):
+        receive(after)
+        calls.append(f"B{i}")
+        send_to(before)
+
+    def receive(src):
+        if 0 <= src < dist.get_world_size():
+            dist.recv(torch.empty(1), src=src)
+
+    def send_to(dst):
+        if 0 <= dst < dist.get_world_size():
             sends.append(dist.isend(torch.ones(1), dst=dst))
 
-    fn(lambda i: call("F", i, rank - 1, rank + 1), lambda i: call("B", i, rank + 1, rank - 1), m)
+    fn(forward, backward, m)
     for send in sends:
         send.wait()
     return Seen(" ".join(calls))
@@ -58,28 +81,39 @@ def enough_micro_batches(p, share):
     Hint: The idle share is (p - 1) / (m + p - 1): start with m = 1 and count up.
     Hint: There is always at least one micro-batch, even if there is no bubble to fill.
     """
-    return next(m for m in count(1) if (p - 1) / (m + p - 1) <= share)
+    m = 1
+    while (p - 1) / (m + p - 1) > share:
+        m += 1
+    return m
 
 
 def _try_interleaved(fn, m):
     """Which of 2 n stages have gradients on this rank after `fn`, and these."""
     torch.manual_seed(4)
-    stages = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(2 * dist.get_world_size())]
-    fn(stages, *torch.randn(2, 4 * m, 3), nn.functional.mse_loss, m)
-    mine = [number for number, stage in enumerate(stages) if stage[0].weight.grad is not None]
-    why = "" if len(mine) == 2 else "A rank computes its own two stages, and no other rank's."
+    stages = []
+    for _ in range(2 * dist.get_world_size()):
+        stages.append(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+    batch, targets = torch.randn(2, 4 * m, 3)
+    fn(stages, batch, targets, nn.functional.mse_loss, m)
+    computed = []
     gradients = []
-    for number in mine:
-        gradients += [parameter.grad for parameter in stages[number].parameters()]
-    return Seen(f"gradients of stages {mine}", why), gradients
+    for number, stage in enumerate(stages):
+        if stage[0].weight.grad is not None:
+            computed.append(number)
+            gradients += [parameter.grad for parameter in stage.parameters()]
+    why = ""
+    if len(computed) != 2:
+        why = "A rank computes its own two stages, and no other rank's."
+    return Seen(f"gradients of stages {computed}", why), gradients
+
+
+def _micro_batches_that_divide(rank, n, m):
+    """So many micro-batches for each rank; interleaved stages need a multiple of the ranks."""
+    return (m * n,)
 
 
 @exercise(
-    "52",
-    worlds=(2, 4),
-    cases=(1, 2),
-    given=lambda rank, n, case: (case * n,),
-    trial=_try_interleaved,
+    "52", worlds=(2, 4), cases=(1, 2), given=_micro_batches_that_divide, trial=_try_interleaved
 )
 def interleaved_step(stages, batch, targets, loss, m):
     """Make one step of torch's interleaved 1F1B with `m` micro-batches: each rank gets the
@@ -98,13 +132,19 @@ def interleaved_step(stages, batch, targets, loss, m):
 
     Stuck: Does every rank call `step`, even those that pass neither batch nor targets?
     """
-    loss(nn.Sequential(*stages)(batch), targets).backward()
+    whole = nn.Sequential(*stages)
+    loss(whole(batch), targets).backward()
     for number, stage in enumerate(stages):
         if number % dist.get_world_size() != dist.get_rank():
             stage.zero_grad()
 
 
-@exercise("52", cases=(5, 2, 1), given=lambda rank, n, m: (m,), trial=_try_schedule)
+def _micro_batches(rank, n, m):
+    """A number of micro-batches."""
+    return (m,)
+
+
+@exercise("52", cases=(5, 2, 1), given=_micro_batches, trial=_try_schedule)
 def one_forward_one_backward(forward, backward, m):
     """Call `forward(i)` and `backward(i)` for each of the `m` micro-batches, in the order of 1F1B.
 
@@ -149,7 +189,8 @@ def tie_weights(weight):
 
     Stuck: Do both ranks send first, and wait until the other receives?
     """
-    parts = [part for part in gathered(None if weight is None else weight.grad) if part is not None]
+    mine = None if weight is None else weight.grad
+    parts = [part for part in gathered(mine) if part is not None]
     if weight is not None:
         weight.grad = sum(parts)
 
@@ -174,6 +215,6 @@ def slowest_stage(costs, p):
     best = sum(costs)
     for cuts in combinations(range(1, len(costs)), p - 1):
         stages = pairwise((0, *cuts, len(costs)))
-        slowest = max(sum(costs[first:end]) for first, end in stages)
-        best = min(best, slowest)
+        seconds = [sum(costs[first:end]) for first, end in stages]
+        best = min(best, max(seconds))
     return best

@@ -67,18 +67,20 @@ def call_on(to, function, args):
     """
     function, args = gathered((function, args))[0]
     try:
-        answer = function(*args)
+        result = function(*args)
     except ZeroDivisionError as error:
-        answer = error
-    answer = on_rank(0, gathered(answer)[to])
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        result = error
+    result_of_callee = on_rank(0, gathered(result)[to])
+    if isinstance(result_of_callee, Exception):
+        raise result_of_callee
+    return result_of_callee
 
 
 def _try_spread(fn, *given):
+    """The results, and which workers are called before the first wait."""
     workers = Workers()
-    return workers.try_out(fn, *given), workers.order()
+    results = workers.try_out(fn, *given)
+    return results, workers.order()
 
 
 @formula(
@@ -102,9 +104,9 @@ def spread_calls(function, numbers):
     Hint: A future's `wait()` raises if the function raised: wait for each one in a `try`, `except
     Exception`.
     """
-    futures = [
-        rpc.rpc_async(f"worker{i}", function, args=(number,)) for i, number in enumerate(numbers, 1)
-    ]
+    futures = []
+    for i, number in enumerate(numbers, start=1):
+        futures.append(rpc.rpc_async(f"worker{i}", function, args=(number,)))
     results = []
     for future in futures:
         try:
@@ -147,16 +149,18 @@ def _try_adding(fn, to, numbers):
             added.append(workers.here)
             return self.value
 
-    result = workers.try_out(fn, to, Adder, numbers)
+    total = workers.try_out(fn, to, Adder, numbers)
     why = (
         "`rpc.remote` makes the object on another worker, and `reference.rpc_sync().add(number)` "
         "adds to it there."
     )
-    places = (
-        Seen(f"made on {', '.join(made)}", why),
-        Seen(f"added on {', '.join(sorted({*added}))}", why),
-    )
-    return {"made": places[0], "added": places[1], "sum": result}
+    made_on = ", ".join(made)
+    added_on = ", ".join(sorted(set(added)))
+    return {
+        "made": Seen(f"made on {made_on}", why),
+        "added": Seen(f"added on {added_on}", why),
+        "sum": total,
+    }
 
 
 @formula(

@@ -34,13 +34,14 @@ def mean_staleness(answer):
     """
 
 
-# of pushes, by trainer
+# which trainer pushes, one after the other
 ORDERS = ([1, 1], [1, 2, 3, 1, 2, 3], [1, 1, 2, 1, 3, 3, 1, 2], [3, 1, 2, 1, 1, 1, 3])
 
 
 def _parameter_and_order(rank, n, order):
     """A parameter, the learning rate, and which trainers push one after the other."""
-    return torch.zeros(1), 0.5, [1 + (trainer - 1) % (n - 1) for trainer in order]
+    trainers = [1 + (trainer - 1) % (n - 1) for trainer in order]  # there may be fewer
+    return torch.zeros(1), 0.5, trainers
 
 
 def _try_serving(fn, parameter, lr, order):
@@ -50,28 +51,31 @@ def _try_serving(fn, parameter, lr, order):
     """
     dist.barrier()  # none may run ahead into the next call
     rank = dist.get_rank()
-    replies = []
     if rank == 0:
         return fn(parameter, lr, len(order)), parameter
+    replies = []
     befores = [None, *order[:-1]]
     afters = [*order[1:], None]
     turns = zip(order, befores, afters, strict=True)
     for turn, (trainer, before, after) in enumerate(turns):
         if trainer != rank:
             continue
-        # each trainer waits for the one before it, and tells the one after it to go on
+        # each trainer waits for the one before it, and lets the one after it go on
         if before not in (None, rank):
             dist.recv(torch.zeros(1), src=before)
-        dist.send(torch.full_like(parameter, 2.0**turn), dst=0)
-        reply = torch.empty_like(parameter)
-        dist.recv(reply, src=0)
-        replies.append(reply.tolist())
+        replies.append(_reply_to_push(torch.full_like(parameter, 2.0**turn)))
         if after not in (None, rank):
             dist.send(torch.zeros(1), dst=after)
-    return Seen(
-        f"gets {replies}",
-        "A trainer gets the parameters with all updates so far, its own included.",
-    )
+    why = "A trainer gets the parameters with all updates so far, its own included."
+    return Seen(f"gets {replies}", why)
+
+
+def _reply_to_push(gradient):
+    """Push a gradient to the server on rank 0; the parameters that come back."""
+    dist.send(gradient, dst=0)
+    parameter = torch.empty_like(gradient)
+    dist.recv(parameter, src=0)
+    return parameter.tolist()
 
 
 @exercise("41", worlds=(2, 3, 4), cases=ORDERS, given=_parameter_and_order, trial=_try_serving)
@@ -135,13 +139,13 @@ def _try_pushes(fn, gradients):
     answered = []
     for gradient in gradients:
         answers.append(fn(server, torch.tensor([gradient, 1.0])))
-        answered.append(sum(answer.done() for answer in answers))
+        complete = [answer for answer in answers if answer.done()]
+        answered.append(len(complete))
+    values = [answer.value() for answer in complete]
     taken = server.lock.__enter__.call_count + server.lock.acquire.call_count
-    lock = Seen(
-        f"takes the lock {taken} times",
-        "Two threads may push at once: each takes `server.lock` for its push.",
-    )
-    return answered, [answer.value() for answer in answers if answer.done()], server.parameter, lock
+    why = "Two threads may push at once: each takes `server.lock` for its push."
+    lock = Seen(f"takes the lock {taken} times", why)
+    return answered, values, server.parameter, lock
 
 
 @formula(
@@ -170,7 +174,8 @@ def push_together(server, gradient):
         answer = server.answer
         server.gradients.append(gradient)
         if len(server.gradients) == server.trainers:
-            server.parameter -= server.lr * torch.stack(server.gradients).mean(0)
+            mean = torch.stack(server.gradients).mean(0)
+            server.parameter -= server.lr * mean
             server.gradients = []
             server.answer = torch.futures.Future()
             answer.set_result(server.parameter.clone())
@@ -190,5 +195,6 @@ def delayed_descent(w, lr, delay, steps):
     """
     path = [w]
     for step in range(steps):
-        path.append(path[-1] - lr * path[max(0, step - delay)])
+        gradient = path[max(0, step - delay)]
+        path.append(path[-1] - lr * gradient)
     return path[1:]

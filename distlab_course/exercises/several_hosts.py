@@ -1,27 +1,34 @@
 """The exercises of lab 60: ranks by host, torchrun on several hosts, and clocks."""
 
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Exercise, Question, Seen, formula, gathered, on_rank
+from distlab.checking import Seen, exercise, formula, gathered, on_rank, question
 from distlab_course.exercises.launching import torchrun_options
 
-exercise = partial(Exercise, "60")
-question = partial(Question, "60")
-formula = partial(formula, "60")
-
+# hosts, ranks on each, endpoint, number of the job, address of a host, script
 JOBS = (
     (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
     (16, 8, "gpu01:29507", "job", "gpu12", "a.py"),
 )
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
+OPTIONS = (
+    "--nnodes",
+    "--nproc-per-node",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--local-addr",
+)
 
 
 @formula(
-    ({"nodeA": 2, "nodeB": 2}, 2), ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6), ({"nodeA": 8}, 7)
+    "60",
+    ({"nodeA": 2, "nodeB": 2}, 2),
+    ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6),
+    ({"nodeA": 8}, 7),
 )
 def home_of_rank(hosts, rank):
     """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its
@@ -43,6 +50,7 @@ def home_of_rank(hosts, rank):
 
 
 @formula(
+    "60",
     ({"nodeA": 2, "nodeB": 2}, "nodeB"),
     ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"),
     ({"nodeA": 1}, "nodeA"),
@@ -66,7 +74,7 @@ def ranks_left(hosts, lost):
     return {old: new for new, old in enumerate(left)}
 
 
-@question(256)
+@question("60", 256)
 def price_of_silence(answer):
     """A job of 64 hosts with 8 GPUs each uses NCCL over TCP, with its default timeout of 10
     minutes, and a GPU costs 3 dollars an hour. Somebody pulls the cable of one host, and nobody is
@@ -89,19 +97,14 @@ def _try_words(fn, *arguments):
     if not all(isinstance(word, str) for word in words):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
     read = torchrun_options(words)
-    options = (
-        "--nnodes",
-        "--nproc-per-node",
-        "--rdzv-backend",
-        "--rdzv-endpoint",
-        "--rdzv-id",
-        "--local-addr",
-    )
-    values = [f"{option} {getattr(read, option[2:].replace('-', '_'))}" for option in options]
-    return [program, *values, read.training_script]
+    settings = []
+    for option in OPTIONS:
+        attribute = option.removeprefix("--").replace("-", "_")
+        settings.append(f"{option} {getattr(read, attribute)}")
+    return [program, *settings, read.training_script]
 
 
-@formula(*JOBS, trial=_try_words)
+@formula("60", *JOBS, trial=_try_words)
 def torchrun_words(nodes, ranks, endpoint, job, address, script):
     """Return the list of words that starts the agent of one host: "torchrun", its options, and the
     script.
@@ -116,19 +119,18 @@ def torchrun_words(nodes, ranks, endpoint, job, address, script):
     Hint: Each option and each value is a separate word, and all words are strings: `str(nodes)`.
     Hint: `--local-addr` is the host's own address.
     """
-    return [
-        "torchrun",
-        *("--nnodes", str(nodes)),
-        *("--nproc-per-node", str(ranks)),
-        *("--local-addr", str(address)),
-        *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", str(endpoint)),
-        *("--rdzv-id", str(job)),
-        script,
-    ]
+    words = ["torchrun"]
+    words += ["--nnodes", str(nodes)]
+    words += ["--nproc-per-node", str(ranks)]
+    words += ["--local-addr", str(address)]
+    words += ["--rdzv-backend", "c10d"]
+    words += ["--rdzv-endpoint", str(endpoint)]
+    words += ["--rdzv-id", str(job)]
+    words.append(script)
+    return words
 
 
-@question(16)
+@question("60", 16)
 def ranks_of_16_agents(answer):
     """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`.
     So srun starts 16 agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job
@@ -151,31 +153,38 @@ def _try_asking(fn, ahead):
 
     Rank 1's clock is `ahead` seconds ahead, and rank 0 arrives late.
     """
-    rank = dist.get_rank()
     dist.barrier()
-    time.sleep(0.0 if rank else 0.6)
-    found = fn(lambda: SINCE_1970 + time.monotonic() + rank * ahead)
-    if rank:
+    if dist.get_rank() == 1:
+        fn(lambda: SINCE_1970 + time.monotonic() + ahead)
         return None
-    asked, seen, answered = found
+    time.sleep(0.6)
+    asked, seen, answered = fn(lambda: SINCE_1970 + time.monotonic())
+    return _judged(asked, seen, answered, ahead)
+
+
+def _judged(asked, seen, answered, ahead):
+    """What is wrong with an exchange; `seen` is by a clock that is so many seconds ahead."""
     if asked > answered:
         return Seen("answered before asked", "The order is (asked, seen, answered).")
     if seen == torch.tensor(seen, dtype=torch.float32).item():
-        return Seen(
-            "seen is coarse",
-            "`seen` is a multiple of 128 s, like any float32 of that size. Which dtype?",
-        )
-    if not asked <= seen - ahead <= answered:
-        when = "before it was asked" if seen - ahead < asked else "after its answer had arrived"
-        return Seen(
-            "seen outside", f"`seen` is a time {when}: in which line does rank 1 read its clock?"
-        )
-    return Seen("seen in between")
+        why = "`seen` is a multiple of 128 s, like any float32 of that size. Which dtype?"
+        return Seen("seen is coarse", why)
+    seen_by_our_clock = seen - ahead
+    if asked <= seen_by_our_clock <= answered:
+        return Seen("seen in between")
+    when = "after its answer had arrived"
+    if seen_by_our_clock < asked:
+        when = "before it was asked"
+    why = f"`seen` is a time {when}: in which line does rank 1 read its clock?"
+    return Seen("seen outside", why)
 
 
-@exercise(
-    worlds=(2,), cases=(100.0, -3600.0), given=lambda rank, size, case: (case,), trial=_try_asking
-)
+def _ahead(rank, n, seconds):
+    """By how many seconds rank 1's clock is ahead."""
+    return (seconds,)
+
+
+@exercise("60", worlds=(2,), cases=(100.0, -3600.0), given=_ahead, trial=_try_asking)
 def ask_the_time(clock):
     """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank
     1 returns None.
@@ -196,6 +205,7 @@ def ask_the_time(clock):
 
 
 @formula(
+    "60",
     ([(10.0, 15.5, 10.5)],),
     ([(10.0, 16.0, 12.0), (20.0, 25.25, 20.25), (30.0, 35.5, 31.5)],),
     ([(1.0, -6.75, 1.5), (2.0, -5.0, 4.0), (5.0, -2.875, 5.25)],),
@@ -212,5 +222,7 @@ def offset_and_error(exchanges):
     Hint: If the other clock was read in the middle, what did our own clock show at that moment?
     Hint: It may have been read right after `asked`, or right before `answered`.
     """
-    asked, seen, answered = min(exchanges, key=lambda one: one[2] - one[0])
-    return seen - (asked + answered) / 2, (answered - asked) / 2
+    shortest = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
+    asked, seen, answered = shortest
+    middle = (asked + answered) / 2
+    return seen - middle, (answered - asked) / 2

@@ -14,7 +14,9 @@ from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers,
 def _state_of_rank(rank, world_size, shard):
     """Weights that every rank has, a gradient of this rank, and its shard of the momentum."""
     weights = torch.arange(float(world_size * shard))
-    return weights, numbers(rank, world_size, len(weights))[0], weights.chunk(world_size)[rank] / 10
+    (gradient,) = numbers(rank, world_size, len(weights))
+    momentum = weights.chunk(world_size)[rank] / 10
+    return weights, gradient, momentum
 
 
 def _two_halves_of_a_ring(n, length, item):
@@ -50,8 +52,15 @@ def bytes_of_a_rank(parameters, ranks, stage):
     Hint: Divide the 8 by the ranks from stage 1 on, the gradient's 4 from stage 2 on, and the
     parameter's 4 at stage 3.
     """
-    divided = (0, 8, 12, 16)[stage]
-    return parameters * (16 - divided) + parameters * divided // ranks
+    whole = 16
+    if stage >= 1:
+        whole -= 8  # Adam's two means
+    if stage >= 2:
+        whole -= 4  # the gradient
+    if stage >= 3:
+        whole -= 4  # the parameter
+    divided = 16 - whole
+    return parameters * whole + parameters * divided // ranks
 
 
 @exercise(
@@ -75,8 +84,10 @@ def zero_2_step(weights, gradient, momentum):
 
     Limit: Which part of the average does a rank need, and which of the weights?
     """
-    average = sum(gathered(gradient)) / dist.get_world_size()
-    momentum.mul_(0.9).add_(average.chunk(dist.get_world_size())[dist.get_rank()])
+    world_size = dist.get_world_size()
+    average = sum(gathered(gradient)) / world_size
+    mine = average.chunk(world_size)[dist.get_rank()]
+    momentum.mul_(0.9).add_(mine)
     weights -= 0.1 * torch.cat(gathered(momentum))
 
 
@@ -91,19 +102,36 @@ def _try_sharding(fn, world_size):
     }
     model = nn.Sequential(OrderedDict(layers))
 
-    def look(*_):
-        seen.append(sum(p.numel() for p in model.parameters() if not hasattr(p, "to_local")))
+    def look(layer, arguments, output):
+        seen.append(_whole_parameters(model))
 
-    for layer in filter(lambda module: isinstance(module, nn.Linear), model.modules()):
-        layer.register_forward_hook(look)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_hook(look)
     fn(model, init_device_mesh("cpu", (world_size,)))
     model(torch.ones(2, 2))
-    look()
-    kept = "Something stays whole after forward: which group does FSDP keep?" if seen[-1] else ""
-    return Seen(f"whole at each layer {seen[:-1]}, afterwards {seen[-1]}", kept)
+    afterwards = _whole_parameters(model)
+    why = ""
+    if afterwards > 0:
+        why = "Something stays whole after forward: which group does FSDP keep?"
+    return Seen(f"whole at each layer {seen}, afterwards {afterwards}", why)
 
 
-@exercise("50", worlds=(2, 4), cases=(0,), given=lambda rank, n, case: (n,), trial=_try_sharding)
+def _whole_parameters(model):
+    """How many numbers of a model are not divided; a divided parameter is a DTensor."""
+    whole = 0
+    for parameter in model.parameters():
+        if not hasattr(parameter, "to_local"):
+            whole += parameter.numel()
+    return whole
+
+
+def _world_size(rank, n, case):
+    """The number of ranks."""
+    return (n,)
+
+
+@exercise("50", worlds=(2, 4), cases=(0,), given=_world_size, trial=_try_sharding)
 def shard_model(model, mesh):
     """Call `fully_shard` on the parts of a model, so that no more than one layer is whole at any
     time.
@@ -156,19 +184,22 @@ def _try_saving_shards(fn, world_size):
     layer = nn.Embedding.from_pretrained(torch.arange(24.0).view(8, 3), freeze=False)
     with tempfile.TemporaryDirectory() as own:
         folder = gathered(own)[0]
-        whole = {"model": {"weight": torch.zeros(8, 3)}}
         fn(fully_shard(layer, mesh=mesh), folder)
         dist.barrier()  # where the others wait for a rank that saves alone
+        whole = {"model": {"weight": torch.zeros(8, 3)}}
         dcp.load(whole, checkpoint_id=folder)
-        saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata["model.weight"]
-        return gathered(Seen(f"saved in pieces: {len(saved.chunks)}"))[0], whole["model"]["weight"]
+        metadata = dcp.FileSystemReader(folder).read_metadata()
+        saved = metadata.state_dict_metadata["model.weight"]
+        # all ranks say what rank 0 has read
+        pieces = gathered(Seen(f"saved in pieces: {len(saved.chunks)}"))[0]
+        return pieces, whole["model"]["weight"]
 
 
 @exercise(
     "50",
     worlds=(2, 4),
     cases=(0,),
-    given=lambda rank, n, case: (n,),
+    given=_world_size,
     trial=_try_saving_shards,
     seconds=30.0,
 )
@@ -209,7 +240,8 @@ def clip_shards(shards, max_norm):
 
     Limit: Which single number do the others need from a rank?
     """
-    norm = sum(gathered(float(sum(shard.square().sum() for shard in shards)))) ** 0.5
+    squares = sum(shard.square().sum() for shard in shards)
+    norm = sum(gathered(float(squares))) ** 0.5
     for shard in shards:
         shard *= min(1.0, max_norm / norm)
     return norm

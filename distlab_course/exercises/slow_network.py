@@ -5,15 +5,18 @@ import torch.distributed as dist
 
 from distlab.checking import Seen, exercise, formula, numbers, question
 
-CABLES = [
-    (k, num_bytes, 0.005, 8e-8) for k, num_bytes in ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))
-]
-HOSTS = (*map(list, ("ABAB", "AABB", "BACABC", "CABABCAAB")), ["nodeB", "nodeA"])
-LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
+CABLE = (0.005, 8e-8)  # seconds of a message, and of each of its bytes
 FOUR_ALGORITHMS = ("whole ring", "ring", "tree", "halving doubling")
+SIZES = ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))  # ranks of a host, bytes of the tensor
+OVER_THE_CABLE = [(name, *size, *CABLE) for size in SIZES for name in FOUR_ALGORITHMS]
+
+# the host of each rank
+HOSTS = (list("ABAB"), list("AABB"), list("BACABC"), list("CABABCAAB"), ["nodeB", "nodeA"])
+# numbers, and the host of each rank
+LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
 
 
-@formula("62", *((name, *cable) for cable in CABLES for name in FOUR_ALGORITHMS))
+@formula("62", *OVER_THE_CABLE)
 def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of
     two.
@@ -21,8 +24,7 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     What happens inside a host takes no time. Over the cable a message of m bytes takes alpha + beta
     m. Messages in the same direction at the same time share it: together they take alpha, plus beta
     times the bytes of all. `name` is "whole ring", "ring", "tree" or "halving doubling". For k = 2,
-    1 MB, 5 ms and 80 ns a byte the times are 0.255,
-    0.15, 0.17 and 0.17 s.
+    1 MB, 5 ms and 80 ns a byte the times are 0.255, 0.15, 0.17 and 0.17 s.
 
     Title: 1.1 Over the cable
     Hint: A ring crosses the cable in each step, once in each direction. How many steps are there
@@ -33,11 +35,19 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     every rank sends half of the tensor to a rank of the other host, so k messages share the cable.
     """
     n = 2 * k
-    crossings = {"whole ring": n - 1, "ring": 2 * (n - 1)}.get(name, 2)
-    num_bytes_each = {"ring": num_bytes / n, "halving doubling": k * num_bytes / 2}.get(
-        name, num_bytes
-    )
-    return crossings * (alpha + beta * num_bytes_each)
+    if name == "whole ring":
+        crossings = n - 1
+        crossing_bytes = num_bytes
+    elif name == "ring":
+        crossings = 2 * (n - 1)
+        crossing_bytes = num_bytes / n
+    elif name == "tree":
+        crossings = 2
+        crossing_bytes = num_bytes
+    else:  # halving and doubling
+        crossings = 2
+        crossing_bytes = k * num_bytes / 2
+    return crossings * (alpha + beta * crossing_bytes)
 
 
 def _try_ring_order(fn, hosts):
@@ -47,18 +57,20 @@ def _try_ring_order(fn, hosts):
     """
     order = fn(list(hosts))
     if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
-        return Seen(
-            "no order of the ranks",
-            f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once.",
-        )
-    places = [hosts[rank] for rank in order]
-    number = sum(a != b for a, b in zip(places, places[1:] + places[:1], strict=True))
-    return Seen(
-        f"{number} leave a host", f"The ring visits the hosts in the order {' '.join(places)}."
-    )
+        why = f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once."
+        return Seen("no order of the ranks", why)
+    visited = [hosts[rank] for rank in order]
+    leave_a_host = 0
+    previous = visited[-1]  # the ring is closed
+    for host in visited:
+        if host != previous:
+            leave_a_host += 1
+        previous = host
+    why = f"The ring visits the hosts in the order {' '.join(visited)}."
+    return Seen(f"{leave_a_host} leave a host", why)
 
 
-@formula("62", *((hosts,) for hosts in HOSTS), trial=_try_ring_order)
+@formula("62", *[(hosts,) for hosts in HOSTS], trial=_try_ring_order)
 def ring_order(hosts):
     """Return a list of the ranks, in an order in which a ring leaves each host only once.
     `hosts[r]` is the host of rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that
@@ -68,12 +80,14 @@ def ring_order(hosts):
     Hint: The ranks of one host must be neighbours.
     Hint: `sorted` takes a `key`, a function of a rank.
     """
-    return sorted(range(len(hosts)), key=hosts.__getitem__)
+    return sorted(range(len(hosts)), key=lambda rank: hosts[rank])
 
 
 def _numbers_on_hosts(rank, n, case):
     """Numbers, and the host of each rank."""
-    return *numbers(rank, n, case[0]), list(case[1])[:n]
+    shape, hosts = case
+    (tensor,) = numbers(rank, n, shape)
+    return tensor, list(hosts[:n])
 
 
 def _try_by_host(fn, tensor, hosts, events):
@@ -84,19 +98,26 @@ def _try_by_host(fn, tensor, hosts, events):
     ranks = {}
     for rank, host in enumerate(hosts):
         ranks.setdefault(host, []).append(rank)
+    # every rank makes all groups
     groups = {host: dist.new_group(members) for host, members in ranks.items()}
     leaders = dist.new_group([members[0] for members in ranks.values()])
-    rank = dist.get_rank()
+    mine = hosts[dist.get_rank()]
     begun = len(events)
-    mine = hosts[rank]
     fn(tensor, ranks[mine][0], groups[mine], leaders)
-    # collectives have members, and messages a peer
-    peers = []
+    words = "stays on its host"
     for event in events[begun:]:
-        peers += [*getattr(event, "members", ()), getattr(event, "peer", rank)]
-    crosses = any(hosts[peer] != mine for peer in peers)
-    words = "talks to other hosts" if crosses else "stays on its host"
+        if any(hosts[rank] != mine for rank in _partners(event)):
+            words = "talks to other hosts"
     return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
+
+
+def _partners(event):
+    """The ranks that take part in a call: the members of a collective, the peer of a message."""
+    if hasattr(event, "members"):
+        return event.members
+    if hasattr(event, "peer"):
+        return [event.peer]
+    return []
 
 
 @exercise("62", cases=LAYOUTS, given=_numbers_on_hosts, trial=_try_by_host)

@@ -9,8 +9,13 @@ from distlab_course.exercises.workers import DRIVER, Reference, Workers
 
 def _batch_and_weights(rank, n, case):
     """The batch on rank 0, and this rank's weights."""
-    weights = torch.tensor(([[1.0, -1.0, 2.0], [2.0, 1.0, case]], [[1.0], [2.0], [-1.0]])[rank])
-    return torch.tensor([[1.0, 2.0], [3.0, 1.0]]) if rank == 0 else None, weights.requires_grad_()
+    if rank == 0:
+        batch = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+        weights = torch.tensor([[1.0, -1.0, 2.0], [2.0, 1.0, case]])
+    else:
+        batch = None
+        weights = torch.tensor([[1.0], [2.0], [-1.0]])
+    return batch, weights.requires_grad_()
 
 
 @exercise(
@@ -29,9 +34,13 @@ def split_gradient(x, weights):
     Hint: Rank 1 sends `hidden.grad`; rank 0 continues with `hidden.backward(gradient)`.
     """
     (x, first), (_, second) = gathered((x, weights.detach()))
-    own = first.requires_grad_(), second.requires_grad_()
-    ((x @ first).relu() @ second).square().sum().backward()
-    return own[dist.get_rank()].grad
+    first.requires_grad_()
+    second.requires_grad_()
+    hidden = (x @ first).relu()
+    loss = (hidden @ second).square().sum()
+    loss.backward()
+    mine = first if dist.get_rank() == 0 else second
+    return mine.grad
 
 
 @question("42", (720_896, 360_448))
@@ -63,9 +72,12 @@ class _Stage:
         self.sources = set()
 
     def forward(self, batch):
-        is_reference = isinstance(batch, Reference)
-        self.sources.add(batch.home if is_reference else DRIVER)
-        return 10 * (batch.to_here() if is_reference else batch) + self.number
+        if isinstance(batch, Reference):
+            self.sources.add(batch.home)
+            batch = batch.to_here()
+        else:
+            self.sources.add(DRIVER)
+        return 10 * batch + self.number
 
 
 def _try_pipeline(fn, count, batches):
@@ -73,15 +85,16 @@ def _try_pipeline(fn, count, batches):
     workers = Workers()
     stages = [_Stage(number) for number in range(1, count + 1)]
     references = [Reference(workers, f"worker{stage.number}", stage) for stage in stages]
-    outputs = workers.try_out(fn, references, [torch.tensor([batch]) for batch in batches])
+    tensors = [torch.tensor([batch]) for batch in batches]
+    outputs = workers.try_out(fn, references, tensors)
     why = (
         "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: "
         "pass on the reference."
     )
     sources = {}
     for stage in stages:
-        words = f"input from {', '.join(sorted(stage.sources))}"
-        sources[stage.number] = Seen(words, why)
+        places = ", ".join(sorted(stage.sources))
+        sources[stage.number] = Seen(f"input from {places}", why)
     return outputs, workers.order(), sources
 
 
@@ -101,8 +114,10 @@ def pipeline(stages, batches):
     future.
     """
     outputs = []
+    *others, last = stages
     for batch in batches:
-        for stage in stages[:-1]:
-            batch = stage.remote().forward(batch)
-        outputs.append(stages[-1].rpc_async().forward(batch))
+        hidden = batch
+        for stage in others:
+            hidden = stage.remote().forward(hidden)
+        outputs.append(last.rpc_async().forward(hidden))
     return torch.futures.wait_all(outputs)

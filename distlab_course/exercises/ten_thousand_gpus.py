@@ -23,8 +23,11 @@ def block_parameters(width, heads, kv_heads, hidden):
     Hint: There are two matrices of attention with width x width numbers, and three of width x
     hidden numbers.
     """
-    attention = 2 * width * width + 2 * width * (kv_heads * width // heads)
-    return attention + 3 * width * hidden + 2 * width
+    kv_width = kv_heads * width // heads
+    attention = 2 * width * width + 2 * width * kv_width
+    feed_forward = 3 * width * hidden
+    norms = 2 * width
+    return attention + feed_forward + norms
 
 
 @formula(
@@ -40,7 +43,8 @@ def gather_seconds(parameters, ranks, latency, bandwidth):
     Hint: A parameter has two bytes, and a share is 2 * parameters / ranks bytes.
     Hint: A share has to visit all other ranks: that takes `ranks - 1` steps.
     """
-    return (ranks - 1) * (latency + 2 * parameters / ranks / bandwidth)
+    share = 2 * parameters / ranks  # bytes
+    return (ranks - 1) * (latency + share / bandwidth)
 
 
 @question("63", 82)
@@ -74,7 +78,8 @@ def whole(two, four, layers):
     Title: 2.4 The whole model
     Hint: How much does one block add?
     """
-    return two + (layers - 2) * (four - two) / 2
+    block = (four - two) / 2
+    return two + (layers - 2) * block
 
 
 LARGE = (855_654_400, 1024, 5e-6, 400e9, 500e12)
@@ -101,7 +106,8 @@ def tokens_to_hide(parameters, ranks, latency, bandwidth, flops):
     Hint: Together they send `2 + 4` bytes of each parameter.
     Hint: Set their seconds equal to 4 * parameters * tokens / flops, and solve for the tokens.
     """
-    seconds = (ranks - 1) * (2 * latency + 6 * parameters / ranks / bandwidth)
+    share = 6 * parameters / ranks  # bytes, of both rings
+    seconds = (ranks - 1) * (2 * latency + share / bandwidth)
     return seconds * flops / (4 * parameters)
 
 
@@ -125,7 +131,9 @@ def tensor_seconds(tokens, width, ranks, latency, bandwidth):
     Hint: That is four collectives in the forward pass, and four in the backward pass.
     Hint: Each has `ranks - 1` steps with a share of 2 * tokens * width / ranks bytes.
     """
-    return 8 * (ranks - 1) * (latency + 2 * tokens * width / ranks / bandwidth)
+    share = 2 * tokens * width / ranks  # bytes
+    ring = (ranks - 1) * (latency + share / bandwidth)
+    return 8 * ring
 
 
 @formula("63", (4, 4, 1), (4, 8, 1), (4, 8, 2), (8, 64, 4), (1, 8, 1))
@@ -140,7 +148,9 @@ def waiting_share(ranks, microbatches, stages):
     Hint: With one stage the share is (p - 1) / (m + p - 1).
     Hint: With v stages, count in units of a micro-batch on one stage: a rank works for v m of them.
     """
-    return (ranks - 1) / (stages * microbatches + ranks - 1)
+    waiting = ranks - 1
+    working = stages * microbatches
+    return waiting / (working + waiting)
 
 
 DAYS = 50
@@ -175,4 +185,6 @@ def plan_for_70b(answer):
         return f"There is no such plan. {error}"
     if not found.fits:
         return f"It does not fit: a device would need {found.num_bytes / 1e9:.0f} GB."
-    return found.days <= DAYS or f"It fits, but takes {found.days:.1f} days."
+    if found.days > DAYS:
+        return f"It fits, but takes {found.days:.1f} days."
+    return True

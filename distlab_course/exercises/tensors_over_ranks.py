@@ -1,16 +1,10 @@
 """The exercises of lab 51: DTensors and their collectives, tensor parallelism, plans and meshes."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Exercise, Limits, Question, Seen, formula, gathered, nothing
-
-exercise = partial(Exercise, "51")
-question = partial(Question, "51")
-formula = partial(formula, "51")
+from distlab.checking import Limits, Seen, exercise, formula, gathered, nothing, question
 
 PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 
@@ -18,47 +12,63 @@ PART = 3  # of the vocabulary, on each rank, in `sharded_loss`
 def _small_numbers(*sizes):
     """Tensors of small whole numbers, the same wherever they are made."""
     generator = torch.Generator().manual_seed(8)  # a seed whose first numbers are easy to read
-    return [torch.randint(-3, 4, size, generator=generator).float() for size in sizes]
+    tensors = []
+    for size in sizes:
+        numbers = torch.randint(-3, 4, size, generator=generator)
+        tensors.append(numbers.float())
+    return tensors
 
 
 def _part_of_logits(rank, n, case):
     """This rank's part of the logits of some positions, shifted by a number; and the labels."""
     positions, shift = case
-    (logits,) = _small_numbers((positions, PART * n))
-    return logits.chunk(n, 1)[rank] + shift, torch.arange(positions) * 2 % (PART * n)
+    vocabulary = PART * n
+    (logits,) = _small_numbers((positions, vocabulary))
+    part = logits.chunk(n, dim=1)[rank] + shift
+    labels = torch.arange(positions) * 2 % vocabulary
+    return part, labels
 
 
 def _rows(rank, n, case):
     """A rank's rows of a matrix."""
     rows, columns = case
-    return (torch.arange(rows * columns * n).reshape(rows, -1) + 100.0 * rank,)
+    matrix = torch.arange(rows * columns * n).reshape(rows, columns * n)
+    return (matrix + 100.0 * rank,)
 
 
 def _parts_of_two_layers(rank, n, case):
     """An input, and a rank's parts of two layers."""
-    tokens, width = case
+    tokens, part = case
+    width = part * n  # of the hidden layer
     x, first, bias, second, last = _small_numbers(
-        (tokens, 2), (2, width * n), (width * n,), (width * n, 2), (2,)
+        (tokens, 2), (2, width), (width,), (width, 2), (2,)
     )
-    return x, first.chunk(n, 1)[rank], bias.chunk(n)[rank], second.chunk(n)[rank], last
+    columns = first.chunk(n, dim=1)[rank]
+    bias_of_columns = bias.chunk(n)[rank]
+    rows = second.chunk(n)[rank]
+    return x, columns, bias_of_columns, rows, last
 
 
 def _one_all_reduce(n, length, item):
     """The limits of one all-reduce by a tree."""
-    return Limits((n - 1).bit_length() * length * item, calls=1)
+    steps = (n - 1).bit_length()
+    return Limits(steps * length * item, calls=1)
+
+
+def _all_but_own_columns(n, length, item):
+    """The bytes of what other ranks need of a rank's rows."""
+    return Limits(length * item * (n - 1) // n)
 
 
 def _try_loss(fn, *arguments):
     """What a function returns, as a tensor if it is a number."""
     value = fn(*arguments)
-    return torch.tensor(value) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return torch.tensor(value)
+    return value
 
 
-@exercise(
-    cases=((1, 1), (2, 3)),
-    given=_rows,
-    limits=lambda n, length, item: Limits(length * item * (n - 1) // n),
-)
+@exercise("51", limits=_all_but_own_columns, cases=((1, 1), (2, 3)), given=_rows)
 def rows_to_columns(rows):
     """Return this rank's columns of a matrix, given this rank's rows.
 
@@ -74,10 +84,12 @@ def rows_to_columns(rows):
 
     Limit: Which of its numbers does each other rank need?
     """
-    return torch.cat(gathered(rows)).chunk(dist.get_world_size(), 1)[dist.get_rank()]
+    matrix = torch.cat(gathered(rows))
+    columns = matrix.chunk(dist.get_world_size(), dim=1)
+    return columns[dist.get_rank()]
 
 
-@exercise(cases=((1, 1), (4, 5)), given=_parts_of_two_layers, limits=_one_all_reduce)
+@exercise("51", cases=((1, 1), (4, 5)), given=_parts_of_two_layers, limits=_one_all_reduce)
 def two_layers(x, columns, bias, rows, last):
     """Return, on every rank, relu(x @ first + bias) @ second + last.
 
@@ -91,7 +103,8 @@ def two_layers(x, columns, bias, rows, last):
 
     Limit: Where is the one place in which numbers must be added?
     """
-    return sum(gathered(torch.relu(x @ columns + bias) @ rows)) + last
+    hidden = torch.relu(x @ columns + bias)
+    return sum(gathered(hidden @ rows)) + last
 
 
 class _GatedBlock(nn.Module):
@@ -100,18 +113,27 @@ class _GatedBlock(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(6)
-        self.query, self.key, self.value, self.out = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.query = nn.Linear(8, 8, bias=False)
+        self.key = nn.Linear(8, 8, bias=False)
+        self.value = nn.Linear(8, 8, bias=False)
+        self.out = nn.Linear(8, 8, bias=False)
         self.gate = nn.Linear(8, 16)
         self.up = nn.Linear(8, 16)
         self.down = nn.Linear(16, 8)
 
     def forward(self, x):
-        q = self.query(x).unflatten(-1, (-1, 2)).transpose(1, 2)
-        k = self.key(x).unflatten(-1, (-1, 2)).transpose(1, 2)
-        v = self.value(x).unflatten(-1, (-1, 2)).transpose(1, 2)
-        y = nn.functional.scaled_dot_product_attention(q, k, v)
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        query = _by_head(self.query(x))
+        key = _by_head(self.key(x))
+        value = _by_head(self.value(x))
+        seen = nn.functional.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        hidden = nn.functional.silu(self.gate(x)) * self.up(x)
+        return x + self.down(hidden)
+
+
+def _by_head(x):
+    """(batch, word, number) as (batch, head, word, number), with 2 numbers in a head."""
+    return x.unflatten(-1, (-1, 2)).transpose(1, 2)
 
 
 def _try_plan(fn):
@@ -127,15 +149,15 @@ def _try_plan(fn):
     block = parallelize_module(_GatedBlock(), mesh, fn())
     with CommDebugMode() as comm:
         y = block(torch.arange(48.0).reshape(2, 3, 8) / 48)
-    layers = [layer.weight for layer in block.children()]
-    divided = sum(hasattr(weight, "to_local") for weight in layers)
+    weights = [layer.weight for layer in block.children()]
+    divided = [weight for weight in weights if hasattr(weight, "to_local")]
     return y, Seen(
         f"collectives in forward: {comm.get_total_counts()}; "
-        f"weights divided: {divided} of {len(layers)}"
+        f"weights divided: {len(divided)} of {len(weights)}"
     )
 
 
-@exercise(worlds=(2, 4), cases=(0,), given=nothing, trial=_try_plan)
+@exercise("51", worlds=(2, 4), cases=(0,), given=nothing, trial=_try_plan)
 def plan_of_a_block():
     """Return the plan with which `parallelize_module` divides all seven weights of a transformer
     block.
@@ -157,7 +179,7 @@ def plan_of_a_block():
     return columns | {"out": RowwiseParallel(), "down": RowwiseParallel()}
 
 
-@question(6144)
+@question("51", 6144)
 def block_traffic(answer):
     """A model of 24 blocks is trained with tensor parallelism. A step has 8192 tokens of 4096
     numbers, 2 bytes each. How many MiB do all the all-reduces of a step carry, forward and
@@ -178,7 +200,7 @@ def block_traffic(answer):
     """
 
 
-@formula((2, (2, 2)), (0, (2, 2)), (5, (2, 4)), (4, (3, 2)), (6, (2, 2, 3)))
+@formula("51", (2, (2, 2)), (0, (2, 2)), (5, (2, 4)), (4, (3, 2)), (6, (2, 2, 3)))
 def groups_of(rank, shape):
     """Return, for each dimension of a mesh, the ranks of the group of `rank` along it.
 
@@ -197,18 +219,24 @@ def groups_of(rank, shape):
     place = (ranks == rank).nonzero()[0].tolist()
     groups = []
     for dim in range(len(shape)):
-        along = (*place[:dim], slice(None), *place[dim + 1 :])
-        groups.append(ranks[along].tolist())
+        along = list(place)
+        along[dim] = slice(None)
+        groups.append(ranks[tuple(along)].tolist())
     return groups
 
 
 def _a_number_each(n, length, item):
     """At most one number for each position."""
-    return Limits(largest=length // PART * item)
+    positions = length // PART
+    return Limits(largest=positions * item)
 
 
 @exercise(
-    cases=((2, 0), (7, 0), (5, 1000)), given=_part_of_logits, trial=_try_loss, limits=_a_number_each
+    "51",
+    cases=((2, 0), (7, 0), (5, 1000)),
+    given=_part_of_logits,
+    trial=_try_loss,
+    limits=_a_number_each,
 )
 def sharded_loss(logits, labels):
     """Return the mean cross-entropy, on every rank, of positions whose logits are divided by
@@ -225,4 +253,5 @@ def sharded_loss(logits, labels):
 
     Limit: Which three numbers of a position does its loss need from all ranks?
     """
-    return nn.functional.cross_entropy(torch.cat(gathered(logits), 1), labels)
+    all_logits = torch.cat(gathered(logits), dim=1)
+    return nn.functional.cross_entropy(all_logits, labels)

@@ -1,6 +1,4 @@
-"""Workers for the checks of remote calls: one process plays all of them.
-
-What they call and fetch is noted.
+"""Workers for the checks of remote calls: one process plays all of them, and notes their calls.
 
 Used by the trials of remote_calls.py and split_models.py, on the rank that tries an answer.
 """
@@ -21,13 +19,13 @@ DRIVER = "worker0"
 
 
 class NotedFuture(torch.futures.Future):
-    """A future that is complete from the beginning; a wait for it is noted."""
+    """A future that is complete from the beginning, and notes that it is waited for."""
 
-    noted: Callable[[], None]
+    note_wait: Callable[[], None]
 
     def wait(self) -> Any:
         """Note the wait, and return the value or raise the error."""
-        self.noted()
+        self.note_wait()
         return super().wait()
 
 
@@ -54,14 +52,15 @@ class Workers:
     def rpc_async(
         self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
     ) -> NotedFuture:
-        """Run a function on another worker; its result or error is in the answer."""
-        answer = NotedFuture()
-        answer.noted = lambda: self.notes.append(("wait", self.here, to))
+        """Run a function on another worker; its result or error is in the future."""
+        future = NotedFuture()
+        future.note_wait = lambda: self.notes.append(("wait", self.here, to))
         try:
-            answer.set_result(copy.deepcopy(self._run(to, func, args, kwargs)))
+            result = self._run(to, func, args, kwargs)
+            future.set_result(copy.deepcopy(result))
         except Exception as error:
-            answer.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-        return answer
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+        return future
 
     def rpc_sync(self, *args: Any, **kwargs: Any) -> Any:
         """Run a function on another worker, and wait for its result."""
@@ -71,14 +70,18 @@ class Workers:
         self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
     ) -> Reference:
         """Run a function on another worker, where its result stays."""
-        return Reference(self, to, self._run(to, func, args, kwargs))
+        result = self._run(to, func, args, kwargs)
+        return Reference(self, to, result)
 
     def _run(self, to: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function as worker `to`, with copies, as if its arguments had been sent."""
         self.notes.append(("call", self.here, to))
+        sent_args = copy.deepcopy(args or ())
+        sent_kwargs = copy.deepcopy(kwargs or {})
         caller = self.here
         self.here = to
         try:
-            return func(*copy.deepcopy(args or ()), **copy.deepcopy(kwargs or {}))
+            return func(*sent_args, **sent_kwargs)
         finally:
             self.here = caller
 
@@ -96,10 +99,8 @@ class Workers:
                 called.append(where)
             elif waits_for is None:
                 waits_for = where
-        return Seen(
-            f"calls to {', '.join(sorted(called)) or 'nobody'}",
-            "Each worker gets one call for each input.",
-        )
+        workers = ", ".join(sorted(called)) or "nobody"
+        return Seen(f"calls to {workers}", "Each worker gets one call for each input.")
 
 
 class Reference:
