@@ -42,9 +42,15 @@ def interface_towards(peer, interfaces):
     Hint: `ipaddress.ip_address(peer)` turns text into an address, and `network.prefixlen` is the
     prefix length, 24.
     """
-    networks = {name: ipaddress.ip_interface(text).network for name, text in interfaces.items()}
-    found = [name for name, network in networks.items() if ipaddress.ip_address(peer) in network]
-    return max(found, key=lambda name: networks[name].prefixlen, default="")
+    address = ipaddress.ip_address(peer)
+    best = ""
+    longest = -1  # prefix of a network with the address
+    for name, text in interfaces.items():
+        network = ipaddress.ip_interface(text).network
+        if address in network and network.prefixlen > longest:
+            best = name
+            longest = network.prefixlen
+    return best
 
 
 @question("61")
@@ -62,8 +68,9 @@ def four_tickets(answer):
     address (D), or the way between two right ones (B).
     """
     for letter, (cure, why) in CURES.items():
-        if answer.get(letter) != cure:
-            return f"{answer.get(letter)!r} does not fix {letter}. {why}"
+        given = answer.get(letter)
+        if given != cure:
+            return f"{given!r} does not fix {letter}. {why}"
     return True
 
 

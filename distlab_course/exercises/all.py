@@ -1,9 +1,10 @@
-"""All exercises: importing this registers them in the order of the course.
+"""All exercises: importing this module registers them in the order of the course.
 
-The notebook's kernel does, through the entry point "distlab.exercises" in pyproject.toml; a rank
-imports only the module of the exercise that it is given.
+distlab imports it in the notebook's kernel, through the entry point "distlab.exercises" in
+pyproject.toml; a rank imports only the module of the exercise that it is given.
 """
 
+# Each import registers exercises, so the order of the imports is that of `distlab.exercises()`.
 # ruff: noqa: F401
 # isort: off
 from distlab.checking import name_labs

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from distlab.checking import gathered, question
 from distlab_course.exercises.initialization import new_store, with_store
@@ -22,11 +23,13 @@ def both_devices(answer):
     """
     if ":" not in str(answer):
         return f"{answer!r} does not say which device each backend serves."
-    right = sorted(str(answer).replace(" ", "").split(",")) == ["cpu:gloo", "cuda:nccl"]
-    return right or (
-        'NCCL is for tensors on a GPU, which torch calls "cuda"; '
-        'gloo serves those on the "cpu" here.'
-    )
+    pairs = str(answer).replace(" ", "").split(",")
+    if sorted(pairs) != ["cpu:gloo", "cuda:nccl"]:
+        return (
+            'NCCL is for tensors on a GPU, which torch calls "cuda"; '
+            'gloo serves those on the "cpu" here.'
+        )
+    return True
 
 
 def _try_two_gathers(gather):
@@ -34,11 +37,9 @@ def _try_two_gathers(gather):
     rank = dist.get_rank()
     n = dist.get_world_size()
     store = new_store()
-    tensors = torch.arange(3) + 10 * rank, torch.full((2, 2), rank + 0.5)
-    given = []
-    for number, tensor in enumerate(tensors):
-        given.append(gather(store, rank, n, f"call {number}", tensor))
-    return given
+    first = gather(store, rank, n, "call 0", torch.arange(3) + 10 * rank)
+    second = gather(store, rank, n, "call 1", torch.full((2, 2), rank + 0.5))
+    return [first, second]
 
 
 @with_store("31", trial=_try_two_gathers)
@@ -60,33 +61,49 @@ def gather_by_store(store, rank, world_size, call, tensor):
 
 
 def _try_own_backend(make):
-    """What `make`'s group makes of a broadcast, an all-reduce and a maximum, and weights.
-
-    The weights are those after two steps of DDP.
-    """
-    rank = dist.get_rank()
-    name = f"own{len(dist.Backend.backend_list)}"
-    tensor = torch.tensor([dist.get_rank() + 1.0])
+    """What `make`'s group makes of a broadcast and an all-reduce, a maximum, and a training."""
+    name = f"own{len(dist.Backend.backend_list)}"  # which was not registered before
     dist.Backend.register_backend(name, make, devices=["cpu"])
     group = dist.new_group(backend=name)
-    for call, options in ((dist.broadcast, {"src": 0}), (dist.all_reduce, {})):
-        work = call(tensor, group=group, async_op=True, **options)
-        if not isinstance(work, dist.Work):  # DDP would call its methods in C++, whatever it is
-            raise TypeError(f"{call.__name__} on this group must return a Work, got {work!r}")
-        work.wait()
+    tensor = torch.tensor([dist.get_rank() + 1.0])
+    _wait("broadcast", dist.broadcast(tensor, src=0, group=group, async_op=True))
+    _wait("all_reduce", dist.all_reduce(tensor, group=group, async_op=True))
+    words = f"after broadcast and all_reduce: {tensor.item():g}"
+    return words, _maximum_in(group), _weights_trained_in(group)
+
+
+def _wait(name, work):
+    """Wait for a Work; anything else is refused, because DDP would call its methods in C++."""
+    if not isinstance(work, dist.Work):
+        raise TypeError(f"{name} on this group must return a Work, got {work!r}")
+    work.wait()
+
+
+def _maximum_in(group):
+    """The largest rank + 1, which is the number of ranks; also where MAX is refused.
+
+    That is right, too: only a wrong maximum is a mistake.
+    """
+    highest = torch.tensor([dist.get_rank() + 1.0])
     try:
-        dist.all_reduce(highest := torch.tensor([rank + 1.0]), dist.ReduceOp.MAX, group)
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group)
     except Exception:
-        highest = torch.tensor([float(dist.get_world_size())])  # refused, which is right, too
+        return torch.tensor([float(dist.get_world_size())])
+    return highest
+
+
+def _weights_trained_in(group):
+    """The weights after two steps with DDP on this group."""
+    rank = dist.get_rank()
     torch.manual_seed(rank)  # DDP has to give all ranks the weights of rank 0
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group)
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(3, 2), process_group=group)
     for step in range(2):
         ddp.zero_grad()
-        ddp(torch.full((4, 3), 1.0 + rank + step)).square().mean().backward()
-        for weights in ddp.parameters():
-            weights.data -= 0.1 * weights.grad
-    weights = torch.nn.utils.parameters_to_vector(ddp.parameters()).detach()
-    return f"after broadcast and all_reduce: {tensor.item():g}", highest, weights
+        images = torch.full((4, 3), 1.0 + rank + step)
+        ddp(images).square().mean().backward()
+        for parameter in ddp.parameters():
+            parameter.data -= 0.1 * parameter.grad
+    return nn.utils.parameters_to_vector(ddp.parameters()).detach()
 
 
 @with_store("31", trial=_try_own_backend, seconds=60)

@@ -14,7 +14,7 @@ from distlab.checking import Exercise, gathered, nothing, question
 # the trial makes the store
 with_store = partial(Exercise, worlds=(1, 2, 3), cases=(None,), given=nothing)
 
-LOGS = {
+CAUSES = {  # of the logs in the lab
     "A": "rank missing",
     "B": "world size",
     "C": "port taken",
@@ -52,14 +52,18 @@ class _WriteOnceStore(dist.Store):
 
 def new_store(kind=dist.FileStore):
     """A store for the ranks of this world, with no key in it; it waits for 2 seconds."""
-    path = gathered(f"{tempfile.gettempdir()}/distlab-{uuid.uuid4().hex}")[0]
+    own_path = f"{tempfile.gettempdir()}/distlab-{uuid.uuid4().hex}"
+    path = gathered(own_path)[0]
     store = kind(path, dist.get_world_size())
     store.set_timeout(timedelta(seconds=2))
     return store
 
 
 def _wait_for(store, other):
-    """Return when another rank has left, or 0.2 s after it has come."""
+    """Return when another rank has left, or 0.2 s after it has come.
+
+    A barrier that holds the other rank back keeps it from leaving, and then the 0.2 s pass.
+    """
     store.wait([f"{other} came"])
     limit = time.monotonic() + 0.2
     while not store.check([f"{other} left"]) and time.monotonic() < limit:
@@ -74,14 +78,18 @@ def _try_barrier(barrier):
     came = []
     for turn in range(3):
         dist.barrier()
-        if (rank + turn) % n:
-            _wait_for(store, f"round {turn}, rank {(rank - 1) % n}")
+        # in each round another rank comes first, and the others one by one after it
+        if (rank + turn) % n != 0:
+            previous = (rank - 1) % n
+            _wait_for(store, f"round {turn}, rank {previous}")
         store.add(f"came {turn}", 1)
         store.set(f"round {turn}, rank {rank} came", "")
         barrier(dist.PrefixStore("barrier", store), rank, n, f"round {turn}")
-        came.append(str(store.add(f"came {turn}", 0)))
+        count = store.add(f"came {turn}", 0)
+        came.append(str(count))
         store.set(f"round {turn}, rank {rank} left", "")
-    return f"{', '.join(came)} of {n} had come"
+    counts = ", ".join(came)
+    return f"{counts} of {n} had come"
 
 
 @with_store("30", trial=_try_barrier)
@@ -119,9 +127,10 @@ def store_reads(answer):
 def _try_numbers(take):
     """What two calls on each rank have given, sorted."""
     store = new_store(_SlowStore)
+    mine = [take(store), take(store)]
     numbers = []
-    for two in gathered([take(store), take(store)]):
-        numbers += [str(number) for number in two]
+    for theirs in gathered(mine):
+        numbers += [str(number) for number in theirs]
     words = ", ".join(sorted(numbers))
     if len(set(numbers)) < len(numbers):
         words += " (the same number twice)"
@@ -159,9 +168,17 @@ def five_logs(answer):
     port is taken; in D rank 0 has read the address of a rank 1 that is gone; in E two machines
     exchange loopback addresses.
     """
-    wrong = [log for log in LOGS if dict(answer).get(log) != LOGS[log]]
-    right = [log for log in LOGS if log not in wrong]
-    return not wrong or f"Right: {', '.join(right) or 'none'}. Read again: {', '.join(wrong)}."
+    given = dict(answer)
+    right = []
+    wrong = []
+    for log, cause in CAUSES.items():
+        if given.get(log) == cause:
+            right.append(log)
+        else:
+            wrong.append(log)
+    if wrong:
+        return f"Right: {', '.join(right) or 'none'}. Read again: {', '.join(wrong)}."
+    return True
 
 
 def _try_building_again(build):
@@ -175,9 +192,11 @@ def _try_building_again(build):
     store = new_store()
     for cycle in range(3):
         build(_WriteOnceStore(store), rank, n, cycle)
-        dist.all_reduce(total := torch.tensor(10**rank))
+        total = torch.tensor(10**rank)
+        dist.all_reduce(total)
         sums.append(total.item())
-    return f"sums {sums} with {min(store.num_keys(), 3 * n)} keys"
+    keys = min(store.num_keys(), 3 * n)  # those that have to be written
+    return f"sums {sums} with {keys} keys"
 
 
 @with_store("30", worlds=(1, 2), trial=_try_building_again)

@@ -18,13 +18,13 @@ from distlab_course.practice import loopback_interface
 ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
 TORCHRUN = ["-m", "torch.distributed.run"]
-# stands in for the notebook's toy.py, and is quicker
+# for the notebook's toy.py, and quicker
 STAND_IN_FOR_TOY = """import torch, torch.distributed as dist
 def train(rank):
     dist.all_reduce(total := torch.tensor(10**rank))
     print(f"rank {rank} of {dist.get_world_size()}: {total}\\n", end="", flush=True)
 """
-# stands in for resnet_ddp.py, and trains nothing
+# for resnet_ddp.py: it trains nothing, and prints the options that it received
 STAND_IN_FOR_RESNET = """import argparse, os
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
@@ -32,9 +32,9 @@ parser.add_argument("--checkpoint", default="")
 parser.add_argument("--resume", action="store_true")
 for name in ("--batch-size", "--lr", "--data", "--workers", "--seed"):
     parser.add_argument(name)
-told = parser.parse_args()
+given = parser.parse_args()
 rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-print(f"{rank} of {size}: {told.epochs}|{told.checkpoint}|{told.resume}\\n", end="", flush=True)
+print(f"{rank} of {size}: {given.epochs}|{given.checkpoint}|{given.resume}\\n", end="", flush=True)
 """
 
 
@@ -66,7 +66,10 @@ def physical_gpu(visible, local_rank):
     Hint: The process numbers the GPUs that it can see from 0, in the order of the list.
     Hint: `"2,3".split(",")` is a list of two strings.
     """
-    return local_rank if visible is None else int(visible.split(",")[local_rank])
+    if visible is None:
+        return local_rank
+    gpus = visible.split(",")
+    return int(gpus[local_rank])
 
 
 def _words_after_torchrun(line):
@@ -115,23 +118,31 @@ def two_nodes(answer):
         first, second = (torchrun_options(_words_after_torchrun(line)) for line in lines)
     except ValueError as error:
         return f"{error}."
-    static = first.rdzv_backend == "static"
-    places = sorted({_meeting_place(first, static), _meeting_place(second, static)})
     if first.standalone or second.standalone:
         return "--standalone is for one machine: each would have a world of its own."
     if not {first.nnodes, second.nnodes} <= {"2", "2:2"}:
         return "Each machine waits for --nnodes machines, itself included: 2."
     if {first.nproc_per_node, second.nproc_per_node} != {"8"}:
         return "--nproc-per-node counts ranks on one machine: 8."
-    if len(places) > 1:
-        return f"They would not meet: one goes to {', the other to '.join(places)}."
+    fault = _fault_of_meeting(first, second)
+    if fault:
+        return fault
+    if {first.training_script, second.training_script} != {"train.py"}:
+        return "The script, train.py, comes at the end."
+    return True
+
+
+def _fault_of_meeting(first, second):
+    """Why the torchruns of two machines would not meet at node-a; "" if they would."""
+    static = first.rdzv_backend == "static"
+    places = sorted([_meeting_place(first, static), _meeting_place(second, static)])
+    if places[0] != places[1]:
+        return f"They would not meet: one goes to {places[0]}, the other to {places[1]}."
     if not places[0].startswith("node-a"):
         return f"They must meet at node-a, but this leads to {places[0]}."
     if static and (first.node_rank, second.node_rank) != (0, 1):
         return "Which machine is 0, which is 1? See --node-rank."
-    if {first.training_script, second.training_script} != {"train.py"}:
-        return "The script, train.py, comes at the end."
-    return True
+    return ""
 
 
 def _meeting_place(options, static):
@@ -154,11 +165,12 @@ def count_demos(machines, per_machine, spawned):
     Hint: How many copies of the script are there?
     Hint: Each copy has its own rank 0.
     """
-    return machines * per_machine * spawned, machines * per_machine
+    copies = machines * per_machine
+    return copies * spawned, copies
 
 
 def _output_in(folder, *arguments):
-    """What a Python program prints in this folder. With all its descendants, it has two minutes.
+    """What a Python program prints in this folder, if it ends within two minutes.
 
     torchrun leaves a folder for logs behind, in a temporary one, which is removed here.
     """
@@ -167,6 +179,11 @@ def _output_in(folder, *arguments):
 
 
 def _output_with(temporary, folder, *arguments):
+    """What a Python program prints, with this folder for temporary files.
+
+    It gets no variable of a launcher that has started this process. Whatever it has started ends
+    with it.
+    """
     environment = {
         "GLOO_SOCKET_IFNAME": loopback_interface(),
         "PYTHON_COLORS": "0",
@@ -190,8 +207,9 @@ def _output_with(temporary, folder, *arguments):
         return f"Error: {shlex.join(arguments)} does not end"
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for one in [*psutil.Process(program.pid).children(recursive=True), program]:
-                one.kill()
+            descendants = psutil.Process(program.pid).children(recursive=True)
+            for process in [*descendants, program]:
+                process.kill()
 
 
 @question("08")
@@ -212,19 +230,29 @@ def repair_spawning(answer):
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
-    for way in ([*TORCHRUN, "--standalone", "--nproc-per-node", "2"], []):
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copy(answer, f"{folder}/script.py")
-            Path(folder, "toy.py").write_text(STAND_IN_FOR_TOY)
-            printed = _output_in(folder, *way, "script.py", "10")
-        lines = printed.splitlines()
-        trained = sorted(line for line in lines if line.startswith("rank ") and " of " in line)
-        if trained != ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
-            printed = re.sub(r"localhost, \d+", "localhost, PORT", printed)
-            errors = re.findall(r"\w*Error: .*", printed)
-            found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
-            return f"Under {'torchrun' if way else 'python'}: {'; '.join(found).rstrip('.')}."
+    fault = _fault_of_training(answer, [*TORCHRUN, "--standalone", "--nproc-per-node", "2"])
+    if fault:
+        return f"Under torchrun: {fault}."
+    fault = _fault_of_training(answer, [])
+    if fault:
+        return f"Under python: {fault}."
     return True
+
+
+def _fault_of_training(path, launcher):
+    """What a script prints that does not train 2 ranks together; "" if it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(path, f"{folder}/script.py")
+        Path(folder, "toy.py").write_text(STAND_IN_FOR_TOY)
+        printed = _output_in(folder, *launcher, "script.py", "10")
+    lines = printed.splitlines()
+    trained = sorted(line for line in lines if line.startswith("rank ") and " of " in line)
+    if trained == ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
+        return ""
+    printed = re.sub(r"localhost, \d+", "localhost, PORT", printed)
+    errors = re.findall(r"\w*Error: .*", printed)
+    found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
+    return "; ".join(found).rstrip(".")
 
 
 def run_torchrun(line, script):
@@ -232,11 +260,14 @@ def run_torchrun(line, script):
 
     Returns what the terminal shows, and the texts of the log files by path.
     """
+    words = _words_after_torchrun(line)
+    name = torchrun_options(words).training_script
+    files = {}
     with tempfile.TemporaryDirectory() as folder:
-        words = _words_after_torchrun(line)
-        Path(folder, torchrun_options(words).training_script).write_text(script)
+        Path(folder, name).write_text(script)
         shown = _output_in(folder, *TORCHRUN, *words)
-        files = {path.relative_to(folder): path.read_text() for path in Path(folder).rglob("*.log")}
+        for path in Path(folder).rglob("*.log"):
+            files[path.relative_to(folder)] = path.read_text()
     return shown, files
 
 
@@ -262,7 +293,10 @@ def resume_command(answer):
     ranks = re.findall(r"^(\d+) of 2: (.*)", shown, re.MULTILINE)
     if len(ranks) != 2:
         errors = re.findall(r".*[Ee]rror: .*", shown)
-        return f"{len(ranks)} of 2 ranks started{': ' + errors[0].strip() if errors else ''}."
+        fault = f"{len(ranks)} of 2 ranks started"
+        if errors:
+            fault += f": {errors[0].strip()}"
+        return f"{fault}."
     _, options = ranks[0]
     epochs, path, resumed = options.split("|")
     if path != "run.pt":

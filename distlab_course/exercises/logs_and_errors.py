@@ -28,32 +28,42 @@ def log_command(answer):
         shown, files = run_torchrun(answer, TWO_LINES)
     except ValueError as error:
         return f"{error}."
-    logs = {path: text for path, text in files.items() if path.parts[0] == "logs"}
-    for number, stream in ((0, "stdout"), (0, "stderr"), (1, "stdout"), (1, "stderr")):
-        line = f"{stream} of {number}"
-        if not any(line in text for path, text in logs.items() if stream in path.name):
-            return (
-                f"No log file below logs/ has the line `{line}`; there are {len(files)} log files."
-            )
-        if (line in shown) != (number == 0):
-            return f"The terminal {'does not show' if number == 0 else 'shows'} the line `{line}`."
+    for rank in (0, 1):
+        for stream in ("stdout", "stderr"):
+            line = f"{stream} of {rank}"
+            if not _is_in_logs(line, stream, files):
+                return (
+                    f"No log file below logs/ has the line `{line}`; "
+                    f"there are {len(files)} log files."
+                )
+            if rank == 0 and line not in shown:
+                return f"The terminal does not show the line `{line}`."
+            if rank == 1 and line in shown:
+                return f"The terminal shows the line `{line}`."
     return True
 
 
-STAMPS = [
-    {0: "1795296044", 3: "1795296043"},
-    {0: "1795296044", 3: "1795296043", 7: "999999999"},
-    {5: "17"},
-]
+def _is_in_logs(line, stream, files):
+    """Whether a file of this stream below logs/ has the line."""
+    for path, text in files.items():
+        if path.parts[0] == "logs" and stream in path.name and line in text:
+            return True
+    return False
 
 
-def _error_file(stamp):
-    """What is in an error file, as torchrun's ranks leave it."""
-    return {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
+def _error_files(stamps):
+    """What torchrun's ranks leave in their error files, from the time of each rank's error."""
+    files = {}
+    for rank, stamp in stamps.items():
+        files[rank] = {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
+    return files
 
 
 @formula(
-    "32", *(({rank: _error_file(stamp) for rank, stamp in stamps.items()},) for stamps in STAMPS)
+    "32",
+    (_error_files({0: "1795296044", 3: "1795296043"}),),
+    (_error_files({0: "1795296044", 3: "1795296043", 7: "999999999"}),),
+    (_error_files({5: "17"}),),
 )
 def culprit(files):
     """Return the rank that failed first; `files` maps each rank to the parsed contents of its
@@ -64,7 +74,11 @@ def culprit(files):
     Hint: Strings are compared character by character: "999" comes after "1000". `min(files,
     key=...)` finds the first.
     """
-    return min(files, key=lambda rank: float(files[rank]["message"]["extraInfo"]["timestamp"]))
+
+    def time_of(rank):
+        return float(files[rank]["message"]["extraInfo"]["timestamp"])
+
+    return min(files, key=time_of)
 
 
 @formula("32", (10, 86_400), (1, 100), (30, 3600))
