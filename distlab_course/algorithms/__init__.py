@@ -13,14 +13,14 @@ Every rank ends with the same bits, also where rounding makes the result depend 
 additions, but for "whole ring": there each rank adds in an order of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from distlab.simulated.schedules import ChunkMessage, Schedule, cost, schedule
 from distlab_course.algorithms import by_messages
-from distlab_course.algorithms.call import all_reduce
+from distlab_course.algorithms.call import Combine, all_reduce
 from distlab_course.algorithms.shared_memory import Segment, reduce_in, segment_of, shared_memory
 
 # up to here the number of messages counts, above it the bytes that each rank sends
@@ -28,7 +28,7 @@ LATENCY_BOUND_BYTES = 1 << 18
 
 
 @all_reduce
-def best(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def best(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Shared memory on one machine; elsewhere the ring, or for small tensors fewer messages."""
     segment = segment_of(group)
     if isinstance(segment, Segment):
@@ -44,24 +44,32 @@ def holdings(plan: Schedule) -> list[list[list[frozenset[int]]]]:
 
     Runs on: anywhere.
     """
-    states = [[[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]]
+    own = [[frozenset({rank})] * plan.num_chunks for rank in range(plan.world_size)]
+    states = [own]
     for step in plan.steps:
-        before = states[-1]
-        after = [list(chunks) for chunks in before]
-        for message in step:
-            for chunk in message.chunks:
-                sent = before[message.src][chunk]
-                if message.origin is not None:  # one rank's tensor, which others pass on
-                    sent = frozenset({message.origin})
-                if message.operation == "reduce":
-                    after[message.dst][chunk] |= sent
-                else:
-                    after[message.dst][chunk] = sent
-        states.append(after)
+        states.append(_after_step(step, states[-1]))
     return states
 
 
-# by name: "halving doubling" is halving_doubling
+def _after_step(
+    step: Sequence[ChunkMessage], before: list[list[frozenset[int]]]
+) -> list[list[frozenset[int]]]:
+    """Whose tensors are in each sum after a step: _after_step(step, before)[rank][chunk]."""
+    after = [list(chunks) for chunks in before]
+    for message in step:
+        for chunk in message.chunks:
+            if message.origin is None:
+                sent = before[message.src][chunk]
+            else:  # one rank's tensor, which others pass on
+                sent = frozenset({message.origin})
+            if message.operation == "reduce":
+                after[message.dst][chunk] |= sent
+            else:
+                after[message.dst][chunk] = sent
+    return after
+
+
+# by its name in words: "halving doubling" is halving_doubling
 ALL_REDUCE: dict[str, Callable[..., Any]] = {
     function.__name__.replace("_", " "): function
     for function in (*by_messages.ALL, shared_memory, best)

@@ -11,14 +11,14 @@ Clusters of Workstations (2009); for deep learning, Baidu's and DeepSpeech's all
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
 from distlab.simulated.schedules import ChunkMessage, schedule, segments_of
-from distlab_course.algorithms.call import all_reduce
+from distlab_course.algorithms.call import Combine, all_reduce
 
 IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added them
 
@@ -27,13 +27,13 @@ IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added
 
 
 @all_reduce
-def naive(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def naive(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Rank 0 receives every tensor, adds it up, and sends the result to every rank."""
     follow("naive", flat, combine, group)
 
 
 @all_reduce
-def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def ring(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Reduce-scatter, then all-gather, a chunk a step.
 
     It takes 2(n - 1) steps, and each rank sends 2(n - 1)/n of the data.
@@ -42,15 +42,13 @@ def ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -
 
 
 @all_reduce
-def tree(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def tree(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Sums go up a binomial tree to rank 0, the result comes down: twice as far in each step."""
     follow("tree", flat, combine, group)
 
 
 @all_reduce
-def recursive_doubling(
-    flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any
-) -> None:
+def recursive_doubling(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Partners at distance 1, 2, 4 ... exchange their whole sums.
 
     It takes log2(n) steps, the fewest there can be, which is best for small tensors.
@@ -59,7 +57,7 @@ def recursive_doubling(
 
 
 @all_reduce
-def halving_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def halving_doubling(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Reduce-scatter by halves, then all-gather by doubling.
 
     It takes 2 log2(n) steps, which send 2(n - 1)/n of the data.
@@ -67,31 +65,25 @@ def halving_doubling(flat: torch.Tensor, combine: Callable[..., torch.Tensor], g
     follow("halving doubling", flat, combine, group)
 
 
-def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def follow(name: str, flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Step through a schedule in which a rank sends and receives at most one message a step.
 
     Runs on: every rank of the group.
     """
     rank = dist.get_rank(group)
     num_chunks, steps = _steps_of(name, dist.get_world_size(group), rank)
-    # the first chunks, `longer` of them, have an element more
-    length, longer = divmod(flat.numel(), num_chunks)
-
-    def start_of(chunk: int) -> int:
-        return chunk * length + min(chunk, longer)
-
-    def part_of(message: ChunkMessage) -> torch.Tensor:
-        return flat[start_of(message.chunks.start) : start_of(message.chunks.stop)]
-
     scratch = torch.empty_like(flat)
     for sent, received in steps:
         works = []
         if received:
-            mine = part_of(received)
-            incoming = scratch[: mine.numel()] if received.operation == "reduce" else mine
+            mine = _part_of(flat, num_chunks, received)
+            incoming = mine  # a copy arrives in place
+            if received.operation == "reduce":
+                incoming = scratch[: mine.numel()]
             works.append(_work(dist.irecv(incoming, group=group, group_src=received.src)))
         if sent:
-            works.append(_work(dist.isend(part_of(sent), group=group, group_dst=sent.dst)))
+            outgoing = _part_of(flat, num_chunks, sent)
+            works.append(_work(dist.isend(outgoing, group=group, group_dst=sent.dst)))
         for work in works:
             work.wait()
         if received and received.operation == "reduce":
@@ -101,6 +93,15 @@ def follow(name: str, flat: torch.Tensor, combine: Callable[..., torch.Tensor], 
                 combine(mine, incoming, out=mine)
             else:
                 combine(incoming, mine, out=mine)
+
+
+def _part_of(flat: torch.Tensor, num_chunks: int, message: ChunkMessage) -> torch.Tensor:
+    """The elements of the chunks that a message carries."""
+    # the first chunks, `longer` of them, have an element more
+    length, longer = divmod(flat.numel(), num_chunks)
+    first = message.chunks.start
+    end = message.chunks.stop
+    return flat[first * length + min(first, longer) : end * length + min(end, longer)]
 
 
 @functools.cache
@@ -121,7 +122,7 @@ def _steps_of(
 
 
 @all_reduce
-def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def whole_ring(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Every rank's tensor travels once around the ring, and each rank adds what passes by.
 
     It takes n - 1 steps and sends n - 1 times the data. Each rank adds in another order, so sums of
@@ -139,30 +140,23 @@ def whole_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: 
 
 
 @all_reduce
-def pipelined_ring(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def pipelined_ring(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """The ring with each chunk in segments: one is added while the next ones are on their way."""
     reduce_around_ring(flat, combine, group)
 
 
-def reduce_around_ring(
-    flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any
-) -> None:
+def reduce_around_ring(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Reduce `flat` in place, in segments that travel around the ring.
 
     Runs on: every rank of the group.
     """
     rank = dist.get_rank(group)
     n = dist.get_world_size(group)
-    last_step = 2 * (n - 1) - 1
     count = segments_of(flat.nbytes, n)
     chunks = [chunk.tensor_split(count) for chunk in flat.tensor_split(n)]
-    # Every segment that arrives here, with its step: those of the first n - 1 steps are added, and
-    # those of the last step are not passed on.
-    arrivals = []
-    for step in range(last_step + 1):
-        for segment in chunks[(rank - step - 1) % n]:
-            if segment.numel():
-                arrivals.append((step, segment))
+    # segments of the first n - 1 steps are added, and those of the last step are not passed on
+    arrivals = _arrivals(chunks, rank)
+    last_step = 2 * (n - 1) - 1
     scratch = [torch.empty_like(chunks[0][0]) for _ in range(IN_FLIGHT)]
 
     def expect(i: int) -> tuple[dist.Work, torch.Tensor]:
@@ -170,7 +164,9 @@ def reduce_around_ring(
         step, segment = arrivals[i]
         # a complete segment may arrive in place: what it replaces had left before others could
         # complete it
-        place = scratch[i % IN_FLIGHT][: segment.numel()] if step < n - 1 else segment
+        place = segment
+        if step < n - 1:
+            place = scratch[i % IN_FLIGHT][: segment.numel()]
         return receive_from_previous(place, group), place
 
     expected = [expect(i) for i in range(min(IN_FLIGHT, len(arrivals)))]
@@ -186,6 +182,24 @@ def reduce_around_ring(
             sends.append(send_to_next(segment, group))
     for work in sends:
         work.wait()
+
+
+def _arrivals(
+    chunks: Sequence[Sequence[torch.Tensor]], rank: int
+) -> list[tuple[int, torch.Tensor]]:
+    """Every segment that arrives at a rank, in order, each with its step.
+
+    Args:
+        chunks: the segments of each chunk.
+        rank: where they arrive.
+    """
+    n = len(chunks)
+    arrivals = []
+    for step in range(2 * (n - 1)):
+        for segment in chunks[(rank - step - 1) % n]:
+            if segment.numel():
+                arrivals.append((step, segment))
+    return arrivals
 
 
 def send_to_next(tensor: torch.Tensor, group: Any) -> dist.Work:

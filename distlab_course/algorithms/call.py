@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from distlab.arguments import refuse
 
-Core = Callable[[torch.Tensor, Callable[..., torch.Tensor], Any], None]  # the last is the group
+Combine = Callable[..., torch.Tensor]  # combine(a, b, out=a)
+Core = Callable[[torch.Tensor, Combine, Any], None]  # the last is the group
 
-# combine(a, b, out=a) for each op
-COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
+COMBINE: dict[Any, Combine] = {
     dist.ReduceOp.SUM: torch.add,
     dist.ReduceOp.PRODUCT: torch.mul,
     dist.ReduceOp.MIN: torch.minimum,

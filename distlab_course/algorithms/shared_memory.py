@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,12 +31,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import distlab
-from distlab_course.algorithms.call import all_reduce
+from distlab_course.algorithms.call import Combine, all_reduce
 
 # on Linux a file system in memory, which no other machine sees as it may see a temporary folder
 MEMORY_FOLDER = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()
-# numbers of 64 bits in a cache line: each rank's count has one, which no other rank writes
-LINE = 8
+# each rank's count, of 64 bits, has a cache line, which no other rank writes
+LINE_BYTES = 64
+COUNTS_IN_LINE = 8
 # of a rank's slots; those of up to MANY ranks fit a CPU's cache
 LARGE_SLOT_BYTES = 1 << 21
 SMALL_SLOT_BYTES = 1 << 18
@@ -47,7 +48,7 @@ _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 @all_reduce
-def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], group: Any) -> None:
+def shared_memory(flat: torch.Tensor, combine: Combine, group: Any) -> None:
     """Each rank writes what others need into its slot of the memory, and then reads their slots.
 
     It needs every rank of the group on one machine. The first call in a group makes the memory.
@@ -61,18 +62,18 @@ def shared_memory(flat: torch.Tensor, combine: Callable[..., torch.Tensor], grou
     reduce_in(segment, flat, combine)
 
 
-def reduce_in(segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]) -> None:
+def reduce_in(segment: Segment, flat: torch.Tensor, combine: Combine) -> None:
     """Reduce `flat` in place with the other ranks of the segment.
 
     Runs on: every rank of the segment.
     """
-    reduce = _all_add_all if flat.nbytes <= segment.small else _each_adds_a_part
-    reduce(segment, flat, combine)
+    if flat.nbytes <= segment.small:
+        _all_add_all(segment, flat, combine)
+    else:
+        _each_adds_a_part(segment, flat, combine)
 
 
-def _all_add_all(
-    segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]
-) -> None:
+def _all_add_all(segment: Segment, flat: torch.Tensor, combine: Combine) -> None:
     """One meeting: each rank writes its tensor, and adds up all of them, in the same order."""
     slots = segment.slots(flat.numel(), flat.dtype)
     slots[segment.rank].copy_(flat)
@@ -82,9 +83,7 @@ def _all_add_all(
         combine(flat, slot, out=flat)
 
 
-def _each_adds_a_part(
-    segment: Segment, flat: torch.Tensor, combine: Callable[..., torch.Tensor]
-) -> None:
+def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Combine) -> None:
     """Rank r adds up part r, and writes it for the others: two meetings for what fits the slots."""
     rank = segment.rank
     n = len(segment.ranks)
@@ -92,12 +91,13 @@ def _each_adds_a_part(
     cells = segment.cells(flat.dtype)
     for piece in flat.split(n * cells[0][0].numel()):
         parts = piece.tensor_split(n)
+        mine = parts[rank]
         for other in others:
             _fit(cells[rank][other], parts[other]).copy_(parts[other])
         segment.meet()
         for other in others:
-            combine(parts[rank], _fit(cells[other][rank], parts[rank]), out=parts[rank])
-        _fit(cells[rank][rank], parts[rank]).copy_(parts[rank])
+            combine(mine, _fit(cells[other][rank], mine), out=mine)
+        _fit(cells[rank][rank], mine).copy_(mine)
         segment.meet()
         for other in others:
             parts[other].copy_(_fit(cells[other][other], parts[other]))
@@ -128,34 +128,47 @@ def _find(group: Any) -> Segment | str:
     ranks = dist.get_process_group_ranks(group)
     num_bytes = bytes_for(len(ranks))
     me = f"rank {ranks[group.rank()]} on {socket.gethostname()}"
-    given: list[str | None] = [None]  # the name of rank 0's file
-    why = ""  # this rank cannot share memory
+    path = None  # of the file
     memory = None
+    why = ""  # this rank cannot share memory
     with contextlib.ExitStack() as until_mapped:
         if group.rank() == 0:
             try:
-                file = until_mapped.enter_context(
-                    tempfile.NamedTemporaryFile(prefix="distlab-", dir=MEMORY_FOLDER)
-                )
-                # in full: memory that the system cannot give is an error here, and would end the
-                # process later
-                file.write(bytes(num_bytes))
-                file.flush()
-                given = [file.name]
+                path = until_mapped.enter_context(_file_of_zeros(num_bytes))
             except OSError as error:
                 why = f"{me} cannot make a file for {num_bytes} bytes: {error}"
-        dist.broadcast_object_list(given, group=group, group_src=0)
-        if given[0] is not None:
+        path = _given_by_rank_0(path, group)
+        if path is not None:
             try:
-                with open(given[0], "r+b") as mapped:
-                    memory = mmap.mmap(mapped.fileno(), num_bytes)
+                with open(path, "r+b") as file:
+                    memory = mmap.mmap(file.fileno(), num_bytes)
             except OSError as error:
                 why = f"{me} cannot open the file of rank {ranks[0]}: {error}"
         reasons = [""] * len(ranks)
         dist.all_gather_object(reasons, why, group=group)
-    for reason in filter(None, reasons):
-        return reason
-    return Segment(memory, group.rank(), ranks, distributed_c10d.default_pg_timeout.total_seconds())
+    for reason in reasons:
+        if reason:
+            return reason
+    timeout = distributed_c10d.default_pg_timeout.total_seconds()
+    return Segment(memory, group.rank(), ranks, timeout)
+
+
+@contextlib.contextmanager
+def _file_of_zeros(num_bytes: int) -> Iterator[str]:
+    """The path of a file of so many bytes, which is there only meanwhile."""
+    with tempfile.NamedTemporaryFile(prefix="distlab-", dir=MEMORY_FOLDER) as file:
+        # in full: memory that the system cannot give is an error here, and would end the process
+        # later
+        file.write(bytes(num_bytes))
+        file.flush()
+        yield file.name
+
+
+def _given_by_rank_0(path: str | None, group: Any) -> str | None:
+    """The path that rank 0 gives. Runs on: every rank of the group."""
+    given = [path]
+    dist.broadcast_object_list(given, group=group, group_src=0)
+    return given[0]
 
 
 class Segment:
@@ -173,9 +186,10 @@ class Segment:
         self.ranks = list(ranks)
         self.timeout = timeout
         self.large, self.small = slot_bytes(len(ranks))
-        header = len(ranks) * LINE * 8
-        self._arrived = memoryview(memory)[:header].cast("q")[::LINE]
-        slots = torch.frombuffer(memory, dtype=torch.uint8, offset=header).view(len(ranks), -1)
+        header = len(ranks) * LINE_BYTES
+        self._arrived = memoryview(memory)[:header].cast("q")[::COUNTS_IN_LINE]
+        numbers = torch.frombuffer(memory, dtype=torch.uint8, offset=header)
+        slots = numbers.view(len(ranks), -1)
         self._large, self._small = slots.split((self.large, 2 * self.small), dim=1)
         self._meetings = 0
         self._order = threading.Lock()
@@ -250,10 +264,10 @@ def slot_bytes(size: int) -> tuple[int, int]:
 
 def _in_lines(num_bytes: int) -> int:
     """As many bytes in whole cache lines, at least one."""
-    return max(64, num_bytes // 64 * 64)
+    return max(LINE_BYTES, num_bytes // LINE_BYTES * LINE_BYTES)
 
 
 def bytes_for(size: int) -> int:
     """Bytes of the memory of a group of `size` ranks."""
     large, small = slot_bytes(size)
-    return size * (LINE * 8 + large + 2 * small)
+    return size * (LINE_BYTES + large + 2 * small)

@@ -76,7 +76,7 @@ def call_on(to, function, args):
     return result_of_callee
 
 
-def _try_spread(fn, *given):
+def _try_spreading(fn, *given):
     """The results, and which workers are called before the first wait."""
     workers = Workers()
     results = workers.try_out(fn, *given)
@@ -89,7 +89,7 @@ def _try_spread(fn, *given):
     (factorial, [4, 1, 5]),
     (factorial, [2, -1, 3]),
     (factorial, [-2, 0]),
-    trial=_try_spread,
+    trial=_try_spreading,
 )
 def spread_calls(function, numbers):
     """Call `function(number)` for each number, the first one on "worker1", the second on "worker2"

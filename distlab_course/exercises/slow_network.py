@@ -7,8 +7,8 @@ from distlab.checking import Seen, exercise, formula, numbers, question
 
 CABLE = (0.005, 8e-8)  # seconds of a message, and of each of its bytes
 FOUR_ALGORITHMS = ("whole ring", "ring", "tree", "halving doubling")
-SIZES = ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))  # ranks of a host, bytes of the tensor
-OVER_THE_CABLE = [(name, *size, *CABLE) for size in SIZES for name in FOUR_ALGORITHMS]
+RANKS_AND_BYTES = ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))  # of a host, of the tensor
+OVER_THE_CABLE = [(name, *size, *CABLE) for size in RANKS_AND_BYTES for name in FOUR_ALGORITHMS]
 
 # the host of each rank
 HOSTS = (list("ABAB"), list("AABB"), list("BACABC"), list("CABABCAAB"), ["nodeB", "nodeA"])
