@@ -24,17 +24,20 @@ WRONG_VALUES = 2
 
 def asked_in(path):
     """The exercises and questions of a lesson by name, in the order of the course."""
-    return {
-        name: one for name, one in all_exercises().items() if path.name.startswith(one.notebook)
-    }
+    asked = {}
+    for name, exercise in all_exercises().items():
+        if path.name.startswith(exercise.notebook):
+            asked[name] = exercise
+    return asked
 
 
 def shown_by(cell):
     """All that a cell shows, as text."""
-    return "\n".join(
-        output.get("text") or output.get("data", {}).get("text/plain", "")
-        for output in cell.outputs
-    )
+    texts = []
+    for output in cell.outputs:
+        text = output.get("text") or output.get("data", {}).get("text/plain", "")
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def checks(path):
@@ -48,21 +51,18 @@ def checks(path):
 
 def function_of(cell):
     """The name and arguments of the one function of a stub; None where the cell is none."""
+    if "raise NotImplementedError(" not in cell.source:
+        return None
     functions = [node for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef)]
-    is_stub = "raise NotImplementedError(" in cell.source
-    return (
-        (functions[0].name, ast.unparse(functions[0].args))
-        if is_stub and len(functions) == 1
-        else None
-    )
+    if len(functions) != 1:
+        return None
+    (function,) = functions
+    return function.name, ast.unparse(function.args)
 
 
 @each_lesson
 def test_a_lesson_asks_for_each_of_its_exercises(path):
-    """It does so in the order of the course, each under its title.
-
-    Each has a stub of its signature, and is not attempted.
-    """
+    """In the order of the course, each with a stub of its signature, and not attempted."""
     cells = code_cells(path)
     asked = asked_in(path)
     found = checks(path)
@@ -70,29 +70,36 @@ def test_a_lesson_asks_for_each_of_its_exercises(path):
     for place, name, shown in found:
         assert shown == f"{name}: not attempted", name
         if isinstance(asked[name], Exercise):
-            arguments = str(inspect.signature(asked[name].function))[1:-1]
+            signature = str(inspect.signature(asked[name].function))
+            arguments = signature.removeprefix("(").removesuffix(")")
             assert function_of(cells[place - 1]) == (name, arguments), name
+
+
+@each_lesson
+def test_titles_are_those_of_the_exercises(path):
+    """The page and `distlab.progress()` have the same titles, of the lab and of its exercises."""
     text = "\n".join(cell.source for cell in markdown_cells(path))
-    announced = re.findall(r"^\*\*Exercise (\d[\d.]*): (.*)\*\* \(", text, re.MULTILINE)
-    assert [f"{number} {title.replace('`', '')}" for number, title in announced] == [
-        one.title for one in asked.values()
-    ]
-    assert title_of_lab(path.name[:2]) == text.splitlines()[0].removeprefix(f"# {path.name[:2]} · ")
+    titles = []
+    for number, title in re.findall(r"^\*\*Exercise (\d[\d.]*): (.*)\*\* \(", text, re.MULTILINE):
+        titles.append(f"{number} {title.replace('`', '')}")
+    assert titles == [exercise.title for exercise in asked_in(path).values()]
+    lab = path.name[:2]
+    assert text.splitlines()[0] == f"# {lab} · {title_of_lab(lab)}"
 
 
 @each_lesson
 def test_every_answer_passes_and_wrong_ones_do_not(path):
     """For each exercise the answers show a verdict that it passes, and then those of wrong ones."""
     asked = asked_in(path)
+    verdict = re.compile(r"^(\w+): (passed|not yet|not attempted)", re.MULTILINE)
     found = {}
     for cell in code_cells(ANSWERS / path.name):
-        for name, state in re.findall(
-            r"^(\w+): (passed|not yet|not attempted)", shown_by(cell), re.MULTILINE
-        ):
+        for name, state in verdict.findall(shown_by(cell)):
             found.setdefault(name, []).append(state)
     assert list(found) == list(asked)
     for name, (first, *others) in found.items():
         assert first == "passed", name
-        wrong = WRONG_FUNCTIONS if isinstance(asked[name], Exercise) else WRONG_VALUES
+        is_function = isinstance(asked[name], Exercise)
+        wrong = WRONG_FUNCTIONS if is_function else WRONG_VALUES
         assert others.count("not yet") >= wrong, name
         assert "not attempted" not in others, name

@@ -24,11 +24,14 @@ def train(rank, world_size, path, first, last, resume=False, global_batch=16):
     loader = DataLoader(data, global_batch // world_size, sampler=sampler)
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
-    torch.manual_seed(100 + rank), random.seed(rank)  # each rank drops others
+    # each rank drops others
+    torch.manual_seed(100 + rank)
+    random.seed(rank)
     losses = []
     resumed = None
     if resume:
-        torch.manual_seed(999), random.seed(999)
+        torch.manual_seed(999)
+        random.seed(999)
         checkpoints.rehearse(ddp, inputs[:4])
         resumed = checkpoints.load(path, ddp, optimizer)
         losses = resumed["losses"]
@@ -50,13 +53,15 @@ def test_resumed_equals_uninterrupted_to_the_last_bit(cluster, tmp_path):
     whole = cluster.run(train, str(tmp_path / "whole.pt"), 0, EPOCHS)
     cluster.run(train, path, 0, STOPPED_AFTER)
     resumed = cluster.run(train, path, STOPPED_AFTER, EPOCHS, resume=True)
-    for (losses, tensors, _), (losses_again, tensors_again, report) in zip(
-        whole, resumed, strict=True
-    ):
+    for of_whole, of_resumed in zip(whole, resumed, strict=True):
+        losses, tensors, _ = of_whole
+        losses_again, tensors_again, report = of_resumed
         assert all(map(torch.equal, tensors, tensors_again))
         steps = len(losses) * STOPPED_AFTER // EPOCHS
         assert losses_again[steps:] == losses[steps:]
-        assert (report["epoch"], report.ranks, report.changes) == (STOPPED_AFTER - 1, 4, ())
+        assert report["epoch"] == STOPPED_AFTER - 1
+        assert report.ranks == 4
+        assert report.changes == ()
     assert resumed[0][0] == whole[0][0]  # the values are rank 0's
 
 
@@ -66,9 +71,11 @@ def test_a_rank_without_the_file_stops_all(cluster, tmp_path):
     cluster.run(train, path, 0, 1)
 
     def load(rank, world_size):
-        train(rank, world_size, path if rank != 2 else path + ".gone", 1, 2, resume=True)
+        own_path = path
+        if rank == 2:
+            own_path += ".gone"
+        train(rank, world_size, own_path, 1, 2, resume=True)
 
-    with pytest.raises(
-        distlab.RankError, match=r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"
-    ):
+    words = r"ranks 0-3 raised CheckpointError: path must be the file .*\.gone"
+    with pytest.raises(distlab.RankError, match=words):
         cluster.run(load)

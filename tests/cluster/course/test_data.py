@@ -77,24 +77,20 @@ def test_one_rank_downloads_and_all_read(usable, tmp_path, capfd):
     here = tmp_path / "here" / "MNIST" / "raw"
     here.mkdir(parents=True)
     (here / "train-images-idx3-ubyte.gz").write_bytes(b"half")
+    missing = {"no_such_file": "0" * 32}
     with serving(folder) as address:
         results = usable.run(load_from, address, files, tmp_path / "here")
-        told = capfd.readouterr().out
-        for text in usable.run(
-            load_from, address, {"no_such_file": "0" * 32}, tmp_path / "elsewhere"
-        ):
+        shown = capfd.readouterr().out
+        for text in usable.run(load_from, address, missing, tmp_path / "elsewhere"):
             assert "no_such_file is missing or damaged, and could not be downloaded (" in text
             assert "File not found" in text
     assert results == [results[0]] * 3
     assert results[0][0] == "mnist: 12 images to train on, 5 to test with, each 1 x 28 x 28"
-    assert [line.split()[:2] for line in told.splitlines() if line.startswith("rank")] == [
-        ["rank", "0"]
-    ]
-    assert [told.count(words) for words in ("Downloading data from ", "Updating data from ")] == [
-        3,
-        1,
-    ]
+    (line,) = [line for line in shown.splitlines() if line.startswith("rank")]
+    assert line.split()[:2] == ["rank", "0"]
+    assert shown.count("Downloading data from ") == 3
+    assert shown.count("Updating data from ") == 1
     assert {path.name: md5(path) for path in here.iterdir()} == files
-    assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
+    assert not any(path.is_file() for path in (tmp_path / "elsewhere").rglob("*"))
     # where nobody answers
     assert usable.run(load_from, "http://127.0.0.1:9/", files, tmp_path / "here") == results
