@@ -26,10 +26,10 @@ from distlab.checking import Seen, gathered
 from distlab_course import checkpoints
 
 SECONDS_WITH_DDP = 20.0  # for a call, because the first DDP on a rank imports for seconds
-RATE = 0.1
-BATCH = 3
+RATE = 0.1  # at which all of them learn
+BATCH = 3  # samples of a rank in a step
 EPOCHS = 2
-ROUNDS = 8
+ROUNDS = 8  # of averages with one residual
 
 
 class Numbered(TensorDataset):

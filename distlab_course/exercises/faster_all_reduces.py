@@ -105,9 +105,9 @@ def ring_beats_doubling(n, alpha, beta):
     """
     steps_of_ring = 2 * (n - 1)
     steps_of_doubling = n.bit_length() - 1
-    more_latencies = steps_of_ring - steps_of_doubling
-    more_tensors = steps_of_doubling - steps_of_ring / n  # that doubling sends
-    return more_latencies * alpha / (more_tensors * beta)
+    latencies_saved = steps_of_ring - steps_of_doubling  # by doubling
+    tensors_saved = steps_of_doubling - steps_of_ring / n  # by the ring
+    return latencies_saved * alpha / (tensors_saved * beta)
 
 
 @exercise(

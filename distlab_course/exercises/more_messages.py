@@ -140,15 +140,15 @@ def any_shape(tensor):
     return on_rank(1, gathered(tensor)[0])
 
 
-def _one_to_each_other_rank(n, length, item):
-    """A message to each other rank."""
+def _messages_of_a_rotation(n, length, item):
+    """At most one message to every other rank."""
     return Limits(messages=n - 1)
 
 
 @exercise(
     "10",
     forbids=COLLECTIVES,
-    limits=_one_to_each_other_rank,
+    limits=_messages_of_a_rotation,
     cases=(3, 1, 4),
     given=_pieces,
 )
@@ -197,7 +197,7 @@ def send_home(numbers):
 
 
 def _of_unequal_length(rank, n, more):
-    """The rank's number, on each rank once more than on the rank before."""
+    """The number of the rank, on each rank once more often than on the rank before."""
     return (torch.full((rank + more,), float(rank)),)
 
 

@@ -6,15 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import (
-    COLLECTIVES,
-    Limits,
-    Seen,
-    exercise,
-    formula,
-    gathered,
-    numbers,
-)
+from distlab.checking import COLLECTIVES, Limits, Seen, exercise, formula, gathered, numbers
 
 
 def _try_tied(fn, gradient):
@@ -108,7 +100,7 @@ def _try_interleaved(fn, m):
 
 
 def _micro_batches_that_divide(rank, n, m):
-    """So many micro-batches for each rank; interleaved stages need a multiple of the ranks."""
+    """A multiple of the number of ranks, as interleaved stages need it."""
     return (m * n,)
 
 

@@ -98,7 +98,7 @@ def from_the_report(answer):
 
 
 def _batches(rank, n, more):
-    """Batches 1.0, 2.0 and so on, on each rank one more than on the rank before."""
+    """Batches 1.0, 2.0 and so on, one more on each rank than on the rank before."""
     return ([step + 1.0 for step in range(rank + more)],)
 
 
@@ -142,7 +142,7 @@ def in_one_order(tensors):
 
 
 def _ones(rank, n, more):
-    """Ones, on each rank one more than on the rank before."""
+    """Ones, one more on each rank than on the rank before."""
     return (torch.ones(rank + more),)
 
 

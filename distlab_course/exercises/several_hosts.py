@@ -14,7 +14,7 @@ JOBS = (
     (16, 8, "gpu01:29507", "job", "gpu12", "a.py"),
 )
 SINCE_1970 = 1.7e9  # seconds: float32 is too coarse for such times
-OPTIONS = (
+TORCHRUN_OPTIONS = (
     "--nnodes",
     "--nproc-per-node",
     "--rdzv-backend",
@@ -98,7 +98,7 @@ def _try_words(fn, *arguments):
         return Seen("words that are not strings", f"Every word is a string: {words}.")
     read = torchrun_options(words)
     settings = []
-    for option in OPTIONS:
+    for option in TORCHRUN_OPTIONS:
         attribute = option.removeprefix("--").replace("-", "_")
         settings.append(f"{option} {getattr(read, attribute)}")
     return [program, *settings, read.training_script]

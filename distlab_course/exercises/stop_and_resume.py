@@ -15,7 +15,7 @@ from distlab_course.exercises import ddp_trials
 
 
 def _more_on_later_ranks(rank, n, more):
-    """A number of batches or images, on each rank one more than on the rank before."""
+    """A number of batches or images, one more on each rank than on the rank before."""
     return (rank + more,)
 
 
