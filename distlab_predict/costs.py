@@ -1,6 +1,6 @@
 """How long a kernel takes on a device, and a collective on a network, by closed formulas.
 
-Called by timeline.py on the notebook's kernel.
+Called by timeline.py in the notebook's process; a kernel is here what a device runs.
 
 The algorithms are those of simulated/collectives.py, and where all links are alike, the times are
 the simulation's, but no message is stepped through, which would take too long on 16,384 ranks. On
@@ -64,24 +64,27 @@ class Costs:
     network: Network
     device: Device
     ranks: int = 1
-    # thousands of calls have the same members
-    _links: dict[tuple[int, ...], Slowest] = field(default_factory=dict, repr=False)
+    # by members, as thousands of calls have the same ones
+    _links: dict[tuple[int, ...], Slowest] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def of(self, node: Node, rank: int) -> Cost:
         """What a node of this rank costs."""
         if isinstance(node, Kernel):
-            seconds = self.device.seconds(node.flops, node.num_bytes) * self._slowest_device
-            return Cost(seconds, None, [])
-        link = self.link(node.members if node.peer is None else (rank, node.peer))
+            usual = self.device.seconds(node.flops, node.num_bytes)
+            return Cost(usual * self._slowest_device, None, [])
+        ends = node.members
+        if node.peer is not None:
+            ends = (rank, node.peer)
+        link = self.link(ends)
         messages, num_bytes = self._sent(node)
         moving = num_bytes * link.per_byte
         seconds = messages * link.latency + moving
-        ports: list[Hashable] = []
-        if node.name != "recv":
-            ports.append((link.name, "out"))
-        if node.name != "send":
-            ports.append((link.name, "in"))
-        return Cost(seconds, moving / seconds if seconds else 0.0, ports)
+        load = 0.0
+        if seconds:
+            load = moving / seconds
+        return Cost(seconds, load, _ports(node, link))
 
     @cached_property
     def _slowest_device(self) -> float:
@@ -98,7 +101,9 @@ class Costs:
             return 0, 0
         if call.name == "all_reduce":
             name = algorithm(n, size, self.network)
-            return cost(name, size, n, 1.0, 0.0), cost(name, size, n, 0.0, 1.0)
+            messages = cost(name, size, n, 1.0, 0.0)
+            num_bytes = cost(name, size, n, 0.0, 1.0)
+            return messages, num_bytes
         if call.name in ("all_gather", "reduce_scatter"):
             return n - 1, (n - 1) * size
         if call.name == "all_to_all":
@@ -117,10 +122,24 @@ class Costs:
     def _slowest_link(self, members: tuple[int, ...]) -> Slowest:
         network = self.network
         inside = Slowest(network.inside.latency, 1 / network.inside.bandwidth, "inside")
-        ranks_here = Counter(network.host_of(rank) for rank in members)
-        if len(ranks_here) == 1 or network.between is None:
+        members_by_host = Counter(network.host_of(rank) for rank in members)
+        if len(members_by_host) == 1 or network.between is None:
             return inside
         # other groups have the host's other ranks, and send through its port at the same time
-        sharing = max(network.hosts[host] / ranks for host, ranks in ranks_here.items())
+        sharing = 0.0
+        for host, members_there in members_by_host.items():
+            sharing = max(sharing, network.hosts[host] / members_there)
         between = Slowest(network.between.latency, sharing / network.between.bandwidth, "between")
-        return max(inside, between, key=lambda link: link.per_byte)
+        if between.per_byte > inside.per_byte:
+            return between
+        return inside
+
+
+def _ports(call: Call, link: Slowest) -> list[Hashable]:
+    """The ports of a rank that a call of it uses."""
+    ports: list[Hashable] = []
+    if call.name != "recv":
+        ports.append((link.name, "out"))
+    if call.name != "send":
+        ports.append((link.name, "in"))
+    return ports

@@ -88,7 +88,7 @@ class Journal:
         self._changes[pool].append(Change(number, size))
 
     def _free(self, key: int) -> int:
-        """Take the memory of a storage back; returns its number."""
+        """Take the memory of a storage back, and return its number."""
         number, pool, size = self._living.pop(key)
         self._changes[pool].append(Change(number, -size))
         return number
@@ -96,7 +96,8 @@ class Journal:
     def name(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say what the storages of these tensors are; those of parameters stay parameters."""
         for tensor in tensors:
-            living = self._living.get(key_of(part_of(tensor).untyped_storage()))
+            storage = part_of(tensor).untyped_storage()
+            living = self._living.get(key_of(storage))
             if living is not None and self._kinds[living.number] != PARAMETERS:
                 self._kinds[living.number] = kind
 

@@ -77,7 +77,9 @@ class Predict:
         return "<distlab.predict>"
 
     def __reduce__(self) -> str:
-        return "predict"  # a function that uses it finds the one of its own process
+        # pickle looks this name up in this module, so that a function that uses it finds the one
+        # of its own process
+        return "predict"
 
     def __call__(
         self,
@@ -127,11 +129,8 @@ class Predict:
         Raises:
             ArgumentError: an argument breaks its rule.
         """
-        _check_lists({"ranks": ranks, **choices})
-        if tokens is not None and not callable(tokens):
-            rule = "a function of the number of ranks and the choice"
-            arguments.refuse("tokens", rule, tokens, SWEEP, wrong_type=True)
-        networks = {number: network(number) if callable(network) else network for number in ranks}
+        _check_sweep(ranks, choices, tokens)
+        networks = _networks(network, ranks)
         for number in ranks:
             _check(program, number, networks[number], device, roles)
         wanted = []
@@ -140,8 +139,10 @@ class Predict:
                 run = _run_of(functools.partial(program, **choice), number, roles)
                 wanted.append(_Wanted(number, choice, networks[number], run))
         outcomes = self._outcomes([one.run for one in wanted])
-        pairs = zip(wanted, outcomes, strict=True)
-        return Predictions([one.case(noted, device, tokens) for one, noted in pairs])
+        cases = []
+        for one, noted in zip(wanted, outcomes, strict=True):
+            cases.append(one.case(noted, device, tokens))
+        return Predictions(cases)
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcomes]:
         """What the ranks of each run have noted, now or before."""
@@ -153,9 +154,10 @@ class Predict:
             self._kept.update(zip(new, recorded, strict=True))
         outcomes = {key: self._kept[key] for key in wanted}
         for key, found in outcomes.items():
-            if any(isinstance(outcome, Failure) for outcome in found):
+            if _has_failed(found):
                 del self._kept[key]  # what raised may have had another reason
-        for key in list(self._kept)[:-MOST_KEPT]:
+        too_old = list(self._kept)[:-MOST_KEPT]
+        for key in too_old:
             del self._kept[key]
         return [outcomes[key] for key in fingerprints]
 
@@ -194,15 +196,28 @@ class _Wanted:
 
 def _each_choice(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Each choice of a value for each name; the last name changes fastest."""
-    return [
-        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
-    ]
+    found = []
+    for values in itertools.product(*choices.values()):
+        found.append(dict(zip(choices, values, strict=True)))
+    return found
 
 
-def _check_lists(values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
+def _networks(
+    network: Network | Callable[[int], Network], ranks: Sequence[int]
+) -> dict[int, Network]:
+    """The network of each number of ranks."""
+    if callable(network):
+        return {number: network(number) for number in ranks}
+    return dict.fromkeys(ranks, network)
+
+
+def _check_sweep(ranks: Any, choices: Mapping[str, Any], tokens: Any) -> None:
+    for name, value in {"ranks": ranks, **choices}.items():
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
             arguments.refuse(name, "a list of values", value, SWEEP, wrong_type=True)
+    if tokens is not None and not callable(tokens):
+        rule = "a function of the number of ranks and the choice"
+        arguments.refuse("tokens", rule, tokens, SWEEP, wrong_type=True)
 
 
 def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
@@ -237,9 +252,14 @@ def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None
     )
 
 
+def _has_failed(outcomes: Outcomes) -> bool:
+    return any(isinstance(outcome, Failure) for outcome in outcomes)
+
+
 def _fingerprint(run: Run) -> bytes:
     """What tells a run from all others, without keeping its program's data alive."""
-    digest = hashlib.sha256(repr(replace(run, header=b"", buffers=())).encode())
+    without_program = replace(run, header=b"", buffers=())
+    digest = hashlib.sha256(repr(without_program).encode())
     for part in (run.header, *run.buffers):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
@@ -270,5 +290,5 @@ def _prediction_of(
             "program must take a step: call a module, and an optimizer's step(). " + EXAMPLE
         )
     prediction = Prediction(run.world_size, network, device, recordings, tokens)
-    prediction.times  # noqa: B018 - so that what cannot be timed is said here
+    _ = prediction.times  # asked for now, so that what cannot be timed raises here
     return prediction

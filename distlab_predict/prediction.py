@@ -66,12 +66,13 @@ class Prediction(ShownAsTable):
 
         It begins when the one before has ended; the first one begins at 0.
         """
-        several = all(len(recording.steps) > 1 for recording in self.recordings)
-        begin = self._end(-2) if several else 0.0
+        begin = 0.0
+        if all(len(recording.steps) > 1 for recording in self.recordings):
+            begin = self._end(-2)
         return begin, self._end(-1)
 
     def _end(self, step: int) -> float:
-        """When a step has ended on all recorded ranks."""
+        """When a step has ended on all recorded ranks; -1 is the last one."""
         ends: list[float] = []
         for recording, times in zip(self.recordings, self.times, strict=True):
             first, after_last = recording.steps[step]
@@ -96,16 +97,19 @@ class Prediction(ShownAsTable):
 
     def _parts(self, number: int) -> Iterator[Part]:
         """What a recorded rank does, from when to when, cut to the last step."""
-        first, last = self.window
+        step_begin, step_end = self.window
         nodes = self.recordings[number].nodes
         for node, (begin, end) in zip(nodes, self.times[number], strict=True):
-            begin = max(begin, first)
-            end = min(end, last)
+            begin = max(begin, step_begin)
+            end = min(end, step_end)
             if begin < end:
-                yield ("compute" if isinstance(node, Kernel) else "move"), begin, end
+                kind = "compute" if isinstance(node, Kernel) else "move"
+                yield kind, begin, end
 
     def _computing(self, number: int) -> float:
-        return sum(until - since for since, until, _ in self.moments(number, "compute"))
+        """Seconds of the last step in which the device of a recorded rank computes."""
+        moments = self.moments(number, "compute")
+        return sum(until - since for since, until, _ in moments)
 
     @property
     def computing(self) -> float:
@@ -115,8 +119,8 @@ class Prediction(ShownAsTable):
     @property
     def exposed(self) -> float:
         """Seconds of the step in which the device communicates and does not compute."""
-        both = self.moments(self.busiest, "compute", "move")
-        return sum(until - since for since, until, going in both if going == {"move"})
+        moments = self.moments(self.busiest, "compute", "move")
+        return sum(until - since for since, until, going in moments if going == {"move"})
 
     @property
     def idle(self) -> float:
@@ -128,8 +132,11 @@ class Prediction(ShownAsTable):
         """Floating-point operations of the device in a step, without those that are repeated."""
         recording = self.recordings[self.busiest]
         first, after_last = recording.steps[-1]
-        nodes = recording.nodes[first:after_last]
-        return sum(node.flops for node in nodes if isinstance(node, Kernel) and not node.again)
+        flops = 0
+        for node in recording.nodes[first:after_last]:
+            if isinstance(node, Kernel) and not node.again:
+                flops += node.flops
+        return flops
 
     @property
     def mfu(self) -> float:
@@ -147,7 +154,9 @@ class Prediction(ShownAsTable):
     def rate(self) -> float:
         """Tokens a second of each rank; steps a second, if tokens are not known."""
         tokens = self.tokens_per_second
-        return 1 / self.seconds if tokens is None else tokens
+        if tokens is None:
+            return 1 / self.seconds
+        return tokens
 
     @property
     def memory(self) -> dict[str, int]:
@@ -176,7 +185,8 @@ class Prediction(ShownAsTable):
         Raises:
             ArgumentError: no efficiency makes the step as short, or as long.
         """
-        low, high = 0.01, 1.0
+        low = 0.01
+        high = 1.0
         slow = self._seconds_at(low)
         fast = self._seconds_at(high)
         if not fast <= seconds <= slow:
@@ -194,7 +204,8 @@ class Prediction(ShownAsTable):
 
     def _seconds_at(self, efficiency: float) -> float:
         """How long the step takes on a device with this efficiency."""
-        return replace(self, device=replace(self.device, efficiency=efficiency)).seconds
+        device = replace(self.device, efficiency=efficiency)
+        return replace(self, device=device).seconds
 
     # --- how it is shown ---
 
@@ -203,15 +214,17 @@ class Prediction(ShownAsTable):
         rows = [("a step", format_seconds(self.seconds))]
         if self.tokens is not None:
             rows.append(("tokens a second, each device", f"{self.tokens_per_second:,.0f}"))
-        rows += [
-            ("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"),
-            ("computing", f"{self.computing / self.seconds:.1%}"),
-            ("exposed communication", f"{self.exposed / self.seconds:.1%}"),
-            ("idle", f"{self.idle / self.seconds:.1%}"),
-            *self._memory_rows(),
-        ]
+        rows.append(("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"))
+        rows.append(("computing", self.share_of_step(self.computing)))
+        rows.append(("exposed communication", self.share_of_step(self.exposed)))
+        rows.append(("idle", self.share_of_step(self.idle)))
+        rows += self._memory_rows()
         title = f"Predicted, not measured: {count(self.ranks, 'rank')}, {self.network}"
         return Table(title, ("", "predicted"), tuple(rows), "lr")
+
+    def share_of_step(self, seconds: float) -> str:
+        """How much of the step so many seconds are: "28.6%"."""
+        return f"{seconds / self.seconds:.1%}"
 
     def _memory_rows(self) -> list[tuple[str, str]]:
         """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
@@ -220,7 +233,9 @@ class Prediction(ShownAsTable):
         for kind, size in sorted(memory.items(), key=lambda item: -item[1]):
             rows.append((f"  {kind}", _gibibytes(size)))
         if self.device.memory is not None:
-            fits = "yes" if self.fits else f"no, it has {_gibibytes(self.device.memory)}"
+            fits = "yes"
+            if not self.fits:
+                fits = f"no, it has {_gibibytes(self.device.memory)}"
             rows.append(("fits into the device", fits))
         return rows
 
@@ -233,21 +248,22 @@ class Prediction(ShownAsTable):
             name = f"rank {recording.rank}"
             lanes[f"{name} computes"] = self._kernel_spans(number)
             lanes[f"{name}'s messages"] = self._message_spans(number)
+        drawn = {name: bars for name, bars in lanes.items() if bars}
         title = f"predicted, not measured: a step on {count(self.ranks, 'rank')}"
-        return spans({name: bars for name, bars in lanes.items() if bars}, title=title)
+        return spans(drawn, title=title)
 
     def _kernel_spans(self, number: int) -> list[Span]:
         """When a recorded rank computes, for a lane."""
-        return [
-            (since, until, "", "compute") for since, until, _ in self.moments(number, "compute")
-        ]
+        moments = self.moments(number, "compute")
+        return [(since, until, "", "compute") for since, until, _ in moments]
 
     def _message_spans(self, number: int) -> list[Span]:
         """When messages of a recorded rank travel, for a lane: beside computing, or exposed."""
         bars = []
         for since, until, going in self.moments(number, "compute", "move"):
             if "move" in going:
-                bars.append((since, until, "", "move" if "compute" in going else "exposed"))
+                kind = "move" if "compute" in going else "exposed"
+                bars.append((since, until, "", kind))
         return bars
 
 
@@ -287,7 +303,9 @@ class Case:
     @property
     def rate(self) -> float:
         """Tokens a second of each rank; steps a second, if tokens are not known; 0 if it failed."""
-        return 0.0 if self.prediction is None else self.prediction.rate
+        if self.prediction is None:
+            return 0.0
+        return self.prediction.rate
 
 
 class Predictions(ShownAsTable, tuple[Case, ...]):
@@ -302,7 +320,8 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         Args:
             ranks: of this many only; None for those of the most ranks.
         """
-        ranks = ranks or max(case.ranks for case in self)
+        if not ranks:
+            ranks = max(case.ranks for case in self)
         fitting = [case for case in self if case.fits and case.ranks == ranks]
         return max(fitting, key=lambda case: case.rate, default=None)
 
@@ -312,12 +331,13 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         Below are the reasons of those that fail.
         """
         cells = [_cells_of(case) for case in self]
-        shown = [place for place in range(len(HEADS)) if any(row[place] for row in cells)]
+        known = {head for row in cells for head, cell in row.items() if cell}
+        shown = [head for head in HEADS if head in known]
         rows = []
         for case, row in zip(self, cells, strict=True):
             choice = [str(value) for value in case.choice.values()]
-            rows.append((*choice, *(row[place] for place in shown)))
-        heads = (*self[0].choice, *(HEADS[place] for place in shown))
+            rows.append((*choice, *[row[head] for head in shown]))
+        heads = (*self[0].choice, *shown)
         notes = tuple(_reason_of(case) for case in self if case.prediction is None)
         return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), notes)
 
@@ -325,10 +345,14 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         """Draw what each rank does a second against the number of ranks, a curve for a choice."""
         from distlab.plotting.curves import scaling
 
-        found = [case for case in self if case.prediction is not None]
-        curves = grouped((case.name, (case.ranks, case.rate, case.fits)) for case in found)
-        steps = [case.prediction for case in self if case.prediction is not None]
-        what = "tokens" if any(step.tokens for step in steps) else "steps"
+        points = []
+        what = "steps"
+        for case in self:
+            if case.prediction is not None:
+                points.append((case.name, (case.ranks, case.rate, case.fits)))
+                if case.prediction.tokens:
+                    what = "tokens"
+        curves = grouped(points)
         return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
 
 
@@ -338,23 +362,23 @@ def _reason_of(case: Case) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def _cells_of(case: Case) -> list[str]:
-    """The cells of a case, below `HEADS`; "" where nothing is known."""
+def _cells_of(case: Case) -> dict[str, str]:
+    """The cells of a case, by their heads; "" where nothing is known."""
+    cells = dict.fromkeys(HEADS, "")
+    cells["ranks"] = f"{case.ranks:,}"
     step = case.prediction
     if step is None:
-        unknown = [""] * (len(HEADS) - 2)
-        return [f"{case.ranks:,}", *unknown, "fails"]
-    tokens = step.tokens_per_second
-    return [
-        f"{case.ranks:,}",
-        format_seconds(step.seconds),
-        "" if tokens is None else f"{tokens:,.0f}",
-        f"{step.mfu:.1%}",
-        f"{step.exposed / step.seconds:.1%}",
-        f"{step.idle / step.seconds:.1%}",
-        _gibibytes(sum(step.memory.values())),
-        _fits_in_words(step.fits),
-    ]
+        cells["fits"] = "fails"
+        return cells
+    cells["a step"] = format_seconds(step.seconds)
+    if step.tokens_per_second is not None:
+        cells["tokens/s each"] = f"{step.tokens_per_second:,.0f}"
+    cells["MFU"] = f"{step.mfu:.1%}"
+    cells["exposed"] = step.share_of_step(step.exposed)
+    cells["idle"] = step.share_of_step(step.idle)
+    cells["memory"] = _gibibytes(sum(step.memory.values()))
+    cells["fits"] = _fits_in_words(step.fits)
+    return cells
 
 
 def _fits_in_words(fits: bool | None) -> str:

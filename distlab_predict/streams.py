@@ -1,7 +1,8 @@
-"""Streams and events of a device that is not there, which a program gets from torch.cpu.
+"""What a rank has its device do, in the order of its calls, and the streams that it does it on.
 
-torch.cpu has a Stream and an Event, which do nothing; programs, and torch's own FSDP2, call them on
-a CPU as on a GPU. Called by recorder.py, in its process.
+Called by recorder.py, in its process. torch.cpu has a Stream and an Event, which do nothing;
+programs, and torch's own FSDP2, call them on a CPU as on a GPU. Here they get others, which note
+which stream waits for what.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class NodeLog:
     def compute(self, name: str, flops: int, num_bytes: int, again: bool = False) -> None:
         """Note a kernel on the current stream; the arguments are those of `Kernel`."""
         stream = self.current()
-        self._add(stream, Kernel(self._after(stream), name, flops, num_bytes, again))
+        node = Kernel(self._after(stream), name, flops, num_bytes, again)
+        self._add(stream, node)
 
     def call(
         self,
@@ -58,8 +60,10 @@ class NodeLog:
         Returns:
             The index of its node.
         """
-        self.wait(stream, self.ends(self.current()))
-        return self._add(stream, Call(self._after(stream), stream, name, members, sent, peer))
+        done_so_far = self.ends(self.current())
+        self.wait(stream, done_so_far)
+        node = Call(self._after(stream), stream, name, members, sent, peer)
+        return self._add(stream, node)
 
     def _after(self, stream: Stream) -> tuple[int, ...]:
         return tuple(self._ends[stream])
@@ -75,7 +79,7 @@ class NodeLog:
 def install(log: NodeLog) -> None:
     """Give torch.cpu streams and events that note for a log which stream waits for what."""
 
-    class Event(torch.cpu.Event):
+    class NotedEvent(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
             self.ends: Set[int] = frozenset()
 
@@ -88,12 +92,12 @@ def install(log: NodeLog) -> None:
         def synchronize(self) -> None:
             self.wait()
 
-    class Stream:
+    class NotedStream:
         def __init__(self, *_: Any, **__: Any):
             """Without the device and the priority that it may be given."""
 
-        def record_event(self, event: Any = None) -> Event:
-            event = event or Event()
+        def record_event(self, event: Any = None) -> NotedEvent:
+            event = event or NotedEvent()
             event.record(self)
             return event
 
@@ -103,5 +107,5 @@ def install(log: NodeLog) -> None:
         def wait_stream(self, stream: Any) -> None:
             log.wait(self, log.ends(stream))
 
-    replace_cpu_streams(Stream, Event)
+    replace_cpu_streams(NotedStream, NotedEvent)
     log.current = torch.cpu.current_stream

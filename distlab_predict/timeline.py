@@ -26,13 +26,16 @@ from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
-# what a job uses alone or shares: a device (None) or a port, of the recording with this number
+DEVICE = "device"  # beside ports, which are tuples
+# what a job uses alone or shares: the device or a port, of the recording with this number
 Use = tuple[int, Hashable]
 
 
 @dataclass(eq=False)
 class _Job:
     """A kernel, or a call of all its members.
+
+    It begins when nothing is unmet any more.
 
     Attributes:
         unmet: predecessors that have not ended, plus members that have not called it.
@@ -127,7 +130,8 @@ def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
             if seconds >= job.left:
                 job.left = seconds
                 job.load = cost.load
-            job.uses += [(number, use) for use in (None, *cost.ports)]
+            for use in (DEVICE, *cost.ports):
+                job.uses.append((number, use))
             own.append(job)
         jobs.append(own)
     return jobs
@@ -154,10 +158,14 @@ def _meeting_of(node: Node, rank: int, recorded: Sequence[int]) -> _Meeting:
     if isinstance(node, Kernel):
         return _Meeting(None, 1)
     if node.peer is None:
-        return _Meeting((node.stream, node.members), len({*recorded}.intersection(node.members)))
-    role = recorded[max(0, bisect.bisect(recorded, node.peer) - 1)]
-    ends = (rank, role) if node.name == "send" else (role, rank)
-    return _Meeting(("message", *ends), len({*ends}))
+        meeting = set(recorded).intersection(node.members)
+        return _Meeting((node.stream, node.members), len(meeting))
+    up_to_peer = bisect.bisect(recorded, node.peer)
+    role = recorded[max(0, up_to_peer - 1)]
+    ends = (role, rank)
+    if node.name == "send":
+        ends = (rank, role)
+    return _Meeting(("message", *ends), 1 if role == rank else 2)
 
 
 # --- how it goes on ---
@@ -176,7 +184,8 @@ class _Simulation:
 
     def run(self, jobs: Iterable[_Job]) -> None:
         """Find when each job begins and ends; for those that never begin, something stays unmet."""
-        for job in [job for job in jobs if not job.unmet]:
+        ready = [job for job in jobs if not job.unmet]
+        for job in ready:
             self._begin(job)
         while self._ends:
             end, _, job = heapq.heappop(self._ends)
@@ -186,7 +195,8 @@ class _Simulation:
                 self._end(job)
 
     def _begin(self, job: _Job) -> None:
-        job.begin = job.since = self._now
+        job.begin = self._now
+        job.since = self._now
         for use in job.uses:
             self._using[use][job] = None
         self._update_speeds(job)
@@ -203,7 +213,9 @@ class _Simulation:
 
     def _update_speeds(self, changed: _Job) -> None:
         """Find the speeds of a job that has begun or ended, and of all that share with it."""
-        sharing = dict.fromkeys(job for use in changed.uses for job in self._using[use])
+        sharing: dict[_Job, None] = {}  # in the order in which they are found
+        for use in changed.uses:
+            sharing.update(self._using[use])
         for job in sharing:
             speed = self._speed_of(job)
             if speed == job.speed:
@@ -217,13 +229,13 @@ class _Simulation:
     def _speed_of(self, job: _Job) -> float:
         """The share of full speed that a job has beside those that are under way."""
         if job.load is None:
-            (device,) = job.uses
+            (device,) = job.uses  # of a kernel, nothing else
             slowed = any(other.load is not None for other in self._using[device])
             return 1 - self._contention if slowed else 1.0
         slowest = 1.0
         for use in job.uses:
-            _, port = use
-            if port is not None:
+            _, what = use
+            if what != DEVICE:
                 slowest = max(slowest, self._load_of(use))
         return 1 / slowest
 

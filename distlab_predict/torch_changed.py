@@ -95,10 +95,14 @@ def _tensors() -> Iterator[Patch]:
     yield Patch(GradScaler, "_maybe_opt_step", _optimizer_step)
     yield Patch(FakeTensor, "__format__", lambda *_: "(no data)")
     yield Patch(FakeTensor, "__deepcopy__", _deep_copy)
-    # it draws until all are near
-    yield Patch(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: nn.init.normal_(tensor))
+    yield Patch(nn.init, "_no_grad_trunc_normal_", _normal)
     yield Patch(torch, "save", _do_nothing)
     yield Patch(checkpoint, "save", _do_nothing)
+
+
+def _normal(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Draw without limits: torch's own draws again until all values are between them."""
+    return nn.init.normal_(tensor)
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
@@ -115,8 +119,9 @@ def _optimizer_step(
 def _replace(function: Function, other: Function) -> None:
     """Put another function in its place, in each module that has it."""
     name = function.__name__
-    for module in [one for one in sys.modules.values() if getattr(one, name, None) is function]:
-        setattr(module, name, other)
+    for module in list(sys.modules.values()):
+        if getattr(module, name, None) is function:
+            setattr(module, name, other)
 
 
 def after_resize(note: Callable[[torch.UntypedStorage], None]) -> None:
@@ -186,12 +191,11 @@ class _Reducer(dist.Reducer):
     """DDP's, with the buckets of its second step: in the reverse order of the parameters."""
 
     def __init__(self, parameters: list[Tensor], _: Any, __: Any, *others: Any):
-        sparse, most_bytes = others[1:3]
+        _, sparse, most_bytes, *_ = others
         limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, most_bytes]
+        backwards = parameters[::-1]
         order = list(range(len(parameters)))[::-1]
-        buckets, sizes = dist._compute_bucket_assignment_by_size(
-            parameters[::-1], limits, sparse, order
-        )
+        buckets, sizes = dist._compute_bucket_assignment_by_size(backwards, limits, sparse, order)
         super().__init__(parameters, buckets, sizes, *others)
 
     def _rebuild_buckets(self) -> bool:
@@ -238,7 +242,8 @@ def scaled_dot_product_attention(
         return _ON_CPU(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if attn_mask is None and query.shape[-1] == value.shape[-1]:  # with as few keys as there are
+    if attn_mask is None and query.shape[-1] == value.shape[-1]:
+        # it takes grouped keys as they are; the other kernel needs them repeated
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:
@@ -250,7 +255,7 @@ def scaled_dot_product_attention(
 
 
 def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
-    """The collectives of torch's own, whose kernels no CPU has, beside the kernels of BatchNorm."""
+    """Call the collectives of torch's own forward, and BatchNorm's kernels: a CPU has no others."""
     if not self.training:
         return _batch_norm(self, values)
     group: Any = self.process_group or dist.group.WORLD

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # what asks for the value of a tensor raises one of these
 NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
 
-LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}  # whose operators do nothing besides
+# of operators that only compute their results, and have no effect elsewhere
+LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
 
 Made = Callable[[list[FakeTensor]], FakeTensor]  # makes the result of an operator from its tensors
 
@@ -71,7 +72,7 @@ class _QuickMode(FakeTensorMode):
         put(self.fake_tensor_converter, "set_tensor_memo", remember_real)
 
     def __deepcopy__(self, _: Any) -> FakeTensorMode:
-        """Itself: a copy of a tensor belongs to the same mode."""
+        """Return the mode itself, to which a copy of a tensor belongs as well."""
         return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -103,8 +104,11 @@ class _QuickMode(FakeTensorMode):
             if tensor is value:
                 return itemgetter(place)
         own = key_of(value.untyped_storage())
-        storages = [key_of(tensor.untyped_storage()) for tensor in given]
-        source = storages.index(own) if own in storages else None
+        source = None
+        for place, tensor in enumerate(given):
+            if key_of(tensor.untyped_storage()) == own:
+                source = place
+                break
         return partial(self._like, like, source)
 
     def _like(self, like: list[Any], source: int | None, given: list[FakeTensor]) -> FakeTensor:
@@ -127,7 +131,7 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
         if isinstance(value, FakeTensor):
             if not _is_plain(value):
                 return False
-            key += (
+            key += (  # _like takes them apart
                 value.shape,
                 value.stride(),
                 value.storage_offset(),
@@ -180,11 +184,11 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
 
 def _changed(operator: Any, args: tuple) -> list[Any]:
     """The arguments that an operator changes in place."""
-    return [
-        value
-        for argument, value in zip(operator._schema.arguments, args, strict=False)
-        if argument.alias_info and argument.alias_info.is_write
-    ]
+    changed = []
+    for argument, value in zip(operator._schema.arguments, args, strict=False):
+        if argument.alias_info and argument.alias_info.is_write:
+            changed.append(value)
+    return changed
 
 
 # --- arguments and names ---
@@ -194,8 +198,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors among what an operator takes or returns."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (tuple, list, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for one in value:
             yield from tensors_in(one)
 
 
@@ -218,7 +224,9 @@ def group_named(name: str) -> dist.ProcessGroup:
 
 def device_of(tensor: Tensor) -> torch.device:
     """Where a tensor is, or would be."""
-    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    if isinstance(tensor, FakeTensor):
+        return tensor.fake_device
+    return tensor.device
 
 
 def part_of(tensor: Tensor) -> Tensor:
