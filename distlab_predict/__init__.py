@@ -1,9 +1,10 @@
 """What a program would do on machines that are not there: one rank of each role runs, without data.
 
-recorder.py, its group and its streams run in a process of their own; the rest runs on the
-notebook's kernel.
-
-    program -> predict.py -> recorder.py, which notes what one rank calls
+    program -> predict.py -> recorder.py, which notes what one rank calls (nodes.py)
             -> timeline.py, which finds when, with costs.py
             -> prediction.py, which says what that means
+
+All of this runs on the notebook's kernel, but recorder.py in a process that forks a child for each
+rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the
+backend, streams.py and memory.py keep account, and torch_fake.py and torch_changed.py change torch.
 """

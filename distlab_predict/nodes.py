@@ -100,4 +100,5 @@ class Run:
     path: tuple[str, ...]
 
 
-Outcomes = list[Recording | Failure]  # of the ranks of a run
+Outcome = Recording | Failure  # of a rank
+Outcomes = list[Outcome]  # of the ranks of a run

@@ -1,7 +1,7 @@
 """`distlab.predict` and `predict.sweep`: what a program would do on many ranks, without them.
 
 Called by the notebooks, on the kernel. The program itself runs in a process of its own, see
-recording_process.py and recorder.py.
+recording_process.py and rank_children.py.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The process that runs recorder.py, for all predictions of a notebook.
+"""The process that runs rank_children.py, for all predictions of a notebook.
 
 Called by predict.py, on the notebook's kernel.
 """
@@ -81,7 +81,7 @@ def start() -> Running:
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
     connection, its_end = Pipe()
     process = subprocess.Popen(
-        [*programs.command("distlab_predict.recorder"), str(its_end.fileno())],
+        [*programs.command("distlab_predict.rank_children"), str(its_end.fileno())],
         pass_fds=[its_end.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=written,

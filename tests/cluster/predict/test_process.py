@@ -114,7 +114,7 @@ def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
 
 
 def test_it_ends_when_nobody_asks():
-    code = "from distlab_predict import recorder; recorder.IDLE_SECONDS = 0.1; recorder.main()"
+    code = "from distlab_predict import rank_children as r; r.IDLE_SECONDS = 0.1; r.main()"
     here, there = Pipe()
     with here, there:
         command = [sys.executable, "-c", code, str(there.fileno())]

@@ -9,15 +9,15 @@ from tests.processes import python
 
 PROGRAM = """
 import os, sys
-from distlab_predict import recorder
+from distlab_predict import rank_children
 from distlab_predict.nodes import Run
 
 def fails(*_):
     FAULT
 
-recorder.record = fails
+rank_children.record = fails
 parent = os.getpid()
-outcome = recorder.start(None, 3).receive()
+outcome = rank_children.start(None, 3).receive()
 print(outcome.rank, outcome.kind, outcome.message)
 print(os.getpid() == parent)
 """
