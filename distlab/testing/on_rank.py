@@ -36,8 +36,8 @@ NOT_ON_RANKS = (
     "distlab",
 )
 TORCH_ERRORS = "c10d-NullHandler-default"  # torch's logger, which repeats what is raised
-# of plugins that were imported before pytest began here
-IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
+# Plugins that this process imported before pytest began here would each be warned of.
+NO_REWRITE_WARNING = "ignore::pytest.PytestAssertRewriteWarning"
 # options that only the process that finds the tests heeds
 OFF = (
     "cov_source",
@@ -74,7 +74,7 @@ class RankTest:
 
 
 def run_test(rank: int, world_size: int, test: RankTest) -> None:
-    """Run a test, and raise what it raised; what skips it is raised, too."""
+    """Run a test, and raise what it raises, pytest's exception for a skipped test included."""
     os.chdir(test.folder)
     if RankPytest.here is None:
         RankPytest.here = RankPytest(rank, world_size, test)
@@ -82,9 +82,11 @@ def run_test(rank: int, world_size: int, test: RankTest) -> None:
 
 
 def last_report(rank: int, world_size: int) -> dict[str, Any] | None:
-    """What pytest says of the last test, as `RankPytest.report`; None in a new process, too."""
+    """What pytest says of the last test, see `RankPytest`; None in a new process as well."""
     here = RankPytest.here
-    return None if here is None else here.report
+    if here is None:
+        return None
+    return here.report
 
 
 def last_error(rank: int, world_size: int) -> BaseException:
@@ -103,10 +105,10 @@ class RankPytest:
     """pytest on this rank, and a plugin in it.
 
     Attributes:
-        here: that of this process, from its first test on.
+        here: the one of this process, from its first test on.
         error: what the last test has raised; None if it has passed.
-        report: pytest's of it, for its hook pytest_report_from_serializable; None if this rank is
-            not at fault.
+        report: pytest's report of the last test, for the hook pytest_report_from_serializable; None
+            if this rank is not at fault.
     """
 
     here: RankPytest | None = None
@@ -123,7 +125,7 @@ class RankPytest:
         options["capture"] = "no"
         options["color"] = "no"
         options["logger_disable"] = [TORCH_ERRORS]
-        options["pythonwarnings"] = [*(test.options["pythonwarnings"] or ()), IMPORTED]
+        options["pythonwarnings"] = [*(test.options["pythonwarnings"] or ()), NO_REWRITE_WARNING]
         self._session = start_session(options, test.node, NOT_ON_RANKS, self)
 
     # --- hooks and fixtures ---
@@ -164,12 +166,12 @@ class RankPytest:
     # --- a test ---
 
     def run(self, test: RankTest) -> None:
-        """Run a test, and raise what it raised."""
+        """Run a test, and raise what it raises."""
         self._test = test
         self.error = None
         self.report = None
         _hide_libraries()
-        # as before at the end
+        # Both are restored at the end, whatever the test has changed in them.
         with mock.patch.dict(os.environ), mock.patch.dict(namespace_of_cells()):
             for item in run_only(self._session, test.node):
                 module = getattr(item, "module", None)
@@ -183,7 +185,7 @@ class RankPytest:
 
         What skips the test gives way to an error of a later phase.
         """
-        # with torch, which the process that finds the tests does without
+        # It imports torch, which the process that finds the tests does without.
         from distlab.rank.raised import is_at_fault
 
         if self.error is not None and not isinstance(self.error, pytest.skip.Exception):

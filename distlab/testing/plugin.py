@@ -44,8 +44,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     Only the folder that the ranks share is made here.
     """
     if item.get_closest_marker("ranks") and hasattr(item, "fixturenames"):
-        item.fixturenames = [name for name in item.fixturenames if name == "tmp_path"]
-        # pytest calls it on each item
+        item.fixturenames = ["tmp_path"] if "tmp_path" in item.fixturenames else []
+        # pytest calls this method of the item, here an attribute of its own
         item.runtest = lambda: _shared_cluster(item.config).run(item)  # type: ignore[method-assign]
 
 
@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
     report = yield
     if item.get_closest_marker("ranks") and call.excinfo and SHARED_CLUSTER in item.config.stash:
         item.config.stash[SHARED_CLUSTER].describe(report, call.excinfo)
-        # which has looked at the rank, and does not look at this process
+        # The debugger was opened on the rank: pytest must not open it in this process as well.
         if item.config.getoption("usepdb"):
             call.excinfo = None
     return report

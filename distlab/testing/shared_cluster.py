@@ -18,11 +18,13 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 
-OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark; the others are those of Cluster
-KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *list(signature(Cluster).parameters)[1:]]))
+OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark
+CLUSTER_KEYWORDS = list(signature(Cluster).parameters)[1:]  # all but the number of ranks
+KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *CLUSTER_KEYWORDS]))
 MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
-# what a notebook goes on with
+# a notebook's next step, which a test does not have
 REBUILT_LINE = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
+# of options that are sent to the ranks
 TRAVELLING_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 
 
@@ -36,9 +38,9 @@ class SharedCluster:
         self._config = config
         self._cluster: Cluster | None = None
         self._kind: Any = None  # how many ranks the cluster has, and its options
-        # of the last test: each rank that is at fault, and its pytest's report
+        # of the last test: each rank that is at fault, and the report of its pytest
         self._reports: list[tuple[int, Any]] = []
-        self._words = ""  # what the engine has said of it
+        self._words = ""  # what the engine has said of the last test
 
     def stop(self) -> None:
         """End the ranks; the next test has new ones."""
@@ -47,9 +49,7 @@ class SharedCluster:
         self._cluster = None
 
     def run(self, item: pytest.Item) -> None:
-        """Run a test: return if it has passed on every rank, else raise as it would in this
-        process.
-        """
+        """Run a test on every rank; if it fails on one, raise as it would in this process."""
         n, keywords = self._read_mark(item)
         timeout = keywords.pop("timeout", 60.0)
         check = keywords.pop("check", False)
@@ -131,9 +131,11 @@ class SharedCluster:
                 options[name] = value
         del options["file_or_dir"]
         options["rootdir"] = str(config.rootpath)
-        options["inifilename"] = config.inipath and str(config.inipath)
+        options["inifilename"] = None
+        if config.inipath:
+            options["inifilename"] = str(config.inipath)
         options["basetemp"] = base_folder(config)
-        # those of plugins that ranks do without, too
+        # also the markers of plugins that ranks do without
         markers = "markers=" + "\n".join(config.getini("markers"))
         options["override_ini"] = [*(options["override_ini"] or ()), markers]
         return options
@@ -147,23 +149,30 @@ class SharedCluster:
         self._words = str(error)
         if isinstance(error, RankDied):
             return error
-        read = self._config.hook.pytest_report_from_serializable
-        reports = []
-        for rank, sent in enumerate(cluster.call(on_rank.last_report)):
-            if sent:
-                reports.append((rank, read(config=self._config, data=sent)))
-        if not reports:
+        self._reports = self._reports_of_ranks(cluster)
+        if not self._reports:
             return error
-        self._reports = sorted(reports, key=lambda one: one[1].skipped)  # what failed comes first
         rank, first = self._reports[0]
         if first.skipped:
-            # its class says that it is Python's, so that it cannot be pickled
+            # The class names `builtins` as its module, where pickle does not find it.
             return pytest.skip.Exception()
         try:
             culprit: BaseException = cluster.call(on_rank.last_error, ranks=[rank])[0]
         except Exception:  # whatever its own pickling and unpickling raise
             return error
         return culprit
+
+    def _reports_of_ranks(self, cluster: Cluster) -> list[tuple[int, Any]]:
+        """Each rank that is at fault in the last test, and its report; failures come first."""
+        read = self._config.hook.pytest_report_from_serializable
+        failed = []
+        skipped = []
+        for rank, sent in enumerate(cluster.call(on_rank.last_report)):
+            if sent:
+                report = read(config=self._config, data=sent)
+                of_its_kind = skipped if report.skipped else failed
+                of_its_kind.append((rank, report))
+        return failed + skipped
 
     def describe(
         self, report: pytest.TestReport, found: pytest.ExceptionInfo[BaseException]
@@ -176,8 +185,8 @@ class SharedCluster:
         if reports:
             rank, first = reports[0]
             report.longrepr = first.longrepr
-            # none where the test was skipped
-            if crash := getattr(first.longrepr, "reprcrash", None):
+            crash = getattr(first.longrepr, "reprcrash", None)
+            if crash:  # none where the test was skipped
                 crash.message = f"rank {rank}: {crash.message}"
                 first.longrepr.addsection("ranks", self._words)
         elif isinstance(found.value, DistlabError):
