@@ -165,8 +165,8 @@ class SharedCluster:
     def _reports_of_ranks(self, cluster: Cluster) -> list[tuple[int, Any]]:
         """Each rank that is at fault in the last test, and its report; failures come first."""
         read = self._config.hook.pytest_report_from_serializable
-        failed = []
-        skipped = []
+        failed: list[tuple[int, Any]] = []
+        skipped: list[tuple[int, Any]] = []
         for rank, sent in enumerate(cluster.call(on_rank.last_report)):
             if sent:
                 report = read(config=self._config, data=sent)
