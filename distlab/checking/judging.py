@@ -99,15 +99,13 @@ def judged(exercise: Exercise, world: World) -> Judgement:
             try:
                 _, actual = _right_in_all_cases(exercise, call, n)
                 if n == max(exercise.worlds):
-                    if exercise.race is not None:
-                        run, race = _raced(exercise, exercise.race, call, n)
-                    elif exercise.forbids:
-                        run = _run_on_lan(actual)
+                    run, race = _right_in_largest_world(exercise, call, actual)
             except _NotRight as error:
                 return Judgement(False, error.words)
     if run is not None and not run.messages:
         run = None
-    return Judgement(True, f"{_words_of_cases(exercise)}.{race}", run)
+    tried = _words_of_cases(exercise)
+    return Judgement(True, f"{tried}.{race}", run)
 
 
 class _NotRight(Exception):
@@ -140,6 +138,26 @@ def _right_in_all_cases(exercise: Exercise, call: Call, n: int) -> Pair:
     return expected, actual
 
 
+def _right_in_largest_world(
+    exercise: Exercise, call: Call, actual: Sequence[Observed]
+) -> tuple[Trace | None, str]:
+    """What to draw of a right answer, and its times in words; None and "" for neither.
+
+    Args:
+        exercise: whose answer it is.
+        call: tries a case in the largest world.
+        actual: what the answer did in the last case there.
+
+    Raises:
+        _NotRight: it failed in the race, or did something wrong.
+    """
+    if exercise.race is not None:
+        return _raced(exercise, exercise.race, call, len(actual))
+    if exercise.forbids:
+        return _run_on_lan(actual), ""
+    return None, ""
+
+
 def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, str]:
     """The answer on virtual machines with the input of the race, and its times in words.
 
@@ -163,13 +181,14 @@ def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, s
 
 def _words_of_race(race: Race, num_bytes: int, seconds: float, library: float) -> str:
     """How long an answer takes in a race, beside ours and the simulated library's."""
+    size = format_bytes(num_bytes)
     yours = format_seconds(seconds).strip()
     ours = format_seconds(race.ours).strip()
     librarys = format_seconds(library).strip()
     target = format_seconds(race.target).strip()
     met = "met" if seconds < race.target else "not met yet"
     return (
-        f"\n{format_bytes(num_bytes)} on a simulated network ({LAN}): "
+        f"\n{size} on a simulated network ({LAN}): "
         f"yours {yours}, ours {ours}, the simulated library's {librarys}."
         f"\nThe target, less than {target}, is {met}."
     )
@@ -177,9 +196,10 @@ def _words_of_race(race: Race, num_bytes: int, seconds: float, library: float) -
 
 def _run_on_lan(observed: Sequence[Observed]) -> Trace:
     """What the answer sent, on virtual machines."""
-    ranks = range(len(observed))
-    run = Trace(ranks, f"simulated: {count(len(ranks), 'rank')}, {LAN}")
-    run.finish(virtual.from_simulation(_simulate(observed, LAN), ranks), {})
+    n = len(observed)
+    run = Trace(range(n), f"simulated: {count(n, 'rank')}, {LAN}")
+    result = _simulate(observed, LAN)
+    run.finish(virtual.from_simulation(result, range(n)), {})
     return run
 
 
@@ -203,10 +223,13 @@ def _words_of_cases(exercise: Exercise) -> str:
 def _words_of_case(n: int, case: Any, exercise: Exercise) -> str:
     """Which case it is: "3 ranks and 7 numbers of float32"."""
     if exercise.given is not numbers:
-        return "these arguments" if exercise.worlds == (1,) else count(n, "rank")
+        if exercise.worlds == (1,):
+            return "these arguments"
+        return count(n, "rank")
     (tensor,) = numbers(0, n, case)
+    length = count(len(tensor), "number")
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"{count(n, 'rank')} and {count(len(tensor), 'number')} of {dtype}"
+    return f"{count(n, 'rank')} and {length} of {dtype}"
 
 
 def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
@@ -218,7 +241,9 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
         names = " and ".join(forbidden)
         return f"The values are right, but it calls {names}, which this exercise rules out."
     limits = _limits_of(exercise, outcomes)
-    words = "" if limits is None else _too_much(outcomes, limits)
+    if limits is None:
+        return ""
+    words = _too_much(outcomes, limits)
     if not words:
         return ""
     broken = f"The values are right, but with {where}, {words}."
@@ -262,15 +287,18 @@ def _grid(outcomes: Sequence[Outcome], of_ranks: bool) -> Table:
     """A row for each rank; what was given only where there were arguments."""
     has_arguments = any(one.given for one in outcomes)
     heads = ["", "given", "expected", "yours", ""]
+    if not has_arguments:
+        heads.remove("given")
     rows = []
     for rank, one in enumerate(outcomes):
-        name = f"rank {rank}" if of_ranks else ""
-        mark = "" if one.right else "wrong"
-        rows.append([name, one.given, one.expected, one.actual, mark])
-    if not has_arguments:
-        for row in [heads, *rows]:
-            del row[1]
-    return Table("", tuple(heads), tuple(map(tuple, rows)), "l" * len(heads))
+        row = [f"rank {rank}" if of_ranks else ""]
+        if has_arguments:
+            row.append(one.given)
+        row.append(one.expected)
+        row.append(one.actual)
+        row.append("" if one.right else "wrong")
+        rows.append(tuple(row))
+    return Table("", tuple(heads), tuple(rows), "l" * len(heads))
 
 
 def _reasons(outcomes: Sequence[Outcome], of_ranks: bool) -> list[str]:
@@ -281,7 +309,11 @@ def _reasons(outcomes: Sequence[Outcome], of_ranks: bool) -> list[str]:
             ranks_by_reason.setdefault(one.why, []).append(rank)
     if not of_ranks:
         return list(ranks_by_reason)
-    return [f"{rank_list(ranks).capitalize()}: {why}" for why, ranks in ranks_by_reason.items()]
+    lines = []
+    for why, ranks in ranks_by_reason.items():
+        whose = rank_list(ranks).capitalize()
+        lines.append(f"{whose}: {why}")
+    return lines
 
 
 def _mixed_up(outcomes: Sequence[Outcome]) -> list[str]:
@@ -304,9 +336,13 @@ def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
     """
     all_ranks = rank_list(list(range(n)))
     message = re.sub(rf"(, )?group of {all_ranks}(?=\))", "", error.message)
-    lines = [line for line in message.splitlines() if not line.startswith(AFTERWARDS)]
-    advice = exercise.texts("Stuck") if error.stuck else []
-    return "\n".join([f"With {where} it ends in {error.kind}:", *lines, *advice])
+    lines = [f"With {where} it ends in {error.kind}:"]
+    for line in message.splitlines():
+        if not line.startswith(AFTERWARDS):
+            lines.append(line)
+    if error.stuck:
+        lines += exercise.texts("Stuck")
+    return "\n".join(lines)
 
 
 def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
@@ -319,7 +355,9 @@ def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
         total[sent.src] += sent.num_bytes
         messages[sent.src] += 1
         largest[sent.src] = max(largest[sent.src], sent.num_bytes)
-    calls = {rank: len(_collectives(one)) for rank, one in enumerate(outcomes)}
+    calls: Counter[int] = Counter()
+    for rank, one in enumerate(outcomes):
+        calls[rank] = len(_collectives(one))
     steps = round(max(result.clocks))
     return (
         _above("sends {}", total, limits.num_bytes, format_bytes)

@@ -130,8 +130,9 @@ def _why(expected: Any, actual: Any, given: tuple[Any, ...], part: str, n: int) 
         return _why_tensor(expected, actual, given, part, n)
     if isinstance(expected, list) and isinstance(actual, list):
         return _why_list(expected, actual)
-    is_number = isinstance(actual, (int, float)) and not isinstance(expected, Tensor)
-    if type(actual) is type(expected) or is_number:
+    if type(actual) is type(expected):
+        return ""
+    if isinstance(actual, (int, float)) and not isinstance(expected, Tensor):
         return ""
     return f"Its type should be {_type(expected)}, not {_type(actual)}."
 
@@ -147,7 +148,9 @@ def _why_list(expected: list[Any], actual: list[Any]) -> str:
 
 def _type(value: Any) -> str:
     """The name of a value's type on its rank."""
-    return value.kind if isinstance(value, (Other, Record)) else type(value).__name__
+    if isinstance(value, (Other, Record)):
+        return value.kind
+    return type(value).__name__
 
 
 def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: str, n: int) -> str:
@@ -160,7 +163,7 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
         if part == "returned":
             return "What is returned is a tensor as it was given."
         return "The tensor is unchanged: the result has to be written into it."
-    if bool(expected.isfinite().all()) and not bool(actual.isfinite().all()):
+    if _is_finite(expected) and not _is_finite(actual):
         return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
     factor = _why_factor(expected, actual, n)
     if factor:
@@ -172,6 +175,10 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
     if len(wrong) == expected.numel():
         return ""
     return f"{len(wrong)} of {expected.numel()} values are wrong, the first at index {wrong[0]}."
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
 
 
 def _tensors_of(given: tuple[Any, ...]) -> list[Tensor]:

@@ -48,14 +48,24 @@ def alike(expected: Any, actual: Any) -> bool:
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, dict):
-        same_keys = expected.keys() == actual.keys()
-        return same_keys and all(alike(expected[key], actual[key]) for key in expected)
+        return _alike_dicts(expected, actual)
     if isinstance(expected, Record):
-        return expected.kind == actual.kind and alike(expected.fields, actual.fields)
+        return expected.kind == actual.kind and _alike_dicts(expected.fields, actual.fields)
     if isinstance(expected, numpy.ndarray):
-        same_kind = expected.shape == actual.shape and expected.dtype == actual.dtype
-        return same_kind and bool((expected == actual).all())
+        return _alike_arrays(expected, actual)
     return bool(expected == actual)
+
+
+def _alike_dicts(expected: dict[Any, Any], actual: dict[Any, Any]) -> bool:
+    if expected.keys() != actual.keys():
+        return False
+    return all(alike(value, actual[key]) for key, value in expected.items())
+
+
+def _alike_arrays(expected: numpy.ndarray, actual: numpy.ndarray) -> bool:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return False
+    return bool((expected == actual).all())
 
 
 def _alike_numbers(expected: float, actual: float) -> bool:
@@ -71,10 +81,10 @@ def _alike_tensors(expected: Tensor, actual: Tensor) -> bool:
         return False
     if not expected.is_floating_point():
         return torch.equal(expected, actual)
+    wanted = expected.double()
+    found = actual.double()
     digits = 1e-2 if expected.element_size() < 4 else 1e-5
-    return torch.allclose(
-        actual.double(), expected.double(), rtol=digits, atol=digits, equal_nan=True
-    )
+    return torch.allclose(found, wanted, rtol=digits, atol=digits, equal_nan=True)
 
 
 def words_of(value: Any) -> str:
@@ -88,8 +98,7 @@ def words_of(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Record):
-        fields = [f"{name}={words_of(part)}" for name, part in value.fields.items()]
-        return f"{value.kind}({', '.join(fields)})"
+        return _words_of_record(value)
     if isinstance(value, Other):
         return _cut_off(value.words)
     if isinstance(value, Seen):
@@ -97,11 +106,20 @@ def words_of(value: Any) -> str:
     return _cut_off(repr(value))
 
 
+def _words_of_record(record: Record) -> str:
+    fields = []
+    for name, value in record.fields.items():
+        fields.append(f"{name}={words_of(value)}")
+    inside = ", ".join(fields)
+    return f"{record.kind}({inside})"
+
+
 def _words_of_sequence(values: Sequence[Any]) -> str:
     words = [words_of(value) for value in values[:MOST_VALUES]]
     if len(values) > MOST_VALUES:
         words.append("...")
-    return f"[{', '.join(words)}]"
+    inside = ", ".join(words)
+    return f"[{inside}]"
 
 
 def _words_of_tensor(tensor: Tensor) -> str:
