@@ -41,6 +41,7 @@ OWN_MODULES = (
     "distlab.checking.exercises",
     "distlab.checking.trial",
     "distlab.checking.observed",
+    "distlab.checking.packing",
     "distlab.checking.tampering",
     "distlab.simulated.notes",
     "distlab.simulated.backend",

@@ -3,7 +3,7 @@
 Runs on every rank, called by check.py and by a marking process. `enter_world` makes the first n
 ranks a world of their own, on the simulated backend: a program there sees n ranks, and what it
 sends is noted and can be counted. Nothing is compared here: what a call did goes back as bytes
-(observed.py), and judging.py compares.
+(packing.py), and judging.py compares.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from distlab.checking import tampering
 from distlab.checking.exercises import Exercise
-from distlab.checking.observed import Packed, packed, to_bytes
+from distlab.checking.packing import Packed, packed, to_bytes
 from distlab.compat.torch import GROUP_NAMES, destroy_group, number_next_group
 from distlab.rank.log import LOG
 from distlab.simulated import backend, notes

@@ -9,7 +9,8 @@ import torch
 
 from distlab.checking import Exercise, returned
 from distlab.checking.comparing import compared
-from distlab.checking.observed import Observed, Other, Record, from_bytes, to_bytes
+from distlab.checking.observed import Observed, Other, Record, from_bytes
+from distlab.checking.packing import to_bytes
 from distlab.simulated.events import Callback, CollectiveCall, PointToPoint, Wait
 
 VALUES = [
