@@ -111,8 +111,12 @@ class Journal:
         """Bytes of all pools by kind, of each pool at the time when it was largest."""
         sizes: Counter[str] = Counter()
         for changes in self._changes.values():
-            totals = list(itertools.accumulate(size for _, size in changes))
-            largest = totals.index(max(totals))
-            for number, size in changes[: largest + 1]:
+            for number, size in changes[: _changes_to_peak(changes)]:
                 sizes[self._kinds[number]] += size
         return {kind: size for kind, size in sizes.items() if size}
+
+
+def _changes_to_peak(changes: list[Change]) -> int:
+    """How many changes of a pool there are until it is largest for the first time."""
+    totals = list(itertools.accumulate(size for _, size in changes))
+    return totals.index(max(totals)) + 1

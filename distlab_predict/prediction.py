@@ -52,7 +52,8 @@ class Prediction(ShownAsTable):
     @cached_property
     def times(self) -> list[Times]:
         """Begin and end of each node of each recording, in seconds."""
-        return times_of(self.recordings, Costs(self.network, self.device, self.ranks))
+        costs = Costs(self.network, self.device, self.ranks)
+        return times_of(self.recordings, costs)
 
     @property
     def seconds(self) -> float:
@@ -169,7 +170,7 @@ class Prediction(ShownAsTable):
 
     @property
     def fits(self) -> bool | None:
-        """Whether that is within the device's memory; None if its size is not known."""
+        """Whether the peak is within the device's memory; None if its size is not known."""
         if self.device.memory is None:
             return None
         return sum(self.memory.values()) <= self.device.memory
@@ -190,9 +191,11 @@ class Prediction(ShownAsTable):
         slow = self._seconds_at(low)
         fast = self._seconds_at(high)
         if not fast <= seconds <= slow:
-            limits = f"{format_seconds(fast).strip()} and {format_seconds(slow).strip()}"
+            least = format_seconds(fast).strip()
+            most = format_seconds(slow).strip()
             raise ArgumentError(
-                f"seconds must be between {limits}: a step with all of the FLOP/s, and with 1 %."
+                f"seconds must be between {least} and {most}: "
+                "a step with all of the FLOP/s, and with 1 %."
             )
         for _ in range(20):
             middle = (low + high) / 2
@@ -219,7 +222,8 @@ class Prediction(ShownAsTable):
         rows.append(("exposed communication", self.share_of_step(self.exposed)))
         rows.append(("idle", self.share_of_step(self.idle)))
         rows += self._memory_rows()
-        title = f"Predicted, not measured: {count(self.ranks, 'rank')}, {self.network}"
+        machines = f"{count(self.ranks, 'rank')}, {self.network}"
+        title = f"Predicted, not measured: {machines}"
         return Table(title, ("", "predicted"), tuple(rows), "lr")
 
     def share_of_step(self, seconds: float) -> str:
@@ -230,8 +234,8 @@ class Prediction(ShownAsTable):
         """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
         memory = self.memory
         rows = [("memory at its peak", _gibibytes(sum(memory.values())))]
-        for kind, size in sorted(memory.items(), key=lambda item: -item[1]):
-            rows.append((f"  {kind}", _gibibytes(size)))
+        for kind in sorted(memory, key=memory.__getitem__, reverse=True):
+            rows.append((f"  {kind}", _gibibytes(memory[kind])))
         if self.device.memory is not None:
             fits = "yes"
             if not self.fits:
@@ -331,8 +335,10 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
         Below are the reasons of those that fail.
         """
         cells = [_cells_of(case) for case in self]
-        known = {head for row in cells for head, cell in row.items() if cell}
-        shown = [head for head in HEADS if head in known]
+        shown = []
+        for head in HEADS:
+            if any(row[head] for row in cells):
+                shown.append(head)
         rows = []
         for case, row in zip(self, cells, strict=True):
             choice = [str(value) for value in case.choice.values()]

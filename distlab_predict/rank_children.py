@@ -29,9 +29,9 @@ from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
 from distlab_predict.recorder import Recorder
+from distlab_predict.recording_process import last_words
 
-IDLE_SECONDS = 300.0
-LAST_BYTES = 2000  # of what a child has written, shown when it ends too early
+IDLE_SECONDS = 300.0  # after which this process ends; the next prediction starts another
 
 # --- one rank, in a child ---
 
@@ -113,9 +113,10 @@ class Child:
     def _end_in_words(self, status: int) -> str:
         """How a child ended that has sent no outcome, and the end of what it wrote."""
         ended = f"The recording process ended (exit status {os.waitstatus_to_exitcode(status)})."
-        self.written.seek(0)
-        words = self.written.read().decode(errors="replace")[-LAST_BYTES:].strip()
-        return f"{ended} Its last lines:\n{words}" if words else ended
+        words = last_words(self.written).strip()
+        if not words:
+            return ended
+        return f"{ended} Its last lines:\n{words}"
 
 
 def start(run: Run, rank: int) -> Child:
@@ -137,7 +138,8 @@ def start(run: Run, rank: int) -> Child:
 def _send_outcome(run: Run, rank: int, sink: Connection) -> NoReturn:
     """Record, send the outcome, and end this child."""
     status = 1
-    try:  # from here nothing may leave this function: the child would go on as its parent
+    # From here nothing may leave this function: the child would go on as its parent.
+    try:
         sink.send(record(run, rank, sink.send))
         status = 0
     except Exception as error:  # the folder is gone, or what is to be sent cannot be pickled
@@ -175,13 +177,13 @@ class Recordings:
     def __init__(self, runs: Sequence[Run]):
         self._runs = runs
         # by run, by rank; None for ranks that have not ended
-        self._found: list[dict[int, Outcome | None]] = [
-            dict.fromkeys(run.ranks or [0]) for run in runs
-        ]
+        self._found: list[dict[int, Outcome | None]] = []
         # (number of the run, rank), in the order in which they start
-        self._pending = deque(
-            (number, rank) for number, ranks in enumerate(self._found) for rank in ranks
-        )
+        self._pending: deque[tuple[int, int]] = deque()
+        for number, run in enumerate(runs):
+            self._found.append({})
+            for rank in run.ranks or [0]:
+                self._add(number, rank)
         # children with the numbers of their runs, by the pipe on which they send
         self._running: dict[Connection, tuple[int, Child]] = {}
 
@@ -196,9 +198,15 @@ class Recordings:
             # wait takes sockets and numbers too, so its types do not say that these are pipes
             for source in cast("list[Connection]", wait(list(self._running))):
                 self._receive(source)
-        return [
-            [outcome for outcome in ranks.values() if outcome is not None] for ranks in self._found
-        ]
+        outcomes = []
+        for ranks in self._found:
+            outcomes.append([outcome for outcome in ranks.values() if outcome is not None])
+        return outcomes
+
+    def _add(self, number: int, rank: int) -> None:
+        """Have a rank of a run recorded, after those that were added before."""
+        self._found[number][rank] = None
+        self._pending.append((number, rank))
 
     def _receive(self, source: Connection) -> None:
         """Note what a child has sent: its outcome, or a rank that it meets, which is to run too."""
@@ -208,8 +216,7 @@ class Recordings:
             self._found[number][child.rank] = received
             del self._running[source]
         elif self._follows(number, received):
-            self._found[number][received] = None
-            self._pending.append((number, received))
+            self._add(number, received)
 
     def _follows(self, number: int, rank: int) -> bool:
         """Whether a rank that another one meets is to be recorded, and is not yet."""

@@ -34,7 +34,8 @@ FREE = {
 }
 SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
-# torch's own libraries of operators
+# Libraries of torch's own operators: of some the FLOPs may be unknown, and count as none; some are
+# no kernels; some are collectives.
 COMPUTING = {"aten", "fsdp"}
 SILENT = {"profiler", "c10d"}
 FUNCTIONAL = {"_c10d_functional", "_dtensor"}
@@ -152,10 +153,10 @@ class Recorder(TorchDispatchMode):
             self.journal.name(memory.PARAMETERS, module.parameters())
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Say which storages are gradients, now that the optimizer has its hands on them."""
-        parameters = [
-            parameter for settings in optimizer.param_groups for parameter in settings["params"]
-        ]
+        """Say which storages are parameters and gradients, which an optimizer knows."""
+        parameters: list[Tensor] = []
+        for settings in optimizer.param_groups:
+            parameters += settings["params"]
         gradients = [one.grad for one in parameters if one.grad is not None]
         self.journal.name(memory.PARAMETERS, parameters)
         self.journal.name(memory.GRADIENTS, gradients)

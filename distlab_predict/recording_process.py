@@ -71,9 +71,14 @@ class Running:
     def end_in_words(self) -> str:
         """How the process ended, and the last that it wrote."""
         code = self.process.wait()
-        self.written.seek(0)
-        words = self.written.read().decode(errors="replace")[-LAST_CHARACTERS:]
-        return f"The program's process ended ({code}):\n{words}"
+        return f"The program's process ended ({code}):\n{last_words(self.written)}"
+
+
+def last_words(written: IO[bytes]) -> str:
+    """The end of what a process has written to a file, as a text."""
+    written.seek(0)
+    text = written.read().decode(errors="replace")
+    return text[-LAST_CHARACTERS:]
 
 
 def start() -> Running:

@@ -77,9 +77,11 @@ class _QuickMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
+        if func.namespace not in LIBRARIES:
+            return super().dispatch(func, types, args, kwargs or {})
         described: list[Any] = [id(func), torch.get_default_dtype()]
         given: list[FakeTensor] = []
-        if func.namespace not in LIBRARIES or not _describe((args, kwargs), described, given):
+        if not _describe((args, kwargs), described, given):
             return super().dispatch(func, types, args, kwargs or {})
         key = tuple(described)
         make = self._known.get(key)
@@ -97,8 +99,10 @@ class _QuickMode(FakeTensorMode):
 
         It is one of them, or has the storage of one, or a storage of its own.
         """
+        if not isinstance(value, FakeTensor):
+            return None
         like: list[Any] = []
-        if not isinstance(value, FakeTensor) or not _describe([value], like, []):
+        if not _describe([value], like, []):
             return None
         for place, tensor in enumerate(given):
             if tensor is value:
