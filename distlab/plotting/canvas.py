@@ -1,4 +1,4 @@
-"""Parts of drawings: an empty figure with a title, and texts, lanes and boxes on it.
+"""Parts of drawings: an empty figure with a title, and texts, lanes, boxes and arrows on it.
 
 Called by every figure that is made of boxes and arrows: of `distlab.plotting`, of the course and of
 tools/diagrams.py. Runs on the notebook's kernel. Lengths are in inches; y points down.
@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Circle, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from matplotlib.textpath import TextPath
 
 from distlab.plotting.drawing import Drawing
@@ -159,6 +159,24 @@ def draw_outline(
     """
     box = draw_box(ax, x, y, width, height, text, "none", size)
     box.set(edgecolor=color, **OUTLINE_LOOK)
+
+
+def draw_arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw a thin straight arrow from one place to another.
+
+    Runs on: the notebook's kernel.
+    """
+    arrow = FancyArrowPatch(
+        start,
+        end,
+        arrowstyle="-|>",
+        mutation_scale=12,
+        color=INK,
+        linewidth=1.2,
+        shrinkA=0,
+        shrinkB=0,
+    )
+    ax.add_patch(arrow)
 
 
 def draw_plus(ax: Axes, x: float, y: float, radius: float, size: float) -> None:

@@ -11,8 +11,10 @@ from distlab_course.figures.graphs import graph
 from distlab_course.figures.hosts import machines
 from distlab_course.figures.in_memory import memory, memory_at
 from distlab_course.figures.meeting import first_errors, handshake
+from distlab_course.figures.meshes import mesh
 from distlab_course.figures.offsets import clocks
 from distlab_course.figures.pipelines import bubbles, pipeline, quickest
-from distlab_course.figures.sharding import cuts, mesh, shards
+from distlab_course.figures.sharding import shards
 from distlab_course.figures.training import buckets, images
 from distlab_course.figures.waiting import who_waits
+from distlab_course.figures.weights import cuts
