@@ -5,13 +5,14 @@ times in seconds, rates in samples a second.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.plotting.axes import (
+    Curve,
     End,
     even_ticks,
     label_ends,
@@ -61,10 +62,16 @@ def latency_bandwidth(
 
         sizes = np.geomspace(min(num_bytes), max(num_bytes), 60)
         times = fit.alpha + fit.beta * sizes
-        _draw_measured_and_fit(upper, (num_bytes, seconds, low, high), (sizes, times))
+        measured = (num_bytes, seconds, low, high)
+        _draw_measured_and_fit(upper, measured, (sizes.tolist(), times.tolist()))
         # the highest time is the lowest bandwidth
-        rates = [np.divide(num_bytes, times_of) for times_of in (seconds, high, low)]
-        _draw_measured_and_fit(lower, (num_bytes, *rates), (sizes, sizes / times))
+        rates = (
+            num_bytes,
+            np.divide(num_bytes, seconds).tolist(),
+            np.divide(num_bytes, high).tolist(),
+            np.divide(num_bytes, low).tolist(),
+        )
+        _draw_measured_and_fit(lower, rates, (sizes.tolist(), (sizes / times).tolist()))
 
         _write_alpha(upper, fit.alpha)
         lower.axhline(1 / fit.beta, color=FIT_COLOR, linewidth=1, linestyle=":")
@@ -76,7 +83,7 @@ def latency_bandwidth(
     return figure
 
 
-def _draw_measured_and_fit(ax: Axes, curve: Any, line: Any) -> None:
+def _draw_measured_and_fit(ax: Axes, curve: MeasuredCurve, line: Curve) -> None:
     """Draw a measured curve and the line that was fitted to it."""
     draw_curves(ax, {"fit": curve}, {"fit": line})
     ax.lines[-1].set_color(FIT_COLOR)
