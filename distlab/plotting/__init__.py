@@ -6,6 +6,7 @@ themselves. A module is imported only when one of its functions is first used, b
 """
 
 from importlib import import_module
+from itertools import chain
 
 MODULES = {
     "cells": ("before_after",),
@@ -17,7 +18,7 @@ MODULES = {
     "timelines": ("space_time",),
 }
 
-__all__ = sorted(name for names in MODULES.values() for name in names)
+__all__ = sorted(chain.from_iterable(MODULES.values()))
 
 
 def __getattr__(name: str) -> object:
