@@ -221,14 +221,26 @@ class Watchdog(SupervisedThread):
         return status.summary(self._main, self._infrastructure_tids, traffic, self._loop)
 
     def _bring_back(self, order: str) -> None:
-        """Free this rank if it communicates; interrupt it if it computes and that is ordered."""
+        """Free this rank if it communicates; interrupt it if it computes and that is ordered.
+
+        Also interrupt one that stays in a wait of the learner's own: its loop, in distlab.waiting,
+        may never look whether it was freed.
+        """
         thread = thread_that_waits(self._main)
+        call = LOG.waiting_in.get(thread)
         if name_of_wait(thread):
             free(thread, self.connections, gently=order == messages.FREE_WAITING)
-        elif order == messages.COME_BACK:
-            frame = sys._current_frames().get(self._main)
-            if around_cells.awaiting() is not None or interruptible(frame):
-                signal.pthread_kill(self._main, INTERRUPT)
+            waits_by_hand = call is not None and call.kind == messages.WAITING
+            if not waits_by_hand or LOG.waiting_in.get(thread) is not call:
+                return
+        if order == messages.COME_BACK:
+            self._interrupt_main()
+
+    def _interrupt_main(self) -> None:
+        """Interrupt the code of a cell on the main thread, unless that would do harm."""
+        frame = sys._current_frames().get(self._main)
+        if around_cells.awaiting() is not None or interruptible(frame):
+            signal.pthread_kill(self._main, INTERRUPT)
 
 
 def _watched(channel: socket.socket) -> select.poll:
