@@ -31,6 +31,10 @@ from distlab.wire.messages import NEW_GROUP, NewGroup
 from distlab.wire.source import line_of
 
 NEW_GROUP_KEYS = "distlab/new_group"  # in the store of the world
+# before a member leaves a group that another one has not connected: that one may have failed
+CONNECTING_SECONDS = 10.0
+# by the name of a group that this rank has connected, whether every member has
+_all_connected: dict[str, Callable[[], bool]] = {}
 
 
 def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -45,6 +49,7 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         LOG.new_groups.clear()
         # in the store of an earlier world, also that of the rank which this process was forked from
         LOG.meetings.clear()
+        _all_connected.clear()
         return original(*args, **kwargs)
     # before a forked process writes into the store of the ranks
     LOG.check_not_of_parent(dist.group.WORLD)
@@ -55,13 +60,18 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
     with InCall(note):
         _begin_group(group)
+        store = given["store"]
         try:
-            if private.is_shared(given["store"]):
-                _compare(given["store"], group)
-                connects = private.connects_when_made(str(given["backend"]))
-                if connects and dist.get_rank() in members:
-                    _wait_for_members(given["store"], group, limit)
-            return original(*args, **kwargs)
+            if not private.is_shared(store):
+                return original(*args, **kwargs)
+            _compare(store, group)
+            connects = private.connects_when_made(str(given["backend"]))
+            if not connects or dist.get_rank() not in members:
+                return original(*args, **kwargs)
+            _wait_for_members(store, group, limit)
+            made = original(*args, **kwargs)
+            _say_connected(store, group)
+            return made
         except MismatchError:
             raise  # the group stays in the log: the report compares it with the other ranks'
         except BaseException:
@@ -115,3 +125,26 @@ def _wait_for_members(store: dist.Store, group: NewGroup, limit: timedelta) -> N
             store.add(key, -1)
         raise
     LOG.meetings[group.name] += 1
+
+
+def _say_connected(store: dist.Store, group: NewGroup) -> None:
+    """Tell the other members that this rank has connected the group."""
+    key = f"{NEW_GROUP_KEYS}/{group.name}/connected"
+    expected = LOG.meetings[group.name] * len(group.members)
+    store.add(key, 1)
+    _all_connected[group.name] = lambda: store.add(key, 0) >= expected
+
+
+def wait_until_connected(name: str) -> None:
+    """Before this rank leaves a group: wait a while until every member has connected it.
+
+    gloo has connected two ranks as soon as one of them has seen so. If that one closes its
+    connections then, new_group of the other, which the system has let wait for a CPU, fails with
+    "Connection closed by peer". It was seen on a busy machine in one of fifty cells that make
+    groups and destroy them at once.
+    """
+    all_connected = _all_connected.pop(name, None)
+    if all_connected is None:
+        return
+    with contextlib.suppress(RuntimeError):  # this rank was freed, or the store is gone
+        wait_until(all_connected, freed.FROM_NEW_GROUP, CONNECTING_SECONDS)

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.compat import torch as private
+from distlab.rank.groups import wait_until_connected
 from distlab.rank.log import LOG, Note
 from distlab.rank.membership import members_of
 from distlab.rank.this_rank import THIS_RANK
@@ -38,9 +39,12 @@ def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kw
     """
     note = Note("destroy_process_group", OTHER)
     is_world = group is None or group is dist.group.WORLD
-    if is_world and note.lines:  # the learner calls it, and not distlab
+    is_learners = bool(note.lines)  # and not distlab's own
+    if is_world and is_learners:
         LOG.destroyed = note
     # of all groups, because the end of the world is the end of each
-    for name in private.GROUP_NAMES.values():
+    for one, name in list(private.GROUP_NAMES.items()):
         LOG.members[name] = members_of(name)
+        if is_learners and (is_world or one is group):
+            wait_until_connected(name)
     original(group, *args, **kwargs)

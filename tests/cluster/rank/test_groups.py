@@ -1,12 +1,15 @@
 """Groups that ranks make differently: the first rank does not matter, and none is lost."""
 
+import time
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import distlab
+from distlab.rank import groups
 from tests.cluster.conftest import pid_on_rank, px, sum_of_ranks
 from tests.refused import raised
 
@@ -130,3 +133,48 @@ def go_on_after_a_mistake(rank, world_size):
 
 def test_a_rank_may_go_on_after_its_mistake(unharmed):
     assert unharmed.run(go_on_after_a_mistake) == [True] * 3
+
+
+def leave_a_new_group_at_once(rank, world_size):
+    """Rank 0 sees late that it has connected the group, which rank 1 has left by then."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        say_connected = groups._say_connected
+
+        def say_late(*args):
+            time.sleep(0.5)
+            store.set("connected", "")
+            say_connected(*args)
+
+        with mock.patch.object(groups, "_say_connected", say_late):
+            dist.new_group([0, 1])
+        return True
+    group = dist.new_group([0, 1])
+    if rank == 1:
+        dist.destroy_process_group(group)
+        return store.check(["connected"])
+    return True
+
+
+def test_a_group_is_left_when_every_member_has_connected_it(unharmed):
+    """Else new_group of a slow member would fail, because its peer closed the connection."""
+    assert unharmed.run(leave_a_new_group_at_once) == [True] * 3
+
+
+def leave_a_group_that_is_never_connected(rank, world_size):
+    """Rank 0 fails when it connects, and rank 1 leaves the group nevertheless."""
+    if rank == 0:
+        with mock.patch("distlab.rank.groups._say_connected", side_effect=ValueError("not I")):
+            try:
+                dist.new_group([0, 1])
+            except ValueError:
+                return True
+    with mock.patch("distlab.rank.groups.CONNECTING_SECONDS", 0.2):
+        group = dist.new_group([0, 1])
+        if rank == 1:
+            dist.destroy_process_group(group)
+    return True
+
+
+def test_a_group_that_a_member_could_not_connect_is_left(unharmed):
+    assert unharmed.run(leave_a_group_that_is_never_connected) == [True] * 3
