@@ -22,11 +22,12 @@ from distlab.diagnosis import proof, report
 from distlab.diagnosis.needs import Need
 from distlab.notebook import display, freeing, interrupts, live, questions
 from distlab.notebook.failed_cell import FailedCell
+from distlab.notebook.patience import Patience
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire import seconds
-from distlab.wire.messages import SILENT, RankStatus
+from distlab.wire.messages import COMMUNICATING, SILENT, RankStatus
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Cell:
         self._memory = MemoryWatch(lambda: questions.megabytes_by_rank(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(functools.partial(ranks.states, watched))
+        self._held = HeldRanks(ranks)
         self._began = time.monotonic()
         # Turns at the debuggers of ranks that are at breakpoints; None until the first one.
         self._turns: turns.Turns | None = None
@@ -222,9 +224,12 @@ class Cell:
             if died or self._a_rank_has_failed():
                 if not self._at_first_failure:
                     self._at_first_failure = self._watch.ask(patient=False)
-                self._ranks.free(self._sent.unfinished())
+                late = self._sent.unfinished()
+                self._ranks.free(late)
                 if died:
                     limit = min(limit, duration + seconds.AFTER_DEATH)
+                elif self._held.look(late):
+                    return False
             elif duration < limit and self._watch.look():
                 return False
             if not self._options.quiet and somebody_watches():
@@ -335,6 +340,44 @@ class DeadlockWatch:
         elif time.monotonic() - self._since >= seconds.UNMOVED:
             self.needs = needs
         return bool(self.needs)
+
+
+class HeldRanks:
+    """Ranks that stay in a wait in communication although they are freed again and again.
+
+    Once another rank has failed, nothing else would end such a wait: in compiled code that has no
+    connection, or in a loop of the learner's that never looks whether its rank was freed.
+
+    Args:
+        ranks: the ranks of the cluster.
+    """
+
+    def __init__(self, ranks: Ranks):
+        self._ranks = ranks
+        self._states: dict[int, RankStatus] = {}
+        self._patience: Patience | None = None
+
+    def look(self, late: list[int]) -> bool:
+        """Whether all ranks that are late, and were freed just now, stay where they are for long.
+
+        A rank that computes is left alone, and so are those beside it: its part may take a while.
+        """
+        before = self._states
+        self._states = self._ranks.states(late)
+        held = [rank for rank in late if rank in before and self._stays(rank, before[rank])]
+        if not late or held != late:
+            self._patience = None
+            return False
+        if self._patience is None:
+            self._patience = self._ranks.patience(late)
+        return all(self._patience.own_time(rank) >= seconds.GIVE_UP for rank in late)
+
+    def _stays(self, rank: int, before: RankStatus) -> bool:
+        """Whether a rank is in the same wait as at the look before."""
+        now = self._states[rank]
+        if now.doing != COMMUNICATING or before.doing != COMMUNICATING:
+            return False
+        return (now.call, now.fingerprint) == (before.call, before.fingerprint)
 
 
 class MemoryWatch:

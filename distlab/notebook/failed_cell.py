@@ -97,20 +97,28 @@ class FailedCell:
         made = self._groups_that_differ(raised)
         ended = afterwards.EndedWithGroup() if busy else self.ranks.rebuild()
         # a rank that raised in time explains why others are late: report it, and not the timeout
-        has_timed_out = self.timeout is not None and not was_interrupted
         raised_in_time = any(one.rank not in late for one in _at_fault(raised))
-        if raised_in_time and has_timed_out and not busy and not replaced:
+        is_explained = raised_in_time and not was_interrupted and not self.needs
+        if is_explained and not busy and not replaced:
             if made:
                 return self._groups_error(made, raised, ended)
             return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
         states = {rank: state for rank, state in self.states.items() if rank in self.targets}
         display.show_source(states, self.source)
-        lines = [self._headline(late, was_interrupted), report.table(states)]
-        lines += failures.raised_words(_own_errors(raised))
+        own_errors = failures.raised_words(_own_errors(raised))
+        headline = self._headline(late, was_interrupted)
+        lines = [*own_errors, headline] if is_explained else [headline]
+        lines.append(report.table(states))
+        if not is_explained:
+            lines += own_errors
         lines += failures.handled_words(raised)
         lines += report.begun_earlier(self.states)
         lines.append(afterwards.words_of_freeing(duration, busy, replaced, ended.words()))
         message = "\n".join(lines)
+        if is_explained:
+            failed = {one.rank for one in raised}
+            finished = tuple(rank for rank in self.targets if rank not in {*failed, *late})
+            return RankError(message, tuple(raised), finished)
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
             return DeadlockError(message, _failures_of_waiting(states), finished)

@@ -1,5 +1,7 @@
 """Waits of a learner's own, by distlab.waiting: reported, proven, freed."""
 
+import signal
+import sys
 import time
 
 import pytest
@@ -52,6 +54,61 @@ def test_a_wait_of_ones_own_that_cannot_end(pair, program, words):
     assert str(error).startswith(words)
     assert "waits through a file for rank 1" in str(error)
     assert pair.run(ends) == [True] * 2
+
+
+def sleep_on(rank, world_size, fails):
+    """Rank 1 never looks whether it was freed; where `fails`, rank 0 raises meanwhile."""
+    if rank == 1:
+        with distlab.waiting("through a file", [0]):
+            time.sleep(600)
+    elif fails:
+        raise ValueError("not I")
+
+
+def sleep_on_without_signals(rank, world_size):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    sleep_on(rank, world_size, fails=True)
+
+
+def late_or_computing(rank, world_size):
+    """Rank 1 computes for longer than a rank is given that waits."""
+    if rank == 0:
+        raise ValueError("not I")
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        sum(range(1000))
+    sys.modules["__main__"].computed = True
+
+
+def test_a_wait_that_never_looks_is_interrupted(pair):
+    pair.push({"kept": 3})
+    error = raised(distlab.DeadlockError, pair.run, sleep_on, fails=False)
+    assert str(error).startswith("Rank 1 waits through a file for rank 0, which has finished.")
+    assert pair.pull("kept") == [3, 3]
+
+
+def test_a_rank_that_raises_ends_a_wait_that_never_looks(pair):
+    """The wait would go on for ever: it is no deadlock, because a rank has failed."""
+    pair.push({"kept": 3})
+    error = raised(distlab.RankError, pair.run, sleep_on, fails=True)
+    assert str(error).startswith("rank 0 raised ValueError: not I\n")
+    assert pair.pull("kept") == [3, 3]
+
+
+def test_a_rank_that_cannot_be_freed_of_its_wait_is_replaced(pair):
+    error = raised(distlab.RankError, pair.run, sleep_on_without_signals)
+    words = str(error)
+    assert words.startswith("rank 0 raised ValueError: not I\n")
+    assert "Rank 1 had not finished." in words
+    assert "Rank 1 could not be freed: a new process took its place" in words
+    assert error.finished == ()
+    assert pair.run(ends) == [True] * 2
+
+
+def test_a_rank_that_computes_is_not_ended_because_another_one_raised(pair):
+    error = raised(distlab.RankError, pair.run, late_or_computing)
+    assert error.finished == (1,)
+    assert pair.client[1].pull("computed", block=True)
 
 
 @pytest.fixture(scope="module")
