@@ -14,13 +14,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import freed
+from distlab.rank.chains import raise_instead
 from distlab.rank.methods import ANY_SOURCE, IMMEDIATE
 from distlab.rank.passes import PassCounter
 from distlab.rank.plugins import PLUGINS
@@ -392,36 +393,8 @@ class InCall:
             if self._note.readable is not None:
                 readable = self._note.readable(error)
                 vars(readable)[_NOTE] = self._note
-                _raise_instead(readable, error)
+                raise_instead(readable, error)
             vars(error).setdefault(_NOTE, self._note)
-
-
-def chain_of(error: BaseException) -> list[BaseException]:
-    """An error, and those that were being handled when it was raised, the newest first.
-
-    Not those that `raise ... from None` hides. A learner may have made a circle of them.
-    """
-    chain = [error]
-    while not error.__suppress_context__ and error.__context__ is not None:
-        error = error.__context__
-        if any(error is one for one in chain):
-            break
-        chain.append(error)
-    return chain
-
-
-def _raise_instead(readable: Exception, error: BaseException) -> NoReturn:
-    """Raise an error in the place of another one, with what the program was handling by then.
-
-    Python would note the other one as what was being handled.
-    """
-    earlier = chain_of(error)[1:]
-    try:
-        raise readable
-    finally:
-        readable.__context__ = None
-        if earlier and not any(readable is one for one in earlier):
-            readable.__context__ = earlier[0]
 
 
 def note_of_error(error: BaseException) -> Note | None:

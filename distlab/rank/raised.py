@@ -10,7 +10,8 @@ import traceback
 
 import torch.distributed as dist
 
-from distlab.rank.log import LOG, chain_of, note_of_error
+from distlab.rank.chains import chain_of
+from distlab.rank.log import LOG, note_of_error
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import Failure
