@@ -29,11 +29,11 @@ def engines_with_work(client: Any) -> set[int]:
 
     Private: the client's tables.
     """
-    return {
-        number
-        for number, engine in list(client._engines.items())
-        if client._outstanding_dict.get(engine)
-    }
+    found = set()
+    for number, engine in list(client._engines.items()):
+        if client._outstanding_dict.get(engine):
+            found.add(number)
+    return found
 
 
 class NoSuchEngineError(Exception):
@@ -71,10 +71,13 @@ def ask_for_engines(client: Any) -> None:
     It misses what is published while it connects. Private: how a client sends, and its table of
     engines.
     """
+
+    def update(reply: Any) -> None:
+        content = reply.result()["content"]
+        client._update_engines(content["engines"])
+
     asked = client._send(client._query_stream, "connection_request")
-    asked.add_done_callback(
-        lambda reply: client._update_engines(reply.result()["content"]["engines"])
-    )
+    asked.add_done_callback(update)
 
 
 def drop_late_replies(client: Any) -> None:
@@ -85,9 +88,9 @@ def drop_late_replies(client: Any) -> None:
     """
 
     def only_awaited(handle: Callable[[dict[str, Any]], None], reply: dict[str, Any]) -> None:
-        # or of a broadcast
-        ids = {reply["parent_header"].get("msg_id"), reply["metadata"].get("original_msg_id")}
-        if ids & client.outstanding:
+        asked_by = reply["parent_header"].get("msg_id")
+        asked_by_broadcast = reply["metadata"].get("original_msg_id")
+        if asked_by in client.outstanding or asked_by_broadcast in client.outstanding:
             handle(reply)
 
     handlers = client._queue_handlers.items()
@@ -122,7 +125,7 @@ class Replies:
         targets: its ranks.
 
     Attributes:
-        futures: of each rank's reply.
+        futures: the future of each rank's reply.
     """
 
     def __init__(self, result: Any, targets: Sequence[int]):
@@ -135,7 +138,11 @@ class Replies:
 
     def so_far(self) -> dict[int, Any]:
         """The replies that have arrived; an exception object where ipyparallel reports one."""
-        return {rank: a.exception() or a.result() for rank, a in self.futures.items() if a.done()}
+        found = {}
+        for rank, answer in self.futures.items():
+            if answer.done():
+                found[rank] = answer.exception() or answer.result()
+        return found
 
     def within(self, limit: float) -> dict[int, Any]:
         """The replies that arrive within `limit` seconds."""

@@ -35,7 +35,8 @@ HISTORY = "IPython.core.history"  # its thread waits for work
 
 def current_shell() -> Any:
     """The IPython shell of this process; None outside of IPython, which is not imported to ask."""
-    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return None if get_ipython is None else get_ipython()
 
 
 def is_ipythons(name: str, value: Any) -> bool:
@@ -135,7 +136,7 @@ def _show_and_send(
 
 
 class NeverBusy:
-    """Put before a kernel class in a class's bases: it reports when it is idle, not when busy."""
+    """A mixin before a kernel's class: the kernel reports when it is idle, and not when busy."""
 
     def _publish_status(self, status: str, *args: Any, **kwargs: Any) -> None:
         if status != "busy":
@@ -182,7 +183,7 @@ def task_of_cell() -> "asyncio.Task[Any] | None":
 
 
 class ReadsToTheEnd:
-    """Put before OutStream in a class's bases: one can wait for what other processes have written.
+    """A mixin before OutStream: one can wait for what other processes have written.
 
     A rank's stream also shows what its children write to the descriptor, which is a pipe that a
     thread reads. What the thread has not read when a cell ends would come after the cell.

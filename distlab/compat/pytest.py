@@ -21,7 +21,8 @@ def start_session(
     Private: how it is configured.
 
     Args:
-        without: plugins that do nothing here; their options are known, which may stand in a file.
+        without: plugins that do nothing here. Their options are known all the same, because the
+            configuration file of a project may have them.
     """
     config = pytest.Config.fromdictargs(options, [node])
     for name in filter(config.pluginmanager.has_plugin, without):

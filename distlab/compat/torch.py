@@ -82,9 +82,10 @@ def close_connections(group: dist.ProcessGroup, peer: int) -> None:
         group: on gloo.
         peer: a rank of the group, by its number there, whose connection is not closed yet.
     """
-    recv = dist.ProcessGroup.recv
+    noted_recv = dist.ProcessGroup.recv
+    recv = getattr(noted_recv, "__wrapped__", noted_recv)
     with contextlib.suppress(RuntimeError):
-        work = getattr(recv, "__wrapped__", recv)(group, [torch.empty(1)], peer, UNUSED_TAG)
+        work = recv(group, [torch.empty(1)], peer, UNUSED_TAG)
         work.wait(timedelta(milliseconds=1))
 
 
@@ -120,8 +121,10 @@ def connects_when_made(backend: str) -> bool:
     They do over gloo, and over NCCL only later. Private: torch's table of the backends that were
     registered.
     """
+    if "gloo" in backend:
+        return True
     plugin = dist.Backend._plugins.get(backend.upper())
-    return "gloo" in backend or getattr(plugin and plugin.creator_fn, "OVER_GLOO", False)
+    return plugin is not None and getattr(plugin.creator_fn, "OVER_GLOO", False)
 
 
 def is_shared(store: Any) -> bool:
@@ -154,7 +157,8 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     Private: the backend and its options.
     """
     with contextlib.suppress(AttributeError, IndexError, RuntimeError):
-        return group._get_backend(group._device_types[0]).options._timeout
+        first = group._device_types[0]
+        return group._get_backend(first).options._timeout
     return getattr(group, "timeout", default_timeout())
 
 
@@ -189,8 +193,11 @@ def functional_operators() -> list[tuple[str, Any]]:
     torch has no such operator of several tensors for some of them.
     """
     operators = torch.ops._c10d_functional
-    names = (*FUNCTIONAL_METHODS, "wait_tensor")
-    return [(name, getattr(operators, name)) for name in names if hasattr(operators, name)]
+    found = []
+    for name in (*FUNCTIONAL_METHODS, "wait_tensor"):
+        if hasattr(operators, name):
+            found.append((name, getattr(operators, name)))
+    return found
 
 
 def by_position(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -299,8 +306,8 @@ def whole(number: Any) -> Any:
         return int(operator.index(number))
     except TypeError:
         # as pybind11 does it, for which numpy.float32(1) is 1, and 1.0 is no whole number
-        takes_it = hasattr(number, "__int__") and not isinstance(number, float)
-    return int(number) if takes_it else number
+        is_whole = hasattr(number, "__int__") and not isinstance(number, float)
+        return int(number) if is_whole else number
 
 
 def is_compiled(function: Any) -> bool:

@@ -40,10 +40,11 @@ def _count(name: str) -> int:
     """A number that the agent knows; 0 if there is no agent."""
     if not has_agent():
         return 0
-    return int(rpc.api._get_current_rpc_agent().get_debug_info().get(name, 0))
+    known = rpc.api._get_current_rpc_agent().get_debug_info()
+    return int(known.get(name, 0))
 
 
-def start_agent(store: dist.Store, name: str, worker: int, workers: int, given: Any) -> None:
+def start_agent(store: dist.Store, name: str, worker: int, workers: int, wanted: Any) -> None:
     """Start the agent of a worker.
 
     Its transports are those that can be freed: shared memory would keep a core busy and hide
@@ -51,19 +52,20 @@ def start_agent(store: dist.Store, name: str, worker: int, workers: int, given: 
 
     Args:
         store: a new one, at which all workers meet.
-        name: of the worker.
+        name: the name of the worker.
         worker: its id.
         workers: how many there are.
-        given: options, of which the number of threads and the timeout are used.
+        wanted: options, of which the number of threads and the timeout are used.
     """
     options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=given.num_worker_threads,
-        rpc_timeout=given.rpc_timeout,
+        num_worker_threads=wanted.num_worker_threads,
+        rpc_timeout=wanted.rpc_timeout,
         _transports=["uv"],
         _channels=["basic"],
     )
     autograd._init(worker)
-    rpc.api._init_rpc_states(rpc.TensorPipeAgent(store, name, worker, workers, options, {}, []))
+    agent = rpc.TensorPipeAgent(store, name, worker, workers, options, {}, [])
+    rpc.api._init_rpc_states(agent)
 
 
 def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -73,7 +75,8 @@ def passed_on_as_by_owner(reduced: tuple[Any, Any]) -> tuple[Any, Any]:
     could be passed on, because the owner is asked through the first one; an RRef that its owner
     sends needs no message.
     """
-    receive, ((owner, *ids, _, kind),) = reduced
+    receive, (rref,) = reduced
+    owner, *ids, _, kind = rref  # the last but one is the worker that sends it
     return receive, ((owner, *ids, owner, kind),)
 
 

@@ -45,7 +45,7 @@ class SoonCalmMonitor(HeartMonitor):
             self.caller.start()
 
     def handle_pong(self, message: list[bytes]) -> None:
-        """An engine has answered: one that is new is registered now, and not at the next beat."""
+        """Register an engine that is new as soon as it answers, and not only at the next beat."""
         super().handle_pong(message)
         new = self.responses - self.hearts
         if new:

@@ -93,15 +93,15 @@ def prepare() -> None:
     Runs in the fork server, before it forks.
     """
     use_kernel(ForkedKernel)
-    # as the engine does it, for debugpy
+    # the engine sets it as well, but later: debugpy reads it
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     sys.argv = ["ipengine"]
-    # nor need an engine look for the controller's heartbeats: it ends with its fork server, and
-    # that with the notebook
+    # No nanny, whose duties are taken over; and no look for the controller's heartbeats, because an
+    # engine ends with its fork server, and that with the notebook.
     app = ForkedEngine.instance(
         enable_nanny=False, max_heartbeat_misses=0, out_stream_factory=QuietStream
     )
-    # a database in SQLite is not needed either; %history works without it
+    # a database in SQLite is not needed; %history works without it
     super(IPEngine, app).initialize(["--log-level=WARN", "--HistoryManager.enabled=False"])
     # the working folder, where a learner's files may be named as torch's; init_engine adds it
     sys.path.remove("")
@@ -114,7 +114,7 @@ def serve_as_engine(number: int, stderr: tuple[int, int, int]) -> None:
 
     Args:
         number: the engine's.
-        stderr: both ends of a pipe for what is written past Python, and the descriptor of the file
+        stderr: three descriptors: both ends of a pipe for what is written past Python, and the file
             that keeps it.
     """
     QuietStream.kept = stderr

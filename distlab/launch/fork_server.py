@@ -15,7 +15,7 @@ may exist when it forks.
 
 import contextlib
 import gc
-import importlib.util
+import importlib
 import os
 import select
 import shlex
@@ -82,8 +82,8 @@ class Server:
         if beats:
             self._next_beat = self._received
         arrivals = select.poll()
-        for end in (self._orders, self._woken):
-            arrivals.register(end, select.POLLIN)
+        arrivals.register(self._orders, select.POLLIN)
+        arrivals.register(self._woken, select.POLLIN)
         while not self._is_alone():
             self._beat()
             ready = {descriptor for descriptor, _ in arrivals.poll(self._patience())}
@@ -131,8 +131,8 @@ class Server:
         """Carry out the orders for this host; srun sends each host those of all."""
         self._received = time.monotonic()
         *lines, self._pending = (self._pending + arrived).split(b"\n")
-        received = map(from_json, lines)
-        self._obey([order for order in received if order.host == self.host])
+        orders_of_all = map(from_json, lines)
+        self._obey([order for order in orders_of_all if order.host == self.host])
 
     def _obey(self, batch: Sequence[orders.Order]) -> None:
         forked: dict[int, int] = {}  # the engine of each new process
@@ -144,7 +144,7 @@ class Server:
                 if pid is not None:
                     forked[pid] = order.engine
         self.engines |= forked
-        # now: between two forks it would copy each page that this touches
+        # after the last fork: what is touched between two forks is copied
         for pid, engine in forked.items():
             self.report(orders.EngineProcess(engine, pid))
 
@@ -156,7 +156,7 @@ class Server:
 
     def _fork_engine(self, order: orders.ForkOrder) -> int | None:
         """Fork an engine, and return its process; None if the system refuses it."""
-        # ipyparallel's connection information is in it
+        # it has ipyparallel's connection information
         os.environ.update(order.environment)
         reader, writer = os.pipe()
         pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
@@ -169,10 +169,11 @@ class Server:
 
     def fork_controller(self, arguments: Sequence[str]) -> None:
         """Fork ipyparallel's controller, which has these arguments."""
-        # now: torch needs most of its modules, too
+        # before the fork: torch, which is imported next, needs most of its modules as well
         from distlab.launch import controller  # noqa: F401
 
-        self.engines[self._fork(run_controller, arguments)] = orders.CONTROLLER
+        pid = self._fork(run_controller, arguments)
+        self.engines[pid] = orders.CONTROLLER
 
     def _reap(self) -> None:
         """Report the engines that have ended."""
@@ -181,8 +182,9 @@ class Server:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                if pid in self.engines:
-                    self._report_end(self.engines.pop(pid), pid, status)
+                engine = self.engines.pop(pid, None)
+                if engine is not None:
+                    self._report_end(engine, pid, status)
 
     def _report_end(self, engine: int, pid: int, status: int) -> None:
         """Report that an engine's process has ended, and what is known of why.
@@ -212,16 +214,19 @@ class Server:
 
     def _serve_store(self, address: str) -> None:
         """Fork a process that serves a TCPStore at an address of this machine; report its port."""
-        from distlab.wire.rendezvous import listen  # now: only the first host serves a store
+        # imported here, because only the first host serves a store
+        from distlab.wire.rendezvous import listen
 
         with listen(address) as listener:
             if self._fork_if_allowed(run_store, listener) is not None:
-                self.report(orders.StoreAddress(*listener.getsockname()))
+                host, port = listener.getsockname()
+                self.report(orders.StoreAddress(host, port))
 
     def report(self, message: orders.Report) -> None:
         """Report to connection.py; its process may have ended."""
+        line = to_json(message).encode() + b"\n"
         with contextlib.suppress(OSError):
-            self._reports.write(to_json(message).encode() + b"\n")
+            self._reports.write(line)
             self._reports.flush()
 
     def _fork_if_allowed(self, child: Callable[..., None], *arguments: Any) -> int | None:
@@ -265,7 +270,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored here
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the server may ignore it
         for end in (self._orders, self._reports, self._wakeup, self._woken):
             end.close()
         for of_another in self._errors.values():
@@ -302,7 +307,8 @@ def _serve(plan: orders.ServerPlan, parent: int) -> None:
         parent: number of the process that started this one.
     """
     os.environ.update(plan.environment)
-    server = Server(*_take_stdin_and_stdout())
+    source, sink = _take_stdin_and_stdout()
+    server = Server(source, sink)
     address = "127.0.0.1"
     if plan.hosts:
         from distlab.launch.this_host import report_of_host
@@ -316,9 +322,11 @@ def _serve(plan: orders.ServerPlan, parent: int) -> None:
     with contextlib.ExitStack() as ends:
         if plan.hosts:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the folder is removed
-            folder = tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
-            os.environ["IPP_PROFILE_DIR"] = ends.enter_context(folder)
-            os.mkdir(os.path.join(folder.name, "log"))
+            folder = ends.enter_context(
+                tempfile.TemporaryDirectory(prefix="distlab-host-", ignore_cleanup_errors=True)
+            )
+            os.environ["IPP_PROFILE_DIR"] = folder
+            os.mkdir(os.path.join(folder, "log"))
         _preload(server, plan)
         outlive_parent()
         gc.freeze()  # so that the collector does not touch, and thereby copy, the shared pages
@@ -355,5 +363,6 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
             engine.prepare()
         if plan.controller:
             server.fork_controller(plan.controller)
-        for module in ("distlab.rank.group", *plan.preload):  # and with the first, torch
+        importlib.import_module("distlab.rank.group")  # and with it torch
+        for module in plan.preload:
             importlib.import_module(module)

@@ -24,13 +24,14 @@ def run_engine(number: int, reader: int, writer: int) -> None:
 
     from distlab.launch import engine
 
-    # emptied: what an earlier process wrote says nothing about this one
+    # the file is emptied: lines of an earlier process would mislead
     log = os.open(log_of(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     # OpenMP read the variable when torch was loaded in the parent
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    num_threads = int(os.environ["OMP_NUM_THREADS"])
+    torch.set_num_threads(num_threads)
     _part_from_other_ranks()
     stderr = os.open(stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     engine.serve_as_engine(number, (reader, writer, stderr))
@@ -70,5 +71,5 @@ def run_store(listener: socket.socket) -> None:
     from distlab.wire.rendezvous import serve
 
     store = serve(listener)
-    while store is not None:
+    while store is not None:  # it must be held, or it would end
         time.sleep(3600)

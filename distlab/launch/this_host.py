@@ -20,20 +20,20 @@ from distlab.wire.orders import Hello, HostPlan
 
 # packages of which notebook and hosts must have the same version
 SAME = ("distlab", "torch", "ipyparallel")
-# whose versions must be the same, too
+# names in a report of versions, beside those of packages: these must be the same as well
 PYTHON = "Python"
 PROTOCOL = "distlab's messages"
 
-# of a rank after the first all_reduce: a forked one shares most of its pages, others are a Python
-# of their own each
+# Memory of a rank after the first all_reduce. A forked one shares most of its pages; any other one
+# is a Python of its own.
 MEGABYTES_FORKED = 60
 MEGABYTES = 190
-# (for the cluster, and for each rank), measured with 2 and 8 ranks. The controller opens most: 77
-# and 6. A rank has 59 and one for each other rank; the rest is for what a learner opens.
+# Open files for the cluster, and for each rank, measured with 2 and 8 ranks. The controller opens
+# most: 77 and 6. A rank has 59 and one for each other rank; the rest is for what a learner opens.
 NEEDED_FILES = (100, 7)
-# processes and threads, which count alike: fork server, controller, store and guard have 13, and
-# the notebook begins some; a forked rank has 14 after the first all_reduce, one of ipyparallel's
-# own 22
+# Processes and threads, which count alike: of a cluster, of a forked rank, of any other rank. Fork
+# server, controller, store and guard have 13, and the notebook begins some; a forked rank has 14
+# after the first all_reduce, one of ipyparallel's own 22.
 NEEDED_TASKS = (20, 14, 22)
 MORE_USERS_TASKS = "run `ulimit -u 4096` in the shell that starts Python or Jupyter"
 MORE_CONTAINERS_TASKS = (
@@ -87,11 +87,15 @@ def _check_tasks(n: int, engines: str) -> None:
     if limit is None or limit.left >= common + n * each:
         return
     # those of this notebook's clusters end, or become the new cluster's
-    own = sum(reaper.threads(process) for process in reaper.of_notebook(os.getpid()))
+    own = sum(map(reaper.threads, reaper.of_notebook(os.getpid())))
     most = max(0, (limit.left + own - common) // each)
     if n > most:
-        whose = "You may run" if limit.is_users else "This container may run"
-        more = MORE_USERS_TASKS if limit.is_users else MORE_CONTAINERS_TASKS
+        if limit.is_users:
+            whose = "You may run"
+            more = MORE_USERS_TASKS
+        else:
+            whose = "This container may run"
+            more = MORE_CONTAINERS_TASKS
         room = f"{whose} {limit.most} processes and threads here, and {limit.taken} run already."
         _refuse(n, most, f"{room} End some, or for more {more}.")
 

@@ -1,4 +1,4 @@
-"""On every rank: entry points, the log of its calls, its status, the watchdog that frees it.
+"""What runs on every rank: entry points, the log of its calls, its status, and the watchdog.
 
-Needs torch, cloudpickle and psutil only.
+It needs torch, cloudpickle and psutil only.
 """

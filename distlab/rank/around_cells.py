@@ -94,7 +94,7 @@ class _Kept:
     """What an engine needs and a cell may have replaced, as it is when this is made.
 
     Args:
-        handlers: of signals.
+        handlers: the handlers of signals, by the signal's number.
 
     Attributes:
         streams: stdout and stderr, by name; empty in a process that a cell has forked.
@@ -229,7 +229,8 @@ class _AroundCells:
     def run_file(self, *args: Any, exit_ignore: bool = False, **options: Any) -> None:
         """In the place of safe_execfile, which runs a script of %run: its exceptions go on."""
         try:
-            self._own_safe_execfile(*args, **{"raise_exceptions": True, **options})
+            options.setdefault("raise_exceptions", True)
+            self._own_safe_execfile(*args, **options)
         except SystemExit:
             if not exit_ignore:
                 raise
@@ -374,7 +375,12 @@ def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
 
 
 def _write_to(descriptor: int, name: str, of_rank: Any) -> None:
-    """Have the rank's stream, in a process that a cell has forked, write to a descriptor."""
+    """Have the rank's stream, in a process that a cell has forked, write to a descriptor.
+
+    Args:
+        name: the name of the stream in sys.
+        of_rank: the rank's stream.
+    """
     plain = os.fdopen(
         descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
     )

@@ -13,10 +13,12 @@ def chain_of(error: BaseException) -> list[BaseException]:
     Not those that `raise ... from None` hides. A learner may have made a circle of them.
     """
     chain = [error]
+    seen = {id(error)}
     while not error.__suppress_context__ and error.__context__ is not None:
         error = error.__context__
-        if any(error is one for one in chain):
+        if id(error) in seen:
             break
+        seen.add(id(error))
         chain.append(error)
     return chain
 

@@ -1,6 +1,6 @@
 """How a call of a process group is made in checked mode.
 
-Runs on every rank, called by hooks.py while a cell is checked; checks.py compares the call.
+Runs on every rank, called by hooks.py and cpp.py; checks.py compares the call.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from distlab.wire.source import runs_learners_code
 
 def posted(work: Any) -> Any:
     """torch's own Work in the place of one that checked mode posts later, which this waits for."""
+    # a Deferred has the method; deferred.py imports hooks.py, which imports this file
     if not hasattr(work, "posted"):
         return work
     with InCall(work.note):
@@ -39,7 +40,7 @@ def check_memory(checker: CheckerPlugin, note: Note, args: tuple[Any, ...]) -> N
     if name is None or not args:
         return
     places = args[0]
-    if places and isinstance(places[0], list):  # a list of a list, but for all_to_all
+    if places and isinstance(places[0], list):  # only all_to_all gives the list itself
         places = places[0]
     checker.refuse_shared_memory(name, places, members_of(note.group))
 

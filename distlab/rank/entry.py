@@ -60,7 +60,7 @@ def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     """Compare the arguments of calls between the ranks from now on.
 
     Args:
-        token, host, port, limit: see checks.Checker.
+        token, host, port, limit: what checks.Checker takes.
     """
     from distlab.rank.checks import Checker
     from distlab.rank.plugins import PLUGINS
@@ -73,12 +73,12 @@ def end_checks() -> None:
     from distlab.rank import checks
     from distlab.rank.log import LOG
 
-    LOG.passes.keep(LOG.cells)
+    LOG.passes.count_with_last_cell(LOG.cells)
     checks.stop_checking()
 
 
 def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -> None:
-    """Before and after a cell in which a person may stop this rank at a breakpoint.
+    """Prepare a cell in which a person may stop this rank at a breakpoint, or undo that.
 
     Args:
         limit: seconds that calls of its groups wait from now on.
@@ -89,7 +89,7 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
     from distlab.debugger.console import CONSOLE
     from distlab.rank.log import LOG
 
-    LOG.passes.keep(LOG.cells)
+    LOG.passes.count_with_last_cell(LOG.cells)
     CONSOLE.after_failure = after_failure
     linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
     set_timeouts(timedelta(seconds=limit))
@@ -124,7 +124,7 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
     from distlab.rank.raised import describe_failure
     from distlab.rank.this_rank import THIS_RANK
 
-    failure = None
+    failure = None  # and not returned at once: the error's frames must be gone at the collection
     try:
         fn, args, kwargs = pickling.loads(header, buffers)
         bind_rank_globals(fn)
@@ -140,7 +140,11 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
 
 
 def push(header: bytes, buffers: list[Any]) -> list[Any]:
-    """Define the names of the payload, a dict, on this rank; [Reply]."""
+    """Define the names of the payload, a dict, on this rank.
+
+    Returns:
+        [Reply].
+    """
     namespace_of_cells().update(pickling.loads(header, buffers))
     return [Reply()]
 
@@ -187,18 +191,23 @@ def last_failure() -> Failure | None:
     from distlab.rank.raised import describe_failure
 
     error = getattr(sys, "last_value", None)
-    return None if error is None else describe_failure(error)
+    if error is None:
+        return None
+    return describe_failure(error)
 
 
 def names_below(rank: int, world_size: int, path: str) -> list[str]:
     """The names of the attributes of an object, such as "dist" or "model.fc".
 
-    For "", those of the cells. Empty if there is no such object.
+    For "", those of the cells. Empty if there is no such object. Rank and world size are what every
+    function is called with.
     """
     if not path:
         return list(namespace_of_cells())
     value = _value_of(path)
-    return [] if value is None else dir(value)
+    if value is None:
+        return []
+    return dir(value)
 
 
 def keys_of(rank: int, world_size: int, path: str) -> list[str]:

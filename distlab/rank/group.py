@@ -60,13 +60,14 @@ def become_rank(rank: int, meeting: Meeting) -> Joined:
 def _set_environment(rank: int, meeting: Meeting) -> None:
     """Set the variables that torchrun would set, and the network's interface."""
     host_of_rank = meeting.hosts or (0,) * meeting.world_size
-    neighbours = [other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank]]
+    own_host = host_of_rank[rank]
+    neighbours = [other for other, host in enumerate(host_of_rank) if host == own_host]
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(meeting.world_size),
         LOCAL_RANK=str(neighbours.index(rank)),
         LOCAL_WORLD_SIZE=str(len(neighbours)),
-        GROUP_RANK=str(host_of_rank[rank]),
+        GROUP_RANK=str(own_host),
     )
     if meeting.hosts and INTERFACES[0] not in os.environ:
         interface = interface_of(address_towards(meeting.channel[0]))
@@ -134,9 +135,10 @@ def _keep_blocked_groups() -> None:
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
     with_dropped = {kind.group for kind in list(LOG.dropped) if kind.is_send}
     for group, name in private.GROUP_NAMES.items():
-        # what C++ has begun, nothing here knows to have ended
         has_open_call = any(not call.done for call in list(LOG.collectives[name]))
-        if name in with_dropped and (has_open_call or name in LOG.shared_with_cpp):
+        # nothing here knows whether what C++ has begun has ended
+        may_wait = has_open_call or name in LOG.shared_with_cpp
+        if name in with_dropped and may_wait:
             _BLOCKED.append((now + private.timeout_of(group).total_seconds(), group))
 
 
@@ -146,11 +148,9 @@ def _wait_for_all_ranks(store: dist.Store, rank: int, meeting: Meeting) -> None:
     The timeout of the group is a learner's for their calls, two seconds, say, and limits the
     building, too: on a busy machine the ranks start further apart.
     """
-    store.set(f"here/{rank}", "")
-    store.wait(
-        [f"here/{other}" for other in range(meeting.world_size)],
-        timedelta(seconds=meeting.patience),
-    )
+    keys = [f"here/{other}" for other in range(meeting.world_size)]
+    store.set(keys[rank], "")
+    store.wait(keys, timedelta(seconds=meeting.patience))
 
 
 def _name_of_backend(backend: str) -> str:
@@ -182,7 +182,7 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
 
     Args:
         whole: whether the connections between the ranks are intact; if some were shut down, remote
-            calls end, too.
+            calls end as well.
         gives_way: whether the learner has destroyed the group, and may be about to make another
             one.
     """
@@ -190,7 +190,9 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     if watcher is None:
         raise ClusterError(f"Rank {rank} is cut off from the notebook, which will replace it.")
     watcher.settle()
-    left_rpc = not whole and rpc.leave_rpc(watcher.connections.shut)
+    left_rpc = False
+    if not whole:
+        left_rpc = rpc.leave_rpc(watcher.connections.shut)
     checks.stop_checking()
     # it may wait in the store, whose client serves one thread at a time
     if not whole and waits.has_abandoned_wait():

@@ -28,7 +28,8 @@ class Extent:
     @property
     def is_dense(self) -> bool:
         """Whether the tensor has every byte of it."""
-        return self.end - self.start == self.tensor.numel() * self.tensor.element_size()
+        num_bytes = self.tensor.numel() * self.tensor.element_size()
+        return num_bytes == self.end - self.start
 
 
 def indices_that_share(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -53,8 +54,9 @@ def _extents(tensors: Sequence[torch.Tensor]) -> Iterator[Extent]:
         if _repeats_itself(tensor):  # torch refuses to write to it
             continue
         start = tensor.data_ptr()
-        num_bytes = (_last_element(tensor) + 1) * tensor.element_size()
-        yield Extent(index, tensor, start, start + num_bytes)
+        num_elements = _last_element(tensor) + 1
+        end = start + num_elements * tensor.element_size()
+        yield Extent(index, tensor, start, end)
 
 
 def _last_element(tensor: torch.Tensor) -> int:
@@ -107,5 +109,8 @@ def _bytes_of(extent: Extent, counts: torch.Tensor, first: int) -> torch.Tensor:
     """The counts of the bytes that a tensor has."""
     size = extent.tensor.element_size()
     strides = [stride * size for stride in extent.tensor.stride()]
-    shape = (*extent.tensor.shape, size)
-    return counts.as_strided(shape, (*strides, 1), extent.start - first)
+    return counts.as_strided(
+        size=(*extent.tensor.shape, size),
+        stride=(*strides, 1),
+        storage_offset=extent.start - first,
+    )

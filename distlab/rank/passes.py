@@ -1,6 +1,6 @@
 """How often the models of a rank have begun a forward or a backward pass in a cell.
 
-Runs on every rank: hooks.py counts, status.py reports. A rank that skips a backward pass leaves
+Runs on every rank: cpp.py counts, status.py reports. A rank that skips a backward pass leaves
 DDP's all-reduces of the other ranks waiting, and only these numbers show it.
 """
 
@@ -52,11 +52,13 @@ class PassCounter:
             self._cell = cell
             self._passes = Passes()
 
-    def keep(self, cell: int) -> None:
+    def count_with_last_cell(self, cell: int) -> None:
         """Note that this cell belongs to the one before it, as a call that restores a rank does."""
         if self._cell == cell - 1:
             self._cell = cell
 
     def of_cell(self, cell: int) -> Passes:
         """The passes of this cell, which is the newest one or the one before it."""
-        return self._passes if self._cell == cell else Passes()
+        if self._cell != cell:
+            return Passes()
+        return self._passes

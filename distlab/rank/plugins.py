@@ -1,7 +1,7 @@
 """What may take part in the calls of this rank: checked mode, a recording, a simulated cluster.
 
-Runs on every rank. hooks.py and rpc_calls.py ask these for each call; a module that offers one puts
-it here, so that the hooks need not import it.
+Runs on every rank. hooks.py, functional.py, cpp.py and rpc_calls.py ask these for each call; a
+module that offers one puts it here, so that the hooks need not import it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a rank has raised, as the notebook receives it, and whether the rank itself is at fault.
 
-Runs on every rank; entry.py, rpc_calls.py and the debugger call it.
+Runs on every rank; entry.py, rpc_calls.py, frames.py, the debugger and testing/on_rank.py call it.
 """
 
 import asyncio

@@ -20,13 +20,17 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
     """The call of a note, without the learner's lines if `with_lines` is False."""
     members = members_of(note.group) if note.method else note.ranks
     # a group that is gone has no members, for whom nobody waits, but its peers still have names
-    rank_at = dict(enumerate(members or LOG.members.get(note.group, ())))
+    known_members = members or LOG.members.get(note.group, ())
+    rank_at = dict(enumerate(known_members))
     sends = None
     receives = None
     if note.splits is not None:
         to_each, from_each = note.splits
         sends = _by_rank(to_each, len(rank_at))
         receives = _by_rank(from_each, len(rank_at))
+    root = None
+    if note.method in ROOTED:
+        root = rank_at.get(note.root, note.root)
     return CallRecord(
         op=note.op or note.method,
         kind=note.kind,
@@ -41,7 +45,7 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         is_send=note.method == "send",
         peer=rank_at.get(note.peer),
         tag=note.tag,
-        root=rank_at.get(note.root, note.root) if note.method in ROOTED else None,
+        root=root,
         reduce_op=_name_of_reduce_op(note),
         sends=sends,
         receives=receives,

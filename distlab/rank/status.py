@@ -74,12 +74,7 @@ def summary(
     infrastructure_tids = infrastructure_tids | own_tids()
     look = _look(main)
     doing, call = _doing(look)
-    if doing == messages.COMPUTING:
-        # one that computes moves, whatever these say; and to ask would take long: Python's lock is
-        # given back at every system call, and must be waited for again
-        gloo = _Gloo(Traffic(), wakeups=None)
-    else:
-        gloo = _Gloo(traffic(), gloo_wakeups(infrastructure_tids))
+    gloo = _look_at_gloo(doing, traffic, infrastructure_tids)
     serving = _serving()
     is_still = gloo.wakeups is not None and torch_rpc.threads_at_work() == len(serving)
     status = _with_calls(_without_calls(look, doing, call, gloo, serving))
@@ -109,6 +104,17 @@ class _Gloo(NamedTuple):
 
     traffic: Traffic
     wakeups: tuple[int, ...] | None
+
+
+def _look_at_gloo(
+    doing: str, traffic: Callable[[], Traffic], infrastructure_tids: set[int]
+) -> _Gloo:
+    """What gloo does, unless the rank computes."""
+    if doing == messages.COMPUTING:
+        # one that computes moves, whatever these say; and to ask would take long: Python's lock is
+        # given back at every system call, and must be waited for again
+        return _Gloo(Traffic(), wakeups=None)
+    return _Gloo(traffic(), gloo_wakeups(infrastructure_tids))
 
 
 def _without_calls(

@@ -1,6 +1,7 @@
 """All that distlab wraps in torch on a rank, in one table.
 
-Runs on every rank; group.py installs it, before it builds a group.
+Runs on every rank; group.py installs it before it builds a group, and simulated/backend.py the
+patches of its own classes.
 """
 
 import functools

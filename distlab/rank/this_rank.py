@@ -1,7 +1,7 @@
 """Which rank this process is.
 
-Runs on every rank. group.py sets it when the rank joins a group or builds it again; everything else
-only reads it.
+Runs on every rank. group.py sets it when the rank joins a group or builds it again, and world.py
+when the learner's own group takes the place of one that gives way; everything else only reads it.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,11 @@ def name_of_wait(thread: int) -> str:
 
 
 def _communication_by_frames(thread: int) -> str:
-    """The name of what a thread waits in, by the outermost function of torch that says it."""
+    """The name of what a thread waits in, by the outermost function of torch that says it.
+
+    Some modules of torch only say it as long as no frame further in has: a backward pass, and what
+    torch.distributed calls on the way.
+    """
     found = ""
     innermost = ""  # the module of the innermost frame that is not a wrapper of distlab's
     for frame in frames(thread):
@@ -90,10 +94,13 @@ def waiting_threads() -> list[int]:
     """
     # without the frames: this one would keep all the others alive
     running = {*sys._current_frames()}
-    waiting = [
-        thread for thread, note in list(LOG.waiting_in.items()) if note and thread in running
-    ]
-    return [thread for thread in waiting if thread not in AGENT.serving]
+    found = []
+    for thread, note in list(LOG.waiting_in.items()):
+        if note is None or thread not in running:
+            continue
+        if thread not in AGENT.serving:
+            found.append(thread)
+    return found
 
 
 def _waits_for_a_thread(frame: FrameType | None) -> bool:
@@ -115,5 +122,8 @@ def system_threads() -> set[int]:
 
 def own_tids() -> set[int]:
     """The system's numbers of distlab's own threads."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
-    return {thread.native_id for thread in threads if thread.native_id is not None}
+    found = set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(OWN_THREADS) and thread.native_id is not None:
+            found.add(thread.native_id)
+    return found

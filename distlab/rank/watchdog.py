@@ -83,10 +83,10 @@ class Watchdog(SupervisedThread):
     """The thread: reads the control channel, and acts on what arrives, until the notebook is gone.
 
     It is made before the group is built and the store connected to. Threads that are there already
-    are no learner's and not gloo's; later connections are shut down when the rank is freed.
+    are neither the learner's nor gloo's; later connections are shut down when the rank is freed.
 
     Attributes:
-        connections: those.
+        connections: the later connections.
         connected: whether anything can still be received from the notebook.
     """
 
@@ -99,7 +99,7 @@ class Watchdog(SupervisedThread):
         self._channel.sendall(hello(token, THIS_RANK.rank))
         self._received = b""
         self.connections = Connections(meeting.port)
-        # a forked process's main_thread().native_id is its parent's
+        # this thread is the main one; in a forked process, main_thread().native_id is its parent's
         self._infrastructure_tids = system_threads() - {threading.get_native_id()}
         self._main = threading.get_ident()
         self._loop = asyncio._get_running_loop()
@@ -264,7 +264,8 @@ def _in_a_line(error: BaseException) -> str:
 def variables() -> tuple[str, ...]:
     """Names that the learner has defined on this rank, modules left out."""
     defined = dict(sys.modules["__main__"].__dict__)  # a cell may define more meanwhile
-    return tuple(sorted(name for name, value in defined.items() if _is_variable(name, value)))
+    names = [name for name, value in defined.items() if _is_variable(name, value)]
+    return tuple(sorted(names))
 
 
 def _is_variable(name: Any, value: Any) -> bool:
@@ -279,9 +280,11 @@ def interruptible(frame: FrameType | None) -> bool:
 
     It must not hit what the engine does between two of them, or a message is lost and the rank
     waits forever; nor the report of an exception, which would be lost with it; nor an import. The
-    notebook orders it again until it is done.
+    notebook orders the interrupt again until the rank has come back.
 
     Runs on: a rank, in any thread.
     """
-    settles = any(outer.f_code is Watchdog.settle.__code__ for outer in outwards(frame))
-    return is_executing(frame) and not is_importing(frame) and not settles
+    if not is_executing(frame) or is_importing(frame):
+        return False
+    is_settling = any(outer.f_code is Watchdog.settle.__code__ for outer in outwards(frame))
+    return not is_settling

@@ -257,7 +257,7 @@ def test_passes_are_counted_in_each_cell(four):
     LOG.passes.count_backward(LOG.cells)
     assert LOG.passes.of_cell(LOG.cells) == Passes(backward=1)
     LOG.end_cell()
-    LOG.passes.keep(LOG.cells)
+    LOG.passes.count_with_last_cell(LOG.cells)
     assert LOG.passes.of_cell(LOG.cells) == Passes(backward=1)
     LOG.end_cell()
     assert LOG.passes.of_cell(LOG.cells - 1) == Passes(backward=1)
