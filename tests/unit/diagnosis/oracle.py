@@ -185,9 +185,10 @@ def _whole(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def shorter(program: Program) -> Iterator[Program]:
     """The program without a collective, without a step, or with one that blocks."""
-    for op, group in sorted(
-        {(step.op, step.group) for steps in program for step in steps if step.op in METHODS}
-    ):
+    collectives = set()
+    for steps in program:
+        collectives |= {(step.op, step.group) for step in steps if step.op in METHODS}
+    for op, group in sorted(collectives):
         yield tuple(
             _whole([step for step in steps if (step.op, step.group) != (op, group)])
             for steps in program
@@ -386,8 +387,10 @@ class Run:
     @property
     def is_open(self) -> bool:
         """Whether it would end if it did not wait for its group's earlier collectives."""
-        begun = [op for called in [*self._called.values()] for op in called]
-        return any(self._has_ended(op, in_turn=False) and not self._has_ended(op) for op in begun)
+        for op in itertools.chain.from_iterable(list(self._called.values())):
+            if self._has_ended(op, in_turn=False) and not self._has_ended(op):
+                return True
+        return False
 
     @property
     def hides_a_source(self) -> bool:
@@ -474,7 +477,8 @@ def _note(step: Step) -> Note:
 
 def _event(op: Op) -> NotedEvent:
     """A call as the simulator's."""
-    step, members = op.step, GROUPS[op.step.group]
+    step = op.step
+    members = GROUPS[step.group]
     if step.op not in METHODS:
         peer = op.source if step.peer is None else step.peer
         return PointToPoint(op.number, step.op == "send", peer, 8, (step.group, step.tag))
@@ -555,21 +559,27 @@ def differences(program: Program, seed: int) -> list[str]:
 
 def _is_simple(program: Program) -> bool:
     """Whether it has neither a recv from any rank nor a collective with a root."""
-    steps = [step for steps in program for step in steps]
-    return not any(step.op in ROOTED or (step.op == "recv" and step.peer is None) for step in steps)
+    for step in itertools.chain.from_iterable(program):
+        is_recv_from_any = step.op == "recv" and step.peer is None
+        if step.op in ROOTED or is_recv_from_any:
+            return False
+    return True
 
 
 def smallest(program: Program, seeds: Sequence[int] = range(30)) -> tuple[Program, int]:
     """A program without a shorter one on which the judges disagree, and its seed."""
     current = next((program, seed) for seed in seeds if differences(program, seed))
     while True:
-        fewer = (
-            (less, seed)
-            for less in shorter(current[0])
-            for seed in seeds
-            if differences(less, seed)
-        )
-        found = next(fewer, None)
+        found = _shorter_disagreement(current[0], seeds)
         if found is None:
             return current
         current = found
+
+
+def _shorter_disagreement(program: Program, seeds: Sequence[int]) -> tuple[Program, int] | None:
+    """The first shorter program on which the judges disagree, and its seed; None without one."""
+    for less in shorter(program):
+        for seed in seeds:
+            if differences(less, seed):
+                return less, seed
+    return None

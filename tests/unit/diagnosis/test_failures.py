@@ -119,7 +119,9 @@ def test_ranks_that_ended_alike_are_named_together():
 
 def test_the_lines_of_a_dead_rank_have_their_text():
     """Those of its cell, and of a line of %px; those of an earlier cell have a number alone."""
-    cell, earlier, file = "/tmp/ipykernel_7/2.py", "/tmp/ipykernel_7/1.py", linecache.__file__
+    cell = "/tmp/ipykernel_7/2.py"
+    earlier = "/tmp/ipykernel_7/1.py"
+    file = linecache.__file__
     lines = Line(3, "", file=cell), Line(2, "", "step", earlier), Line(1, "", "load", file)
     shown = lines_of_dead(lines, 7, "%%px\nx = 1\n  step(x)")
     assert shown[:2] == (Line(3, "step(x)"), Line(2, "", "step"))

@@ -46,10 +46,11 @@ def test_the_programs_are_of_all_kinds():
     }
     assert sum(run.is_open for run in runs) < len(runs) / 20
     assert sum(run.hides_a_source for run in stuck) < len(stuck) / 10
-    steps = [step for run in runs for rank in run.ranks for step in rank.steps]
+    ranks = [rank for run in runs for rank in run.ranks]
+    steps = [step for rank in ranks for step in rank.steps]
     assert {step.op for step in steps} == {"send", "recv", "wait", *oracle.METHODS}
     assert {step.group for step in steps} == set(oracle.GROUPS)
-    assert max(len(rank.steps) for run in runs for rank in run.ranks) == 6
+    assert max(len(rank.steps) for rank in ranks) == 6
 
 
 @pytest.mark.parametrize(

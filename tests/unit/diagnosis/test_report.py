@@ -68,7 +68,8 @@ def test_a_table_of_what_ranks_do():
 
 def test_a_brief_of_what_ranks_do():
     """One line while a cell runs, of at most four kinds of rows."""
-    reduces, step = Line(6, "dist.all_reduce(t)"), Line(4, "step()", file="/home/me/train.py")
+    reduces = Line(6, "dist.all_reduce(t)")
+    step = Line(4, "step()", file="/home/me/train.py")
     states = at_lines(
         "6 ranks; 0-1 all_reduce; 2 computes; 4 computes; 5 is_silent", reduces, reduces, step
     )
@@ -83,7 +84,8 @@ def test_a_brief_of_what_ranks_do():
 
 def test_what_ranks_did_when_another_one_died():
     """As they were seen then; finished ones have nothing."""
-    reduces, sleeps = Line(6, "dist.all_reduce(t)"), Line(4, "time.sleep(5)")
+    reduces = Line(6, "dist.all_reduce(t)")
+    sleeps = Line(4, "time.sleep(5)")
     seen = at_lines("6 ranks; 0 all_reduce; 1-2 computes; 3 is_silent", reduces, sleeps, reduces)
     call = seen[0].call
     closed = {"consequence": True, "call": call, "lines": (reduces,)}
@@ -180,7 +182,8 @@ def test_finished_ranks_that_made_different_numbers_of_passes():
 
 def test_two_threads_in_one_group_are_named():
     """Only if both are in a collective of it."""
-    line, other = Line(3, "dist.barrier()"), Line(9, "dist.all_reduce(t)")
+    line = Line(3, "dist.barrier()")
+    other = Line(9, "dist.all_reduce(t)")
     states = at_lines("2 ranks; 0 barrier; 1 barrier", line, line)
     call = states[0].call
 

@@ -69,23 +69,24 @@ def hints_of(kind):
 
 def made(kind, rng, name="", depth=0):
     """A value of a type."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    inner = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return made(rng.choice(inner), rng, name, depth)
     if kind is type(None):
         return None
     if origin is tuple and inner[1:] == (...,):
-        return tuple(
-            made(inner[0], rng, name, depth + 1)
-            for _ in range(rng.choice((0, 0, 1, 2, 3)))
-            if depth < 3
-        )
+        number = rng.choice((0, 0, 1, 2, 3))
+        if depth >= 3:
+            return ()
+        return tuple(made(inner[0], rng, name, depth + 1) for _ in range(number))
     if origin is tuple:
         return tuple(made(one, rng, name, depth + 1) for one in inner)
     if is_dataclass(kind):
-        return kind(
-            **{field: made(hint, rng, field, depth + 1) for field, hint in hints_of(kind).items()}
-        )
+        fields = {}
+        for field, hint in hints_of(kind).items():
+            fields[field] = made(hint, rng, field, depth + 1)
+        return kind(**fields)
     if kind is bool:
         return rng.random() < 0.5
     if kind is int:

@@ -125,7 +125,8 @@ def test_a_stranger_is_turned_away(channel, first):
 
 def test_closing_ends_every_connection(channel):
     """The watchdogs see it, strangers too, and no program can connect any more."""
-    rank, stranger = watchdog(channel, 0, lambda question: "well"), connect(channel, b"")
+    rank = watchdog(channel, 0, lambda question: "well")
+    stranger = connect(channel, b"")
     assert answers(channel) == {0: "well"}
     channel.close()
     assert is_closed(stranger)

@@ -82,7 +82,8 @@ def values(annotation, table):
     if dataclasses.is_dataclass(annotation):
         of_another = plain_message(Query if annotation is not Query else orders.Alive)
         return [of_another, "text", *ARRAYS] if table is REFUSED else [plain_message(annotation)]
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    inner = typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         of_something = [one for one in values(inner[0], table) if one is not None]
         return of_something if table is REFUSED else [None, *of_something]
@@ -95,11 +96,10 @@ def values(annotation, table):
         )
     if origin is tuple:
         row = tuple(values(one, ARRIVE)[0] for one in inner)
-        rows = [
-            (*row[:place], one, *row[place + 1 :])
-            for place, kind in enumerate(inner)
-            for one in values(kind, table)
-        ]
+        rows = []
+        for index, kind in enumerate(inner):
+            for one in values(kind, table):
+                rows.append((*row[:index], one, *row[index + 1 :]))
         return [*rows, row[:-1], *ARRAYS] if table is REFUSED else rows
     assert origin is dict, f"{annotation}: teach this test, and the codec, how it travels"
     tables = [{"class": one} for one in values(inner[1], table)]
@@ -166,12 +166,9 @@ def test_a_refusal_says_which_value():
 
 def test_all_messages_are_known():
     """Those of both files, by their names."""
-    there = [
-        one
-        for module in (messages, orders)
-        for one in vars(module).values()
-        if dataclasses.is_dataclass(one)
-    ]
+    there = []
+    for module in (messages, orders):
+        there += [one for one in vars(module).values() if dataclasses.is_dataclass(one)]
     assert list(MESSAGE_CLASSES.values()) == there
 
 

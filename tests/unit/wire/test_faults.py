@@ -12,7 +12,7 @@ from distlab.wire import faults
 from distlab.wire.source import Line
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-CELL, EARLIER = "/tmp/ipykernel_7/12.py", "/tmp/ipykernel_7/11.py"
+CELL = "/tmp/ipykernel_7/12.py"
 
 
 def written(folder, *rows):
