@@ -75,6 +75,7 @@ def ending_of(status: int, log: str = "", fault: Fault | None = None) -> Ending:
 
 
 def _killed_by(name: str, cause: str, may_be_mismatch: bool = False) -> Ending:
+    """The end by a signal, with its cause in brackets if that is known."""
     what = f"killed by {name}"
     if cause:
         what += f" ({cause})"
@@ -82,6 +83,7 @@ def _killed_by(name: str, cause: str, may_be_mismatch: bool = False) -> Ending:
 
 
 def _name_of_signal(number: int) -> str:
+    """The name of a signal: "SIGKILL", or "signal 64" for one that Python does not name."""
     try:
         return signal.Signals(number).name
     except ValueError:

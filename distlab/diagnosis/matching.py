@@ -62,12 +62,14 @@ def _calls_by_rank(calls: Mapping[int, CallRecord]) -> str:
 
 
 def _reduce_op(call: CallRecord) -> str:
+    """How it reduces."""
     if not call.reduce_op:
         return ""
     return f"op={call.reduce_op}"
 
 
 def _root(call: CallRecord) -> str:
+    """Its root."""
     if call.root is None:
         return ""
     return f"the root {call.root}"

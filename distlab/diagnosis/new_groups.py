@@ -128,6 +128,7 @@ def words_of_groups(groups: Mapping[int, NewGroup]) -> str:
 
 
 def _group_words(group: NewGroup) -> str:
+    """A group by its members, and where it was made: "one of ranks 0-1 (line 3)"."""
     words = f"one of {rank_list(group.members)}"
     if group.line is None:
         return words

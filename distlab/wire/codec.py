@@ -228,6 +228,7 @@ class _Dict:
 
 
 def _check_dict(value: Any, name: str) -> None:
+    """Refuse a value that is no dict."""
     if not isinstance(value, dict):
         refuse(name, "a dict", value, wrong_type=True)
 

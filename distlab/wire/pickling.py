@@ -116,6 +116,7 @@ def read_plain_only() -> None:
 
 
 def _plain_reply(data: bytes) -> Any:
+    """A reply that ipyparallel has received; one that holds anything else says so in words."""
     try:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except Exception as error:  # in ipyparallel's loop, which would not go on
@@ -278,6 +279,7 @@ def _reduce_tensor(tensor: Any, torch: Any) -> tuple[Callable[..., Any], tuple[A
 
 
 def _rebuild_tensor(memory: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    """The tensor that `_reduce_tensor` took apart, in the memory that arrived."""
     import torch
 
     return torch.frombuffer(memory, dtype=dtype).reshape(shape).requires_grad_(requires_grad)
