@@ -161,8 +161,8 @@ class Debugger(pdb.Pdb):
         where = f"line {line.number}"
         if not line.is_in_cell:
             where = f"{os.path.basename(line.file)}, {where}"
-        if line.place:
-            where = f"{where} in {line.place}"
+        if line.function:
+            where = f"{where} in {line.function}"
         return f"{where}{lprefix}{line.text}"
 
     def message(self, msg: str) -> None:

@@ -57,7 +57,7 @@ def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, .
         text = ""  # unknown of a function from an earlier cell
         if line.file == own_cell and line.number <= len(texts):
             text = texts[line.number - 1].removeprefix("%px ").strip()
-        shown.append(Line(line.number, text, line.place))
+        shown.append(Line(line.number, text, line.function))
     return tuple(shown)
 
 

@@ -39,6 +39,6 @@ def where(ranks: Sequence[int], lines: Sequence[Line]) -> str:
 
 def position_words(line: Line) -> str:
     """Where a line is, and in which function: "line 3 in step", "train.py:3"."""
-    if not line.place:
+    if not line.function:
         return line.position
-    return f"{line.position} in {line.place}"
+    return f"{line.position} in {line.function}"

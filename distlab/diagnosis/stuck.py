@@ -203,7 +203,7 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
             return False
         return any(group.name.isdigit() for group in state.made)
     for old in state.history:
-        if (old.group, old.op, old.place) == (call.group, call.op, call.place):
+        if (old.group, old.op, old.site) == (call.group, call.op, call.site):
             return True
     return False
 

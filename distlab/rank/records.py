@@ -40,7 +40,7 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         group=note.group,
         sequence=note.sequence,
         tensors=tuple(_plain_type_and_shape(dtype, shape) for dtype, shape in note.tensors),
-        place=_file_and_line(note),
+        site=_file_and_line(note),
         lines=_lines_of_note(note) if with_lines else (),
         is_send=note.method == "send",
         peer=rank_at.get(note.peer),

@@ -282,7 +282,7 @@ def _with_text(line: Line) -> Line:
     """A line with its text: of a function of this rank that travelled, only this rank has it."""
     if line.text:
         return line
-    return line_of(line.file, line.number, line.place)
+    return line_of(line.file, line.number, line.function)
 
 
 def _collect_prints() -> None:

@@ -91,7 +91,7 @@ class CallRecord:
             direction, peer and tag; for new_group the number of the group, 0 if only its members
             make it.
         tensors: the (dtype, shape) of each of its tensors.
-        place: the file and line of the call, for comparison.
+        site: the file and line of the call, for comparison.
         lines: the learner's lines that led to it, outermost first.
         is_send: whether it is a message that this rank sends.
         peer: the rank at the other end of a message, None for any.
@@ -112,7 +112,7 @@ class CallRecord:
     group: str = ""
     sequence: int = 0
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    place: tuple[str, int] | None = None
+    site: tuple[str, int] | None = None
     lines: tuple[Line, ...] = ()
     is_send: bool = False
     peer: int | None = None

@@ -37,13 +37,13 @@ class Line:
     Attributes:
         number: counted from 1 as the notebook shows it, `%%px` line included.
         text: the source, stripped; empty if it is not available.
-        place: the function's name, or "" at the top of a cell.
+        function: the name of the function that it is in, or "" at the top of a cell.
         file: the source file; "" for a `%%px` cell.
     """
 
     number: int
     text: str
-    place: str = ""
+    function: str = ""
     file: str = field(default="", compare=False, repr=False)
 
     @property

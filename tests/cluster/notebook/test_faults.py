@@ -46,7 +46,7 @@ def test_lines_inside_torch_are_left_out(usable):
         return torch.ones(2) @ torch.ones(3)
 
     error = raised(distlab.RankError, usable.run, mismatched)
-    lines = {(line.number, line.place) for failure in error.failures for line in failure.lines}
+    lines = {(line.number, line.function) for failure in error.failures for line in failure.lines}
     assert lines == {(mismatched.__code__.co_firstlineno + 1, "mismatched")}
     assert str(error).startswith("ranks 0-3 raised RuntimeError: ")
     assert "rebuilt" not in str(error)

@@ -55,7 +55,6 @@ WORDS = {
     "function": ("", "add", "through a file"),
     "reduce_op": ("", "SUM", "MAX"),
     "text": ("", "f()"),
-    "place": ("", "step"),
     "file": ("", "/nowhere/a.py"),
 }
 RANK_FIELDS = ("rank", "members", "peer", "root", "caller")

@@ -113,7 +113,7 @@ def test_an_error_that_was_being_handled_is_described():
         own.__context__ = ValueError("no data")
         assert describe_failure(own).handled is None
     assert (handled.kind, handled.message, handled.traceback) == ("ValueError", "no data", "")
-    assert [line.place for line in handled.lines] == [
+    assert [line.function for line in handled.lines] == [
         "test_an_error_that_was_being_handled_is_described"
     ]
     assert described(RuntimeError(closed)).handled is None

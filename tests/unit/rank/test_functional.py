@@ -39,7 +39,7 @@ def test_a_functional_collective_is_noted(alone, call, op, fields):
     assert record.op.startswith(op)
     assert {name: getattr(record, name) for name in fields} == fields
     assert (record.collective != "", record.members, record.sequence) == (True, (0,), 1)
-    assert record.place[0] == "test_functional.py"
+    assert record.site[0] == "test_functional.py"
     note = LOG.collectives[dist.group.WORLD.group_name][-1]
     assert not note.done
     result.wait()

@@ -86,7 +86,7 @@ def test_a_collective_is_noted_with_its_arguments(four, call, op, fields):
     """What every rank must agree on, by the learner's name and the common one."""
     call()
     plain = {"members": (0, 1, 2, 3), "group": "0", "sequence": 1, "tensors": FLOATS}
-    said = replace(newest(), collective="", place=None, lines=())
+    said = replace(newest(), collective="", site=None, lines=())
     assert said == CallRecord(op, COLLECTIVE, **{**plain, **fields})
 
 

@@ -138,7 +138,7 @@ def test_a_coroutine_that_waits_is_no_finished_rank(four, summary, monkeypatch):
         False,
         False,
     )
-    assert [line.place for line in found.lines] == ["awaits_below", "awaits"]
+    assert [line.function for line in found.lines] == ["awaits_below", "awaits"]
 
 
 def test_what_a_loop_will_call_is_a_plan():
