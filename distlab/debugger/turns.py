@@ -53,7 +53,7 @@ class Turns:
                 channel.asks[rank] = prompt  # what came before it has been shown
                 self._rank = _rank_after_choice(channel, int(other[1]), rank)
                 return
-        channel.type(rank, line + "\n")
+        channel.answer_debugger(rank, line + "\n")
         _wait_for_question(channel, rank)
         self._rank = rank
 
@@ -96,4 +96,4 @@ def _wait_for_question(channel: ControlChannel, rank: int) -> None:
 def end_debuggers(channel: ControlChannel) -> None:
     """End every debugger: the person has left, or the cell is over."""
     for rank in list(channel.ends):
-        channel.type(rank, None)
+        channel.answer_debugger(rank, None)

@@ -20,7 +20,7 @@ ADVICE = {
         "dist.new_group(...), and every model or DTensor that is on them."
     ),
     # torch's mark of a group that the rank is not in
-    r"Invalid process group|roup -100": (
+    r"Invalid process group|[Gg]roup -100": (
         "This rank is not in that group: make the call on its members only."
     ),
     r"Pair is not": (
@@ -32,8 +32,8 @@ ADVICE = {
         "has no method for this call: move the tensors with to(...), or add the method."
     ),
     (
-        r"ProcessExitedException: process \d+ terminated with exit code 1$|Can't (pickle|"
-        r"get) (<func|local)"
+        r"ProcessExitedException: process \d+ terminated with exit code 1$|"
+        r"Can't (pickle|get) (<func|local)"
     ): (
         "A new process looks for its function in a file: write it to one with %%writefile "
         "work.py, and import it."

@@ -148,7 +148,7 @@ class ControlChannel:
                 return
             self.receive(remaining)
 
-    def type(self, rank: int, line: str | None) -> None:
+    def answer_debugger(self, rank: int, line: str | None) -> None:
         """Answer the debugger of a rank that waits for a line."""
         self.asks.pop(rank, None)
         if rank in self.ends:
@@ -203,7 +203,7 @@ class ControlChannel:
         self.unwaited |= answer.unwaited
         self.without_group |= answer.without_group
         if answer.asks == "":
-            self.type(rank, "" if can_type() else None)
+            self.answer_debugger(rank, "" if can_type() else None)
         elif answer.asks is not None:
             self.asks[rank] = answer.asks
 
