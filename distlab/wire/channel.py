@@ -93,7 +93,7 @@ class ControlChannel:
             limit = seconds.ANSWER
         deadline = time.monotonic() + limit
         self._number += 1
-        question = Query(self._number, want)
+        question = _as_line(Query(self._number, want))
         wanted = set(ranks)
         asked: set[int] = set()
         answers: dict[int, Answer] = {}
@@ -152,9 +152,9 @@ class ControlChannel:
         """Answer the debugger of a rank that waits for a line."""
         self.asks.pop(rank, None)
         if rank in self.ends:
-            self._send(rank, Query(0, TYPED, line))
+            self._send(rank, _as_line(Query(0, TYPED, line)))
 
-    def _send(self, rank: int, query: Query) -> None:
+    def _send(self, rank: int, line: bytes) -> None:
         """Send a question or an order, unless the rank has ended, or reads nothing.
 
         It is short, so it fits into what the system keeps for a rank that reads late. Where only a
@@ -162,7 +162,7 @@ class ControlChannel:
         """
         if not self._send_rest(rank):
             return
-        self._rest[rank] = to_json(query).encode() + b"\n"
+        self._rest[rank] = line
         self._send_rest(rank)
 
     def _send_rest(self, rank: int) -> bool:
@@ -258,6 +258,11 @@ class ControlChannel:
         with contextlib.suppress(KeyError, ValueError):  # the channel was closed before
             self.arrivals.unregister(end)
         end.close()
+
+
+def _as_line(query: Query) -> bytes:
+    """A question or an order as it travels."""
+    return to_json(query).encode() + b"\n"
 
 
 def read_available(end: socket.socket, most: int) -> bytes | None:
