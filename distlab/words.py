@@ -23,7 +23,7 @@ def rank_list(ranks: Collection[int]) -> str:
     """Name ranks in words, with runs folded: "rank 2", "ranks 0-3", "ranks 0, 2 and 5-7"."""
     if not ranks:
         return "no ranks"
-    runs = _runs(ranks)
+    runs = _consecutive(ranks)
     words: list[str] = []
     for run in runs:
         # two ranks are folded only if no others are listed: "ranks 0-1", but "ranks 0, 1 and 5"
@@ -38,7 +38,7 @@ def rank_list(ranks: Collection[int]) -> str:
     return f"{noun} {', '.join(others)} and {last}"
 
 
-def _runs(ranks: Iterable[int]) -> list[list[int]]:
+def _consecutive(ranks: Iterable[int]) -> list[list[int]]:
     """The ranks in order, in lists of those that follow each other without a gap."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):

@@ -134,7 +134,7 @@ class Server:
         orders_of_all = map(from_json, lines)
         self._obey([order for order in orders_of_all if order.host == self.host])
 
-    def _obey(self, batch: Sequence[orders.Order]) -> None:
+    def _obey(self, batch: Sequence[orders.AnyOrder]) -> None:
         forked: dict[int, int] = {}  # the engine of each new process
         for order in batch:
             if isinstance(order, orders.KillOrder):
@@ -222,7 +222,7 @@ class Server:
                 host, port = listener.getsockname()
                 self.report(orders.StoreAddress(host, port))
 
-    def report(self, message: orders.Report) -> None:
+    def report(self, message: orders.AnyReport) -> None:
         """Report to connection.py; its process may have ended."""
         line = to_json(message).encode() + b"\n"
         with contextlib.suppress(OSError):

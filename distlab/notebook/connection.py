@@ -69,7 +69,7 @@ class Connection(SupervisedThread):
         self._sending = threading.Lock()  # the thread answers heartbeats, the main thread orders
         self._beats: dict[int, float] = {}  # when each host's newest heartbeat came
 
-    def order(self, order: orders.Order | orders.ServerPlan) -> None:
+    def order(self, order: orders.AnyOrder | orders.ServerPlan) -> None:
         """Send an order; nothing happens if its server has ended: `lost` then has the host.
 
         Runs on: any thread.
@@ -129,7 +129,7 @@ class Connection(SupervisedThread):
         silent = [host for host, beat in self._beats.items() if beat < late]
         self._lose(silent, f"which sent no heartbeat for {SILENCE_SECONDS:g} s")
 
-    def _note(self, report: orders.Report) -> None:
+    def _note(self, report: orders.AnyReport) -> None:
         """Keep what a server reports, and answer a heartbeat."""
         if isinstance(report, orders.Alive):
             self._beats[report.host] = time.monotonic()

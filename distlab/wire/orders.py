@@ -147,5 +147,5 @@ class NotForked:
     why: str
 
 
-Order = ForkOrder | KillOrder | Alive
-Report = Alive | Hello | StoreAddress | EngineProcess | NotForked
+AnyOrder = ForkOrder | KillOrder | Alive
+AnyReport = Alive | Hello | StoreAddress | EngineProcess | NotForked
