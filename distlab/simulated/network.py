@@ -57,7 +57,7 @@ class Link:
     bandwidth: float
 
     def __init__(self, latency: float | str, bandwidth: float | str) -> None:
-        _set(
+        _set_frozen(
             self,
             latency=quantity("latency", latency, SECONDS, "5 us", zero=True),
             bandwidth=quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "25 GB/s"),
@@ -124,7 +124,7 @@ class Device:
         if efficiency > 1:
             advice = "For example: efficiency=0.5."
             refuse("efficiency", "above 0 and up to 1", efficiency, advice)
-        _set(
+        _set_frozen(
             self,
             flops=flops,
             memory_bandwidth=memory_bandwidth,
@@ -212,7 +212,7 @@ class Network:
             one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE)
         for rank, factor in stragglers.items():
             quantity(f"stragglers[{rank!r}]", factor, NO_UNIT, "2")
-        _set(
+        _set_frozen(
             self,
             latency=latency,
             bandwidth=bandwidth,
@@ -302,7 +302,7 @@ def _share_below_1(name: str, value: float) -> float:
     return share
 
 
-def _set(frozen: object, **values: object) -> None:
+def _set_frozen(frozen: object, **values: object) -> None:
     """Give a frozen object its attributes, in its own __init__."""
     for name, value in values.items():
         object.__setattr__(frozen, name, value)

@@ -15,7 +15,7 @@ from distlab.arguments import one_of, whole_number
 # hides the cost of a message; shorter and longer ones were slower at 4 to 64 MiB, 4 ranks
 SEGMENT_BYTES = 1 << 21
 ONE_CHUNK = range(1)  # a whole buffer that is not cut
-Steps = list[list["ChunkMessage"]]
+ChunkSteps = list[list["ChunkMessage"]]
 
 
 class Algorithm(NamedTuple):
@@ -27,7 +27,7 @@ class Algorithm(NamedTuple):
             another.
     """
 
-    schedule: Callable[[int], tuple[int, Steps]]
+    schedule: Callable[[int], tuple[int, ChunkSteps]]
     cost: Callable[[int], tuple[int, float]]
 
 
@@ -128,18 +128,18 @@ def _found(name: str, world_size: int) -> Algorithm:
 # --- schedules: (number of chunks, steps) for n ranks ---
 
 
-def _naive(n: int) -> tuple[int, Steps]:
-    up: Steps = []
-    down: Steps = []
+def _naive(n: int) -> tuple[int, ChunkSteps]:
+    up: ChunkSteps = []
+    down: ChunkSteps = []
     for other in range(1, n):
         up.append([ChunkMessage(other, 0, ONE_CHUNK, "reduce")])
         down.append([ChunkMessage(0, other, ONE_CHUNK, "copy")])
     return 1, up + down
 
 
-def _tree(n: int) -> tuple[int, Steps]:
-    up: Steps = []
-    down: Steps = []
+def _tree(n: int) -> tuple[int, ChunkSteps]:
+    up: ChunkSteps = []
+    down: ChunkSteps = []
     for distance in distances(n):
         to_parents = []
         to_children = []
@@ -152,8 +152,8 @@ def _tree(n: int) -> tuple[int, Steps]:
     return 1, up + down
 
 
-def _whole_ring(n: int) -> tuple[int, Steps]:
-    steps: Steps = []
+def _whole_ring(n: int) -> tuple[int, ChunkSteps]:
+    steps: ChunkSteps = []
     for number in range(n - 1):
         # every rank hands on the tensor of the rank that is `number` before it
         step = []
@@ -165,7 +165,7 @@ def _whole_ring(n: int) -> tuple[int, Steps]:
     return 1, steps
 
 
-def _ring(n: int) -> tuple[int, Steps]:
+def _ring(n: int) -> tuple[int, ChunkSteps]:
     def step(offset: int, operation: str) -> list[ChunkMessage]:
         """A step in which rank r sends chunk r + offset."""
         sent = []
@@ -181,9 +181,9 @@ def _ring(n: int) -> tuple[int, Steps]:
     return n, reduce_scatter + all_gather
 
 
-def _recursive_doubling(n: int) -> tuple[int, Steps]:
+def _recursive_doubling(n: int) -> tuple[int, ChunkSteps]:
     power = power_below(n)
-    steps: Steps = []
+    steps: ChunkSteps = []
     for distance in distances(power):
         step = []
         for r in range(power):
@@ -193,10 +193,10 @@ def _recursive_doubling(n: int) -> tuple[int, Steps]:
     return 1, _folded(n, 1, steps)
 
 
-def _halving_doubling(n: int) -> tuple[int, Steps]:
+def _halving_doubling(n: int) -> tuple[int, ChunkSteps]:
     power = power_below(n)
-    halving: Steps = []
-    doubling: Steps = []
+    halving: ChunkSteps = []
+    doubling: ChunkSteps = []
     blocks = [range(power) for _ in range(power)]  # the chunks that each rank still adds up
     for distance in reversed(distances(power)):
         for r, block in enumerate(blocks):
@@ -221,7 +221,7 @@ def _half(block: range, upper: bool) -> range:
     return block[:middle]
 
 
-def _folded(n: int, num_chunks: int, steps: Steps) -> Steps:
+def _folded(n: int, num_chunks: int, steps: ChunkSteps) -> ChunkSteps:
     """Steps between the first 2^k ranks, with a step before and one after for the other ranks.
 
     The step before adds their tensors to those of the first ranks, the one after gives them the

@@ -59,7 +59,7 @@ PROGRAM = 1  # a rank goes on
 AT_END = 2  # an operation ends
 AT_RECEIVER = 3  # a message comes to the port of its receiver
 AT_SENDER = 4  # a message comes to the port of its sender
-Order = tuple[int, ...]  # one of these, and then ranks
+MomentOrder = tuple[int, ...]  # one of these, and then ranks
 
 
 def simulate(
@@ -152,7 +152,7 @@ class _Run:
         none_unfinished: list[Unfinished] = [[] for _ in clocks]
         self.found = Result(list(clocks), none_unfinished)
         self.clocks = self.found.clocks
-        self.queue: list[tuple[float, Order, int, _Moment]] = []
+        self.queue: list[tuple[float, MomentOrder, int, _Moment]] = []
         self.scheduled = itertools.count()
         self.begun: dict[OperationKey, tuple[Begun, float]] = {}
         self.ends: defaultdict[OperationKey, _Moment] = defaultdict(lambda: LONG_AGO)
@@ -207,13 +207,13 @@ class _Run:
         for rank, moment in self.aligning.pop(first_number):
             self._schedule(moment, latest, (PROGRAM, rank))
 
-    def _at(self, when: float, order: Order) -> _Moment:
+    def _at(self, when: float, order: MomentOrder) -> _Moment:
         """Make a new moment that comes at that time."""
         moment = _Moment()
         self._schedule(moment, when, order)
         return moment
 
-    def _schedule(self, moment: _Moment, when: float, order: Order) -> None:
+    def _schedule(self, moment: _Moment, when: float, order: MomentOrder) -> None:
         """Let a moment come; those of one time come by `order`, then as they were scheduled."""
         heapq.heappush(self.queue, (when, order, next(self.scheduled), moment))
 

@@ -14,7 +14,7 @@ THREADS = 100  # the track of a rank's first thread; those of calls count up fro
 DETAILS = ("group", "peer", "tag", "num_bytes", "waiting", "failed")  # of an event
 MICROSECONDS = 1e6  # of a second
 
-Item = dict[str, Any]  # a slice, one end of an arrow, or a name, as the format has it
+PerfettoItem = dict[str, Any]  # a slice, one end of an arrow, or a name, as the format has it
 
 
 def perfetto_items(
@@ -22,7 +22,7 @@ def perfetto_items(
     events: Sequence[Event],
     messages: Sequence[Message],
     rows: Mapping[int, Sequence[TorchRow]],
-) -> Iterator[Item]:
+) -> Iterator[PerfettoItem]:
     """What a file for Perfetto contains, with times in microseconds: a process for each rank.
 
     Each rank has a track for its calls, further ones for calls that overlap others or are in
@@ -63,7 +63,7 @@ def _tracks(events: Sequence[Event]) -> dict[Event, int]:
     return tracks
 
 
-def _slice_of_event(event: Event, track: int) -> Item:
+def _slice_of_event(event: Event, track: int) -> PerfettoItem:
     name = event.op
     if event.kind == "wait":
         name = f"wait for {event.op}"
@@ -72,7 +72,7 @@ def _slice_of_event(event: Event, track: int) -> Item:
     return item
 
 
-def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> Item:
+def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> PerfettoItem:
     return {
         "ph": "X",
         "pid": rank,
@@ -83,7 +83,7 @@ def _slice(rank: int, track: int, name: str, what: Event | TorchRow) -> Item:
     }
 
 
-def _end_of_arrow(phase: str, number: int, event: Event, track: int, time: float) -> Item:
+def _end_of_arrow(phase: str, number: int, event: Event, track: int, time: float) -> PerfettoItem:
     """One end of a message's arrow, which has to be inside the slice of its event."""
     not_too_early = max(time, event.start)
     inside = min(not_too_early, event.end - 1e-9)

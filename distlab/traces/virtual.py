@@ -47,7 +47,7 @@ def from_simulation(result: Result, ranks: Sequence[int]) -> Contents:
 
     messages = list(_messages(result.transfers, calls, zero))
     messages.sort(key=lambda message: message.left)
-    collectives = _collectives(operations, calls, ranks)
+    collectives = _collectives_of_groups(operations, calls, ranks)
     return Contents(happened, messages, collectives, rows={})
 
 
@@ -156,7 +156,7 @@ def _messages(transfers: Sequence[Transfer], calls: Calls, zero: float) -> Itera
         )
 
 
-def _collectives(
+def _collectives_of_groups(
     operations: Sequence[Operation], calls: Calls, ranks: Sequence[int]
 ) -> list[Collective]:
     """The collectives of groups: what their ranks called with the same number."""

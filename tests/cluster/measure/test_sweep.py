@@ -51,12 +51,16 @@ def test_functions_take_turns_in_the_right_group(usable):
     distlab.sweep(
         usable, {"first": first, "second": second}, [24], ranks=[3, 4], repeat=10, warmup=1
     )
-    (*three, others), (four, *_) = usable.pull("calls"), usable.pull("calls")
+    calls_of_ranks = usable.pull("calls")
+    *three, others = calls_of_ranks
+    four = calls_of_ranks[0]
     assert three == [four] * 3
     assert others == four[24:]
     assert {call[1:] for call in four[:24]} == {(6, 0, 3)}
     assert {call[1:] for call in others} == {(6, 0, 4)}
-    turns = [(one[0], other[0]) for one, other in zip(others[::2], others[1::2], strict=True)]
+    turns = []
+    for one, other in zip(others[::2], others[1::2], strict=True):
+        turns.append((one[0], other[0]))
     assert turns[:2] == [(0, 1)] * 2  # the first call, and the warm-up
     assert {*turns[2:]} == {(0, 1), (1, 0)}
 

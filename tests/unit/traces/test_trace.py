@@ -72,9 +72,9 @@ def test_received_from_anybody():
 @pytest.mark.parametrize(
     ("sender", "receiver", "matched"),
     [
-        # a send whose recv was posted before the trace; a call that raised: the next one is not
-        # taken for the partner
+        # a send whose recv was posted before the trace
         (Rank(2).send(1, 0, 1, sequence=4), Rank(2).recv(0, 2, 3, sequence=5), [False, False]),
+        # a call that raised: the next one is not taken for the partner
         (
             Rank(2).send(1, 0, 1, failed=True).send(1, 2, 4, sequence=1),
             Rank(2).recv(0, 3, 4),
@@ -125,10 +125,10 @@ def test_who_waits_for_whom_in_a_rooted_collective():
 
 def test_an_asynchronous_collective_ends_with_gloo():
     """When gloo's thread was done, although wait() came later."""
-    rank = Rank(1, [("1", 0, (0,))]).all_reduce(0, 9, blocking=False, waited=8, gloo=(1, 3))
-    rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1).row(
-        "gloo:all_reduce", 2, 4, thread=3
-    )
+    rank = Rank(1, [("1", 0, (0,))])
+    rank.all_reduce(0, 9, blocking=False, waited=8, gloo=(1, 3))
+    rank.all_reduce(0.5, 9, blocking=False, waited=8.5, group=1)
+    rank.row("gloo:all_reduce", 2, 4, thread=3)
     trace = traced(rank)
     assert of(trace, 0, "collective") == [("all_reduce", 0, 3), ("all_reduce", 0.5, 4)]
     assert of(trace, 0, "wait") == [("all_reduce", 8, 9), ("all_reduce", 8.5, 9)]
@@ -136,12 +136,12 @@ def test_an_asynchronous_collective_ends_with_gloo():
 
 def ddp_step():
     """One rank's backward with two buckets, as DDP makes it from C++."""
+    backward = "autograd::engine::evaluate_function: AddmmBackward0"
     rank = Rank(2).cpp_all_reduce(2.85, 4096).cpp_all_reduce(3.92, 2048)
-    rank.row("aten::linear", 0, 1, number=3).row(
-        "autograd::engine::evaluate_function: AddmmBackward0", 2, 3, number=3
-    )
+    rank.row("aten::linear", 0, 1, number=3)
+    rank.row(backward, 2, 3, number=3)
     rank.row("c10d::allreduce_", 2.8, 2.9).row("gloo:all_reduce", 3, 6, thread=2)
-    rank.row("autograd::engine::evaluate_function: AddmmBackward0", 3.05, 4.3, number=-1)
+    rank.row(backward, 3.05, 4.3, number=-1)
     rank.row("c10d::allreduce_", 3.9, 3.95).row("gloo:all_reduce", 4, 8, thread=3)
     rank.row("torch.distributed.ddp.reducer::copy_bucket_to_grad", 6.01, 6.1)
     rank.row("torch.distributed.ddp.reducer::copy_bucket_to_grad", 8.01, 8.1)
@@ -165,13 +165,11 @@ def test_training_with_ddp():
 
 def test_a_collective_of_cpp_that_is_waited_for_at_once_blocks():
     """Where nothing happens between a call of C++'s and its end, the rank was blocked."""
-    rank = (
-        Rank(1)
-        .cpp_all_reduce(0.05, 8)
-        .row("c10d::allreduce_", 0, 0.1)
-        .row("gloo:all_reduce", 0.2, 2, thread=2)
-    )
-    trace = traced(rank.row("aten::mm", 2.01, 3))
+    rank = Rank(1).cpp_all_reduce(0.05, 8)
+    rank.row("c10d::allreduce_", 0, 0.1)
+    rank.row("gloo:all_reduce", 0.2, 2, thread=2)
+    rank.row("aten::mm", 2.01, 3)
+    trace = traced(rank)
     assert of(trace, 0, "collective") == [("all_reduce", 0.05, 2)]
     assert [e.blocking for e in trace.events if e.kind == "collective"] == [True]
 
@@ -182,14 +180,13 @@ def test_waits_of_functional_collectives(over, waits):
 
     There is none for one that is complete already, though the main thread was in plain Python then.
     """
-    rank = (
-        Rank(1)
-        .cpp_all_reduce(0.15, 8)
-        .row("_c10d_functional::all_reduce", 0, 0.3)
-        .row("c10d::allreduce_", 0.1, 0.2)
-    )
-    rank.row("gloo:all_reduce", 0.2, over, thread=2).row("aten::mm", 0.4, 2)
-    rank.row("_c10d_functional::wait_tensor", 2.1, 5.1).row("PythonSubclass", 2.2, 5.05)
+    rank = Rank(1).cpp_all_reduce(0.15, 8)
+    rank.row("_c10d_functional::all_reduce", 0, 0.3)
+    rank.row("c10d::allreduce_", 0.1, 0.2)
+    rank.row("gloo:all_reduce", 0.2, over, thread=2)
+    rank.row("aten::mm", 0.4, 2)
+    rank.row("_c10d_functional::wait_tensor", 2.1, 5.1)
+    rank.row("PythonSubclass", 2.2, 5.05)
     trace = traced(rank)
     assert of(trace, 0, "collective") == [("all_reduce", 0.15, over)]
     assert [event.blocking for event in trace.events if event.kind == "collective"] == [False]
@@ -201,14 +198,13 @@ def test_waits_of_functional_collectives(over, waits):
 
 def test_computation_is_divided_by_waiting_and_by_long_gaps():
     """Calls that follow closely are one block, until a blocking call or a long gap."""
-    rank = (
-        Rank(2)
-        .row("aten::mm", 0, 1)
-        .row("aten::mm", 1.1, 2)
-        .row("aten::add", 3, 4)
-        .send(1, 4.01, 4.05)
-    )
-    rank.row("c10d::send", 4.015, 4.018).row("aten::add", 4.06, 5)
+    rank = Rank(2)
+    rank.row("aten::mm", 0, 1)
+    rank.row("aten::mm", 1.1, 2)
+    rank.row("aten::add", 3, 4)
+    rank.send(1, 4.01, 4.05)
+    rank.row("c10d::send", 4.015, 4.018)
+    rank.row("aten::add", 4.06, 5)
     expected = [("mm", 0, 2), ("add", 3, 4), ("add", 4.06, 5)]
     assert of(traced(rank, Rank(2)), 0, "compute") == expected
 
