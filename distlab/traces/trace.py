@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TABLE_HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
+# attributes that exist only once the trace has ended
 CONTENTS = ("events", "messages", "collectives", "rows", "missing", "offsets")
 SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
