@@ -13,20 +13,20 @@ MATRIX_AND_BIAS = ((2, 3), (3,))
 WITH_A_SCALAR = ((3,), (1, 2), ())
 
 
-def _gradients(rank, world_size, shapes):
+def _gradients(rank, n, shapes):
     """A tensor of each shape, with other numbers on each rank."""
     gradients = []
     for place, shape in enumerate(shapes):
-        (flat,) = numbers(rank + place, world_size, torch.Size(shape).numel())
+        (flat,) = numbers(rank + place, n, torch.Size(shape).numel())
         gradients.append(flat.reshape(shape))
     return tuple(gradients)
 
 
-def _samples_and_gradients(rank, world_size, case):
+def _samples_and_gradients(rank, n, case):
     """How many samples a rank has, more on later ranks or 5 on each, and its gradients."""
     rises, shapes = case
     samples = 10 * (rank + 1) if rises else 5
-    return samples, *_gradients(rank, world_size, shapes)
+    return samples, *_gradients(rank, n, shapes)
 
 
 def try_averaging(fn, *gradients):
@@ -62,7 +62,7 @@ def _try_spread(fn, *weights):
     return found, [weight.detach() for weight in model]
 
 
-def _weights_apart(rank, world_size, case):
+def _weights_apart(rank, n, case):
     """The weights of a rank: equal ones, or with differences of some kind."""
     first = torch.tensor([1.0, -2.0, 3.0])
     second = torch.tensor([[5.0]])
@@ -75,7 +75,7 @@ def _weights_apart(rank, world_size, case):
     return first, second
 
 
-def _labels_and_predictions(rank, world_size, more):
+def _labels_and_predictions(rank, n, more):
     """Labels and predictions of other numbers of images on each rank, and the number of classes."""
     classes = 3
     images = torch.arange(2 * rank + more)

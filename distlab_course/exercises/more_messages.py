@@ -28,7 +28,7 @@ def _part_of_row(rank, n, length):
     return (part,)
 
 
-def _text(rank, n, lengths):
+def _letters(rank, n, lengths):
     """A text of some length, of a letter of its own."""
     letter = "dcba"[rank]
     return (letter * lengths[rank],)
@@ -111,7 +111,7 @@ def with_edges(part):
     return wide
 
 
-@exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_text)
+@exercise("10", cases=((3, 1, 4, 1), (2, 7, 1, 8), (5, 5, 2, 0)), given=_letters)
 def longest_text(text):
     """Return, on every rank, the rank with the longest text, and the lowest such rank if several
     are equally long.

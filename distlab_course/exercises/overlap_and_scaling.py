@@ -29,10 +29,10 @@ def _try_in_backward(fn, images):
     return Seen(f"all-reduces {how}"), gradients
 
 
-def _scaled_gradient(rank, world_size, case):
+def _scaled_gradient(rank, n, case):
     """A gradient of some length, times a factor."""
     length, factor = case
-    (gradient,) = numbers(rank, world_size, length)
+    (gradient,) = numbers(rank, n, length)
     return (gradient * factor,)
 
 

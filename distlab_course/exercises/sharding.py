@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers, question
 
 
-def _state_of_rank(rank, world_size, shard):
+def _state_of_rank(rank, n, shard):
     """Weights that every rank has, a gradient of this rank, and its shard of the momentum."""
-    weights = torch.arange(float(world_size * shard))
-    (gradient,) = numbers(rank, world_size, len(weights))
-    momentum = weights.chunk(world_size)[rank] / 10
+    weights = torch.arange(float(n * shard))
+    (gradient,) = numbers(rank, n, len(weights))
+    momentum = weights.chunk(n)[rank] / 10
     return weights, gradient, momentum
 
 
@@ -30,13 +30,13 @@ def _try_step(fn, weights, gradient, momentum):
     return weights, momentum
 
 
-def _shards_and_norm(rank, world_size, case):
+def _shards_and_norm(rank, n, case):
     """A list of shards, none on rank 2, and the largest norm."""
     lengths, max_norm = case
     shards = []
     if rank != 2:
         for place, length in enumerate(lengths):
-            shards += numbers(rank + place, world_size, length)
+            shards += numbers(rank + place, n, length)
     return shards, max_norm
 
 
