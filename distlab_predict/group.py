@@ -20,7 +20,7 @@ NAME = "predicted"
 
 
 class Done(dist.Work):
-    """A call that is noted. Whoever waits for it makes the current stream wait for its node."""
+    """The Work of a noted call: a wait for it makes the current stream wait for the call's node."""
 
     def __init__(self, log: NodeLog, index: int, result: Any):
         super().__init__()
@@ -44,8 +44,8 @@ class Done(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(self._result)
-        # DDP takes futures in a backward pass, and waits for them at its end; outside of one, torch
-        # raises
+        # DDP takes futures in a backward pass, and waits for them at its end. Outside of a backward
+        # pass torch raises.
         with contextlib.suppress(RuntimeError):
             private.at_end_of_backward(self.synchronize)
         return future
@@ -67,6 +67,7 @@ class Group(backend.Group):
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # no stub says it
         self.timeout = options.timeout
         self._name = ""
+        # torch names no members for the group of all ranks
         self._members = tuple(options.global_ranks_in_group) or tuple(range(size))
         self._log = log
         self._meet = meet

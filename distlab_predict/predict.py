@@ -30,7 +30,8 @@ EXAMPLE = (
 )
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
 MOST_ROLES = 64  # that are found by following messages
-# programs whose notes are kept; an older one runs again when it is asked for: later, never wrong
+# Programs whose notes are kept. An older one runs again when it is asked for, which takes longer
+# and predicts the same.
 MOST_KEPT = 64
 
 
@@ -257,7 +258,7 @@ def _has_failed(outcomes: Outcomes) -> bool:
 
 
 def _fingerprint(run: Run) -> bytes:
-    """What tells a run from all others, without keeping its program's data alive."""
+    """A digest that tells a run from all others, and keeps none of its program's data alive."""
     without_program = replace(run, header=b"", buffers=())
     digest = hashlib.sha256(repr(without_program).encode())
     for part in (run.header, *run.buffers):

@@ -69,10 +69,14 @@ def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
         ArgumentError: ranks wait for each other forever.
     """
     jobs = _jobs_of(recordings, costs)
-    # a job of several recordings is there once
-    _Simulation(costs.device.contention).run(dict.fromkeys(itertools.chain(*jobs)))
+    each_once = dict.fromkeys(itertools.chain(*jobs))  # some are of several recordings
+    simulation = _Simulation(costs.device.contention)
+    simulation.run(each_once)
     _check_all_began(recordings, jobs)
-    return [[(job.begin, job.end) for job in own] for own in jobs]
+    times = []
+    for own in jobs:
+        times.append([(job.begin, job.end) for job in own])
+    return times
 
 
 def _check_all_began(recordings: Sequence[Recording], jobs: Sequence[Sequence[_Job]]) -> None:
@@ -183,7 +187,7 @@ class _Simulation:
         self._ends: list[tuple[float, int, _Job]] = []
 
     def run(self, jobs: Iterable[_Job]) -> None:
-        """Find when each job begins and ends; for those that never begin, something stays unmet."""
+        """Find when each job begins and ends; of one that never begins, something stays unmet."""
         ready = [job for job in jobs if not job.unmet]
         for job in ready:
             self._begin(job)

@@ -149,7 +149,8 @@ def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
     Some have a number nevertheless, as an optimizer's `step`, which is copied with its data.
     """
     if tensor.constant is not None:
-        memo[id(tensor.constant)] = _with_data(torch.clone)(tensor.constant)
+        copy = _with_data(torch.clone)
+        memo[id(tensor.constant)] = copy(tensor.constant)
     return Tensor.__deepcopy__(tensor, memo)
 
 
@@ -169,16 +170,17 @@ class _Chunks:
         begin = place * self._size
         if begin >= length:
             return self._tensor.new_empty(0)
-        return self._tensor.narrow(self._dim, begin, min(self._size, length - begin))
+        size = min(self._size, length - begin)
+        return self._tensor.narrow(self._dim, begin, size)
 
 
 def _with_data(function: Function) -> Function:
-    """Compute with real numbers, as meshes of ranks and samplers must."""
+    """Have a function compute with real numbers, as meshes of ranks and samplers must."""
     return _disable_current_modes()(function)
 
 
 def _with_backend(new_group: Function, backend: str) -> Function:
-    """Make each group of this backend."""
+    """Have torch's function make each group with this backend."""
 
     @functools.wraps(new_group)
     def call(size: int, rank: int, members: list[int], _: Any, *args: Any, **kwargs: Any) -> Any:
@@ -247,9 +249,12 @@ def scaled_dot_product_attention(
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
-    bias = None if attn_mask is None else attn_mask.to(query.dtype)
+        heads = query.shape[1]
+        key = key.repeat_interleave(heads // key.shape[1], 1)
+        value = value.repeat_interleave(heads // value.shape[1], 1)
+    bias = None
+    if attn_mask is not None:
+        bias = attn_mask.to(query.dtype)
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
@@ -260,7 +265,8 @@ def _sync_batch_norm(self: nn.SyncBatchNorm, values: Tensor) -> Tensor:
         return _batch_norm(self, values)
     group: Any = self.process_group or dist.group.WORLD
     sums = torch.empty(2 * self.num_features + 1)  # of this rank: two for each feature, and a count
-    dist.all_gather_into_tensor(torch.empty(group.size() * sums.numel()), sums, group)
+    of_all_ranks = torch.empty(group.size() * sums.numel())
+    dist.all_gather_into_tensor(of_all_ranks, sums, group)
     result = _batch_norm(self, values)
     if result.requires_grad:
         result.register_hook(lambda _: dist.all_reduce(sums[1:], group=group))
