@@ -204,7 +204,7 @@ def _judge(question: Question, value: Any) -> Verdict:
 def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
     """Try the function in one world after the other, until it fails."""
     if isinstance(fn, judging.Elsewhere):
-        found = judging.judged(exercise, fn.world)
+        found = judging.judge(exercise, fn.world)
         return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
     if not callable(fn):
         advice = f'Call distlab.check("{exercise.name}", fn).'
@@ -217,7 +217,7 @@ def _try(exercise: Exercise, fn: Callable[..., Any]) -> Verdict:
         advice = f"Call distlab.Cluster({most}), and check again."
         refuse("cluster", f"of {most} ranks or more for this exercise", cluster.n, advice)
     pickle_module_by_value(exercise.function)
-    found = judging.judged(exercise, functools.partial(_world, cluster, exercise, fn))
+    found = judging.judge(exercise, functools.partial(_world, cluster, exercise, fn))
     return Verdict(exercise.name, found.passed, words=found.words, run=found.run)
 
 

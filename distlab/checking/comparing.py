@@ -44,7 +44,7 @@ class Outcome:
     printed: str
 
 
-def compared(
+def compare(
     exercise: Exercise, expected: Sequence[Observed], actual: Sequence[Observed]
 ) -> list[Outcome]:
     """The outcome on each rank, of a call of the reference and the same call of the answer.

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.checking.comparing import Outcome, compared
+from distlab.checking.comparing import Outcome, compare
 from distlab.checking.exercises import Exercise, Limits, Race, numbers
 from distlab.checking.observed import Observed
 from distlab.errors import DeadlockError, RanksFailed, RankTimeout
@@ -85,7 +85,7 @@ class Elsewhere:
     world: World
 
 
-def judged(exercise: Exercise, world: World) -> Judgement:
+def judge(exercise: Exercise, world: World) -> Judgement:
     """Try an answer in one world after the other, until it fails.
 
     Args:
@@ -131,8 +131,8 @@ def _right_in_all_cases(exercise: Exercise, call: Call, n: int) -> Pair:
         try:
             expected, actual = call(case)
         except AnswerFailed as error:
-            raise _NotRight(_raised(where, error, n, exercise)) from error
-        words = _wrong(where, compared(exercise, expected, actual), exercise)
+            raise _NotRight(_words_of_failure(where, error, n, exercise)) from error
+        words = _words_if_wrong(where, compare(exercise, expected, actual), exercise)
         if words:
             raise _NotRight(words)
     return expected, actual
@@ -152,13 +152,13 @@ def _right_in_largest_world(
         _NotRight: it failed in the race, or did something wrong.
     """
     if exercise.race is not None:
-        return _raced(exercise, exercise.race, call, len(actual))
+        return _race(exercise, exercise.race, call, len(actual))
     if exercise.forbids:
         return _run_on_lan(actual), ""
     return None, ""
 
 
-def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, str]:
+def _race(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, str]:
     """The answer on virtual machines with the input of the race, and its times in words.
 
     Raises:
@@ -168,9 +168,9 @@ def _raced(exercise: Exercise, race: Race, call: Call, n: int) -> tuple[Trace, s
     try:
         others, own = call(race.case)
     except AnswerFailed as error:
-        raise _NotRight(_raised(where, error, n, exercise)) from error
-    outcomes = compared(exercise, others, own)
-    words = _wrong(where, outcomes, exercise)
+        raise _NotRight(_words_of_failure(where, error, n, exercise)) from error
+    outcomes = compare(exercise, others, own)
+    words = _words_if_wrong(where, outcomes, exercise)
     if words:
         raise _NotRight(words)
     run = _run_on_lan(own)
@@ -232,10 +232,10 @@ def _words_of_case(n: int, case: Any, exercise: Exercise) -> str:
     return f"{count(n, 'rank')} and {length} of {dtype}"
 
 
-def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
+def _words_if_wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     """What is wrong with what the ranks did in the case that `where` describes; "" for nothing."""
     if not all(one.right for one in outcomes):
-        return _wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
+        return _words_of_wrong_values(where, outcomes, of_ranks=exercise.worlds != (1,))
     forbidden = _forbidden_calls(outcomes, exercise)
     if forbidden:
         names = " and ".join(forbidden)
@@ -243,7 +243,7 @@ def _wrong(where: str, outcomes: Sequence[Outcome], exercise: Exercise) -> str:
     limits = _limits_of(exercise, outcomes)
     if limits is None:
         return ""
-    words = _too_much(outcomes, limits)
+    words = _words_if_too_much(outcomes, limits)
     if not words:
         return ""
     broken = f"The values are right, but with {where}, {words}."
@@ -254,11 +254,11 @@ def _forbidden_calls(outcomes: Sequence[Outcome], exercise: Exercise) -> list[st
     """The collectives that some rank has called, though the exercise rules them out."""
     called: set[str] = set()
     for one in outcomes:
-        called.update(call.name for call in _collectives(one))
+        called.update(call.name for call in _collective_calls(one))
     return [f"dist.{name}" for name in exercise.forbids if name in called]
 
 
-def _collectives(outcome: Outcome) -> list[CollectiveCall]:
+def _collective_calls(outcome: Outcome) -> list[CollectiveCall]:
     return [event for event in outcome.events if isinstance(event, CollectiveCall)]
 
 
@@ -270,7 +270,7 @@ def _limits_of(exercise: Exercise, outcomes: Sequence[Outcome]) -> Limits | None
     return exercise.limits(len(outcomes), length, element_size)
 
 
-def _wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> str:
+def _words_of_wrong_values(where: str, outcomes: Sequence[Outcome], of_ranks: bool) -> str:
     """A grid of what the ranks should have and what they have, and what that suggests.
 
     Without `of_ranks` it is a formula, which no rank is named for.
@@ -328,7 +328,7 @@ def _mixed_up(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"Rank {first} has what rank {owner} should have."]
 
 
-def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
+def _words_of_failure(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
     """The words of a failed call: what a notebook shows for a cell that fails in this way.
 
     They read as if the world of `n` ranks were the whole cluster, so the group of these ranks is
@@ -345,7 +345,7 @@ def _raised(where: str, error: AnswerFailed, n: int, exercise: Exercise) -> str:
     return "\n".join(lines)
 
 
-def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
+def _words_if_too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
     """What a right answer does more often, or with more bytes, than it needs to; "" for nothing."""
     result = _simulate(outcomes, A_STEP_A_SECOND)
     total: Counter[int] = Counter()
@@ -357,18 +357,18 @@ def _too_much(outcomes: Sequence[Outcome], limits: Limits) -> str:
         largest[sent.src] = max(largest[sent.src], sent.num_bytes)
     calls: Counter[int] = Counter()
     for rank, one in enumerate(outcomes):
-        calls[rank] = len(_collectives(one))
+        calls[rank] = len(_collective_calls(one))
     steps = round(max(result.clocks))
     return (
-        _above("sends {}", total, limits.num_bytes, format_bytes)
-        or _above("sends {} messages", messages, limits.messages, str)
-        or _above("sends a message of {}", largest, limits.largest, format_bytes)
-        or _above("calls {} collectives", calls, limits.calls, str)
-        or _too_many_steps(steps, limits.steps)
+        _words_if_above("sends {}", total, limits.num_bytes, format_bytes)
+        or _words_if_above("sends {} messages", messages, limits.messages, str)
+        or _words_if_above("sends a message of {}", largest, limits.largest, format_bytes)
+        or _words_if_above("calls {} collectives", calls, limits.calls, str)
+        or _words_if_too_many_steps(steps, limits.steps)
     )
 
 
-def _above(
+def _words_if_above(
     words: str, by_rank: Mapping[int, int], limit: int | None, form: Callable[[int], str]
 ) -> str:
     """Which rank does most, and how much would do; "" if that is within the limit.
@@ -388,7 +388,7 @@ def _above(
     return f"rank {rank} {what_it_does} where {form(limit)} would do"
 
 
-def _too_many_steps(steps: int, limit: int | None) -> str:
+def _words_if_too_many_steps(steps: int, limit: int | None) -> str:
     if limit is None or steps <= limit:
         return ""
     return f"{steps} messages follow each other where {limit} would do"

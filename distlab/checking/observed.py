@@ -112,7 +112,7 @@ def unpacked(value: Any) -> Any:
     return _UNPACK[kind](*parts)
 
 
-def _plain(value: Any) -> Any:
+def _unpacked_plain(value: Any) -> Any:
     if value is not None and type(value) not in (bool, int, float, str):
         raise ValueError("a plain value is None, a bool, a number or a text")
     return value
@@ -124,64 +124,64 @@ def _text(value: Any) -> str:
     return value
 
 
-def _seen(words: str, why: str) -> Seen:
+def _unpacked_seen(words: str, why: str) -> Seen:
     return Seen(_text(words), _text(why))
 
 
-def _bytes(text: str) -> bytes:
+def _unpacked_bytes(text: str) -> bytes:
     """The memory that `_text_of` has written."""
     return base64.b64decode(_text(text))
 
 
-def _bytearray(text: str) -> bytearray:
-    return bytearray(_bytes(text))
+def _unpacked_bytearray(text: str) -> bytearray:
+    return bytearray(_unpacked_bytes(text))
 
 
-def _list(parts: list[Any]) -> list[Any]:
+def _unpacked_list(parts: list[Any]) -> list[Any]:
     return [unpacked(part) for part in parts]
 
 
-def _tuple(parts: list[Any]) -> tuple[Any, ...]:
-    return tuple(_list(parts))
+def _unpacked_tuple(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(_unpacked_list(parts))
 
 
-def _dict(pairs: list[Any]) -> dict[Any, Any]:
+def _unpacked_dict(pairs: list[Any]) -> dict[Any, Any]:
     return {_key(key): unpacked(part) for key, part in pairs}
 
 
-def _set(parts: list[Any]) -> set[Any]:
+def _unpacked_set(parts: list[Any]) -> set[Any]:
     return {_key(part) for part in parts}
 
 
-def _frozenset(parts: list[Any]) -> frozenset[Any]:
-    return frozenset(_set(parts))
+def _unpacked_frozenset(parts: list[Any]) -> frozenset[Any]:
+    return frozenset(_unpacked_set(parts))
 
 
-def _record(kind: str, fields: dict[str, Any]) -> Record:
+def _unpacked_record(kind: str, fields: dict[str, Any]) -> Record:
     values = {name: unpacked(part) for name, part in fields.items()}
     return Record(_text(kind), values)
 
 
-def _other(kind: str, words: str) -> Other:
+def _unpacked_other(kind: str, words: str) -> Other:
     return Other(_text(kind), _text(words))
 
 
-def _tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
+def _unpacked_tensor(dtype: str, shape: list[int], memory: str) -> Tensor:
     kind = getattr(torch, _text(dtype))
     if not isinstance(kind, torch.dtype):
         raise ValueError("that is not a dtype of torch")
-    data = _bytearray(memory)
+    data = _unpacked_bytearray(memory)
     sizes = _checked_sizes(shape)
     if not data:
         return torch.empty(sizes, dtype=kind)
     return torch.frombuffer(data, dtype=kind).reshape(sizes)
 
 
-def _array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
+def _unpacked_array(dtype: str, shape: list[int], memory: str) -> numpy.ndarray:
     kind = numpy.dtype(_text(dtype))
     if kind.kind not in KINDS_OF_NUMBERS:
         raise ValueError("that is not an array of numbers")
-    data = numpy.frombuffer(_bytes(memory), kind)
+    data = numpy.frombuffer(_unpacked_bytes(memory), kind)
     return data.reshape(_checked_sizes(shape)).copy()
 
 
@@ -197,20 +197,20 @@ def _checked_size(value: Any) -> int:
 
 # by the first word of a packed value; the others are the arguments
 _UNPACK: dict[str, Callable[..., Any]] = {
-    "plain": _plain,
-    "seen": _seen,
+    "plain": _unpacked_plain,
+    "seen": _unpacked_seen,
     "complex": complex,
-    "bytes": _bytes,
-    "bytearray": _bytearray,
-    "list": _list,
-    "tuple": _tuple,
-    "dict": _dict,
-    "set": _set,
-    "frozenset": _frozenset,
-    "record": _record,
-    "tensor": _tensor,
-    "array": _array,
-    "other": _other,
+    "bytes": _unpacked_bytes,
+    "bytearray": _unpacked_bytearray,
+    "list": _unpacked_list,
+    "tuple": _unpacked_tuple,
+    "dict": _unpacked_dict,
+    "set": _unpacked_set,
+    "frozenset": _unpacked_frozenset,
+    "record": _unpacked_record,
+    "tensor": _unpacked_tensor,
+    "array": _unpacked_array,
+    "other": _unpacked_other,
 }
 
 

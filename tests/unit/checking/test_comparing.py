@@ -3,7 +3,7 @@
 import torch
 
 from distlab.checking import Exercise
-from distlab.checking.comparing import compared
+from distlab.checking.comparing import compare
 from distlab.checking.observed import Observed
 
 
@@ -12,7 +12,7 @@ def why(events):
     given = (torch.tensor([1.0, 3.0]),)
     right = [Observed([None, [torch.tensor([2.0, 7.0])]], given, events, "") for _ in range(2)]
     wrong = [Observed([None, [torch.tensor([4.0, 14.0])]], (), events, "") for _ in range(2)]
-    return compared(Exercise("50", "twice", function=lambda tensor: None), right, wrong)[0].why
+    return compare(Exercise("50", "twice", function=lambda tensor: None), right, wrong)[0].why
 
 
 def test_the_number_of_ranks_is_named_only_where_ranks_communicate():

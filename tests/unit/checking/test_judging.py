@@ -5,7 +5,7 @@ import contextlib
 import torch
 
 from distlab.checking import Exercise, Race
-from distlab.checking.judging import AnswerFailed, judged
+from distlab.checking.judging import AnswerFailed, judge
 from distlab.checking.observed import Observed
 
 
@@ -27,6 +27,6 @@ def test_a_race_that_fails_is_named_by_its_own_case():
     """A learner who repeats it with the named size finds the fault."""
     race = Race(5000, 1.0, 1.0)
     exercise = Exercise("50", worlds=(2,), cases=(3,), race=race, function=lambda tensor: None)
-    verdict = judged(exercise, in_a_world(fails_with_much))
+    verdict = judge(exercise, in_a_world(fails_with_much))
     first, *_ = verdict.words.splitlines()
     assert first == "With 2 ranks and 5,000 numbers of float32 it ends in RankTimeout:"

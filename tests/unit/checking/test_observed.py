@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from distlab.checking import Exercise, returned
-from distlab.checking.comparing import compared
+from distlab.checking.comparing import compare
 from distlab.checking.observed import Observed, Other, Record, from_bytes
 from distlab.checking.packing import to_bytes
 from distlab.simulated.events import Callback, CollectiveCall, PointToPoint, Wait
@@ -56,7 +56,7 @@ def after(value, **more):
 def outcomes(expected, actual, given=()):
     """What is said of the values of some ranks."""
     right = [Observed(value, given, [], "") for value in expected]
-    return compared(exercise(lambda: None), right, [after(value) for value in actual])
+    return compare(exercise(lambda: None), right, [after(value) for value in actual])
 
 
 class Any:
