@@ -194,8 +194,8 @@ class Exercise(_WithTexts):
             collects what this rank sends.
         forbids: names of collectives that the answer must not call.
         race: how a right answer is timed; None for no race.
-        limits: the same for all, or limits(world_size, length, element_size), where the first
-            tensor has `length` elements of `element_size` bytes; None for no limits.
+        limits: the same for all, or limits(world_size, length, item), where the first tensor has
+            `length` elements of `item` bytes; None for no limits.
         seconds: after which a call counts as stuck.
         function: the reference, a right answer.
 
