@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from distlab.plotting.style import CYCLE, INK, new_figure, rank_color, style
+from distlab.plotting.style import INK, RANK_COLORS, new_figure, rank_color, style
 
 ONE_WAY = "-|>"
 BOTH_WAYS = "<|-|>"
@@ -77,11 +77,13 @@ RANK_LINES = (
     "learners read and build",
 )
 HOUSE = (
-    Process(0, 12, 34, 26, CYCLE[0], "the notebook's kernel", KERNEL_LINES),
-    Process(44, 29, 21, 9, CYCLE[4], "the controller", ("launch/  ipyparallel's",)),
-    Process(44, 17, 21, 9, CYCLE[1], "the fork server", ("launch/  imports torch",)),
-    Process(75, 12, 25, 26, CYCLE[2], "rank 0 ... rank n - 1", RANK_LINES),
-    Process(0, 0, 34, 9, CYCLE[5], "the guard", ("launch/  ends what has lost its notebook",)),
+    Process(0, 12, 34, 26, RANK_COLORS[0], "the notebook's kernel", KERNEL_LINES),
+    Process(44, 29, 21, 9, RANK_COLORS[4], "the controller", ("launch/  ipyparallel's",)),
+    Process(44, 17, 21, 9, RANK_COLORS[1], "the fork server", ("launch/  imports torch",)),
+    Process(75, 12, 25, 26, RANK_COLORS[2], "rank 0 ... rank n - 1", RANK_LINES),
+    Process(
+        0, 0, 34, 9, RANK_COLORS[5], "the guard", ("launch/  ends what has lost its notebook",)
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from distlab.plotting.axes import even_ticks, figure_of
 from distlab.plotting.canvas import text_width
 from distlab.plotting.style import (
-    CURVES,
+    CURVE_COLORS,
     FAINT,
     HAZE,
     INK,
@@ -84,7 +84,7 @@ Lanes = Mapping[str, Sequence[Bar]]  # by name, from the top down
 ACTIVITY_LOOKS = {
     "compute": Look("#58646E", "computing"),
     "forward": Look("#A3B1BC", "forward"),
-    "backward": Look(CURVES[-1], "backward"),
+    "backward": Look(CURVE_COLORS[-1], "backward"),
     "optimizer": Look("#2F383F", "optimizer"),
     "serve": Look("#7E93A3", "serving a remote call"),
     "move": Look("#C8B8A0", "communicating"),

@@ -19,16 +19,34 @@ if TYPE_CHECKING:
 # Okabe and Ito, "Color Universal Design" (2008), in an order that keeps neighbours apart. Its
 # yellow is lost on white paper and its black is too near to the grey of reduced values, so indigo
 # and sand of P. Tol, "Colour Schemes" (2021), take their places.
-CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#332288", "#DDCC77")
+RANK_COLORS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#332288",
+    "#DDCC77",
+)
 PAGE = "#FFFFFF"
-INK = "#4D4D4D"
+INK = "#4D4D4D"  # texts and axes
 BLACK = "#000000"
 WHITE = "#FFFFFF"
-WORD = 7  # the least contrast of a word with the page
+WORD_CONTRAST = 7  # the least contrast of a word with the page
 # for what is not a rank: algorithms, settings, quantities
-CURVES = ("#1A1A1A", "#8F1D5A", "#00626B", "#6B4400", "#5B2DA8", "#4F5A00", "#8A1F11", "#2B4A6F")
-FAINT = "#B4B4B4"
-MIXED = "#62626A"
+CURVE_COLORS = (
+    "#1A1A1A",
+    "#8F1D5A",
+    "#00626B",
+    "#6B4400",
+    "#5B2DA8",
+    "#4F5A00",
+    "#8A1F11",
+    "#2B4A6F",
+)
+FAINT = "#B4B4B4"  # what several ranks have alike, and waiting
+MIXED = "#62626A"  # what is made from several ranks' values
 HAZE = 0.13  # opacity of a tint of the page
 FONT = "DejaVu Sans"
 # sizes of fonts, in points
@@ -74,8 +92,8 @@ def rank_color(rank: int) -> str:
     Returns:
         A colour as `#rrggbb`.
     """
-    turn, place = divmod(rank, len(CYCLE))
-    plain = CYCLE[place]
+    turn, place = divmod(rank, len(RANK_COLORS))
+    plain = RANK_COLORS[place]
     shades = (plain, blend(plain, BLACK, 0.4), blend(plain, WHITE, 0.5))
     return shades[turn % len(shades)]
 
@@ -150,8 +168,8 @@ def curve_color(place: int, name: str = "") -> str:
     """
     first, _, number = name.partition(" ")
     if first == "rank" and number.isdigit():
-        return line_color(int(number), WORD)
-    return CURVES[place % len(CURVES)]
+        return line_color(int(number), WORD_CONTRAST)
+    return CURVE_COLORS[place % len(CURVE_COLORS)]
 
 
 def new_figure(

@@ -11,12 +11,12 @@ from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
 from distlab.plotting.style import (
-    CURVES,
+    CURVE_COLORS,
     FAINT,
     INK,
     MIXED,
     PAGE,
-    WORD,
+    WORD_CONTRAST,
     contrast,
     line_color,
     rank_color,
@@ -109,7 +109,7 @@ def assert_can_be_read(figure, text):
     color = to_hex(text.get_color())
     where = f"{text.get_text()!r} in {color} on {fill or 'the page'}"
     if fill in (None, PAGE.lower()):
-        assert on_page(color) >= WORD, where
+        assert on_page(color) >= WORD_CONTRAST, where
     else:
         assert contrast(color, fill) >= 4.5, where
 
@@ -143,10 +143,10 @@ def test_style_is_restored():
 def test_the_colours_can_be_read():
     """Words have 7 on the page, lines 4, words on fills 4.5; no curve has a rank's colour."""
     ranks = [rank_color(rank) for rank in range(24)]
-    assert len({*ranks, *CURVES}) == 24 + len(CURVES)
-    words = [line_color(rank, WORD) for rank in range(24)]
-    for color in (INK, *CURVES, *words):
-        assert on_page(color) >= WORD
+    assert len({*ranks, *CURVE_COLORS}) == 24 + len(CURVE_COLORS)
+    words = [line_color(rank, WORD_CONTRAST) for rank in range(24)]
+    for color in (INK, *CURVE_COLORS, *words):
+        assert on_page(color) >= WORD_CONTRAST
     for rank in range(24):
         assert on_page(line_color(rank)) >= 4
     looks = [look.fill for look in (*ACTIVITY_LOOKS.values(), *SHARES)]
@@ -187,5 +187,5 @@ def test_a_training_that_begins():
     """One point, and values below zero, are drawn; a line's colour is fixed."""
     (ax,) = plotting.training_curves({"loss": {"rank 0": ([], []), "rank 1": ([1], [-2.0])}}).axes
     assert [text.get_text() for text in ax.texts] == ["rank 1"]
-    assert ax.lines[0].get_color() == line_color(1, WORD)
+    assert ax.lines[0].get_color() == line_color(1, WORD_CONTRAST)
     assert ax.get_ylim()[0] < -2
