@@ -1,8 +1,6 @@
 """Takes docs/deadlock.png: a deadlock and its report in a real JupyterLab, run just now.
 
-It needs Chromium.
-
-Called by a person, when the report looks different: python tools/screenshot.py
+It needs Chromium. Called by a person, when the report looks different: python tools/screenshot.py
 """
 
 import shutil
@@ -10,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from playwright.sync_api import sync_playwright
 
@@ -37,20 +36,34 @@ CELLS = [
 ]
 
 
+def notebook_cells() -> list[NotebookNode]:
+    """The cells of the notebook; the second one is meant to raise."""
+    cells = [new_code_cell(source) for source in CELLS]
+    for cell in cells:
+        cell.metadata.tags = []
+    cells[1].metadata.tags = ["raises-exception"]
+    return cells
+
+
+def browser() -> str:
+    """The path of the first browser that is here."""
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path:
+            return path
+    raise SystemExit(f"None of these is installed: {', '.join(BROWSERS)}.")
+
+
 def main() -> int:
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    """Run the notebook in JupyterLab, cell by cell, and take the picture."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         lab = Lab(Path(folder))
         try:
             lab.wait_until_up()
-            tags = [[], ["raises-exception"], []]
-            lab.write(
-                "a.ipynb",
-                [new_code_cell(s, metadata={"tags": t}) for s, t in zip(CELLS, tags, strict=True)],
-            )
-            page = playwright.chromium.launch(executable_path=browser).new_page(
-                viewport={"width": 1130, "height": 1100}, device_scale_factor=1.5
-            )
+            lab.write("a.ipynb", notebook_cells())
+            chromium = playwright.chromium.launch(executable_path=browser())
+            size = {"width": 1130, "height": 1100}
+            page = chromium.new_page(viewport=size, device_scale_factor=1.5)
             page.set_default_timeout(200_000)
             open_notebook(page, lab, "a.ipynb")
             # folds the list of files
@@ -61,9 +74,8 @@ def main() -> int:
                 ran = f"n => (s => s.cells[n].execution_count && s.kernel == 'idle')(({STATE})())"
                 page.wait_for_function(ran, arg=number)
                 page.wait_for_timeout(6000)  # as a person would: what has started has come to rest
-            page.locator(".jp-WindowedPanel-viewport").first.screenshot(
-                path=ROOT / "docs" / "deadlock.png"
-            )
+            notebook = page.locator(".jp-WindowedPanel-viewport").first
+            notebook.screenshot(path=ROOT / "docs" / "deadlock.png")
         finally:
             lab.stop()
     return 0
