@@ -126,7 +126,7 @@ class Script:
     """A script that runs on a host and waits for settings, as a process of the kernel's."""
 
     def __init__(self, process: subprocess.Popen[str]):
-        self._process = process  # is not collected as long as its script is used
+        self._process = process  # kept, so that it is not collected while its script is used
         self._stdin, self._stdout = pipes_of(process)
 
     @classmethod
