@@ -1,8 +1,33 @@
 """What tests of several folders need."""
 
 import signal
+import threading
 
 import pytest
+
+BEFORE_TIMEOUT = 1.0  # seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Name a test that hangs just before its timeout ends pytest, which shows only stacks then."""
+    limit = float(item.config.getini("timeout") or 0)
+    limit = float(item.config.getoption("timeout", None) or limit)
+    timer = threading.Timer(limit - BEFORE_TIMEOUT, _name, [item, limit])
+    timer.daemon = True
+    if limit:
+        timer.start()
+    try:
+        return (yield)
+    finally:
+        timer.cancel()
+
+
+def _name(item, limit):
+    """Write a line that the summary of `make test` shows."""
+    terminal = item.config.get_terminal_writer()
+    terminal.line(f"\nFAILED {item.nodeid} - it still runs after {limit:g} s")
+    terminal.flush()
 
 
 @pytest.fixture
