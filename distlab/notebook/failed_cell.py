@@ -105,20 +105,24 @@ class FailedCell:
             return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
         states = {rank: state for rank, state in self.states.items() if rank in self.targets}
         display.show_source(states, self.source)
-        own_errors = failures.raised_words(_own_errors(raised))
         headline = self._headline(late, was_interrupted)
-        lines = [*own_errors, headline] if is_explained else [headline]
-        lines.append(report.table(states))
-        if not is_explained:
-            lines += own_errors
-        lines += failures.handled_words(raised)
-        lines += report.begun_earlier(self.states)
-        lines.append(afterwards.words_of_freeing(duration, busy, replaced, ended.words()))
-        message = "\n".join(lines)
+        table = report.table(states)
+        own_errors = failures.raised_words(_own_errors(raised))
+        first = [*own_errors, headline, table] if is_explained else [headline, table, *own_errors]
+        handled = failures.handled_words(raised)
+        begun = report.begun_earlier(self.states)
+        outcome = afterwards.words_of_freeing(duration, busy, replaced, ended.words())
+        message = "\n".join([*first, *handled, *begun, outcome])
         if is_explained:
-            failed = {one.rank for one in raised}
-            finished = tuple(rank for rank in self.targets if rank not in {*failed, *late})
+            not_finished = {*late, *(one.rank for one in raised)}
+            finished = tuple(rank for rank in self.targets if rank not in not_finished)
             return RankError(message, tuple(raised), finished)
+        return self._error_of_waiting(message, states, was_interrupted)
+
+    def _error_of_waiting(
+        self, message: str, states: Mapping[int, RankStatus], was_interrupted: bool
+    ) -> DeadlockError | RankTimeout | Interrupted:
+        """The error for ranks that waited, by what ended their waits."""
         if self.needs:
             finished = tuple(rank for rank, state in states.items() if state.doing == IDLE)
             return DeadlockError(message, _failures_of_waiting(states), finished)
