@@ -170,7 +170,8 @@ def defer_cluster_module() -> Iterator[None]:
     finally:
         del sys.modules[stand_in.__name__]
     package = vars(sys.modules["ipyparallel"])
-    names = {"cluster", *(name for name, value in package.items() if value is stand_in)}
+    taken_from_it = [name for name, value in package.items() if value is stand_in]
+    names = {"cluster", *taken_from_it}
 
     def load(name: str) -> Any:
         if name not in names:

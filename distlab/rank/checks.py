@@ -222,7 +222,8 @@ class Checker:
         turn = self._compared[lane] + 1
         if not lane.is_of_collectives:
             return [self._key(lane, turn, lane.source)]
-        return [self._key(lane, turn, member) for member in range(len(call.record.members))]
+        size = len(call.record.members)
+        return [self._key(lane, turn, member) for member in range(size)]
 
     def post_in_turns(self) -> None:
         """Post the calls that wait in their turn, until the cell ends and none is left.

@@ -91,7 +91,8 @@ def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -
 
     LOG.passes.count_with_last_cell(LOG.cells)
     CONSOLE.after_failure = after_failure
-    linecache.cache.update({name: (1, None, text, name) for name, text in lines.items()})
+    for name, text in lines.items():
+        linecache.cache[name] = (1, None, text, name)
     set_timeouts(timedelta(seconds=limit))
 
 
@@ -176,10 +177,11 @@ def _packed(value: Any, what: str) -> list[Any]:
         from distlab.rank.this_rank import THIS_RANK
 
         words = f"The value of rank {THIS_RANK.rank}, {what}, cannot be sent to the notebook"
+        why = f"{type(error).__name__}: {error}"
         advice = (
             "Return plain values or tensors, or leave it on the rank: a %%px cell can use it there."
         )
-        return [Reply(unsendable=f"{words} ({type(error).__name__}: {error}). {advice}")]
+        return [Reply(unsendable=f"{words} ({why}). {advice}")]
     return [Reply(header), *buffers]
 
 

@@ -95,7 +95,8 @@ def _begin_group(group: NewGroup) -> None:
 
 def _compare(store: dist.Store, group: NewGroup) -> None:
     """Raise a MismatchError if the rank that first made a group with this number made another."""
-    first = from_json(store.compare_set(f"{NEW_GROUP_KEYS}/{group.name}", "", to_json(group)))
+    key = f"{NEW_GROUP_KEYS}/{group.name}"
+    first = from_json(store.compare_set(key, "", to_json(group)))
     records = differing_groups({first.rank: (first,), group.rank: (group,)})
     if records:
         raise MismatchError(words_of_groups(records))

@@ -121,7 +121,8 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
     torchs_own = functools.partial(original, group, *args, **kwargs)
     group_name = private.GROUP_NAMES.get(group, "")
     caller = sys._getframe(2)  # frames 0 and 1 are this function's and the wrapper's
-    if type(group) is dist.ProcessGroup and caller.f_globals.get("__name__") == private.DDP_MODULE:
+    is_ddp = caller.f_globals.get("__name__") == private.DDP_MODULE
+    if is_ddp and type(group) is dist.ProcessGroup:
         return for_cpp(group_name, torchs_own)
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
@@ -185,8 +186,9 @@ def _checked(
     """
     if not compares:
         return checker.in_turn(note.group, make)
-    if note.kind == MESSAGE and note.peer == group.rank() and _is_over_gloo(group):
-        return make()  # gloo refuses a message to oneself
+    is_to_itself = note.kind == MESSAGE and note.peer == group.rank()
+    if is_to_itself and _is_over_gloo(group):
+        return make()  # which gloo refuses
     limit = private.limit_of(group, note.options)
     work = checker.call(note, limit.total_seconds(), make)
     if note.group in LOG.shared_with_cpp and private.in_backward():

@@ -40,7 +40,7 @@ class Recording:
     def __init__(self, profiler: profile) -> None:
         self.profiler = profiler
         self.began = time_ns()
-        # by note; those that are not waited for by a note, by another key
+        # by note; a call that is not waited for by a note has a key of its own
         self.calls: dict[Any, RecordedCall] = {}
         self._main = threading.get_ident()
         self._groups: dict[tuple[str, str], GroupKey] = {}  # by name and generation
@@ -84,10 +84,10 @@ class Recording:
         Args:
             method: REMOTE or SERVED.
             op: what is shown of it.
-            number: by which its two ends find each other.
+            number: the number by which its two ends find each other.
             peer: the rank at the other end.
             blocking: whether the caller waits for it at once.
-            note: by which it is waited for.
+            note: the note by which it is waited for.
         """
         call = RecordedCall(
             op=op,
@@ -143,10 +143,10 @@ class Recording:
         The recorder is a ring: it holds 2,000 collectives, unless somebody changed that, and
         forgets older ones.
         """
-        is_by_python = _covered(by_python)
+        calls = _Calls(by_python)
         for entry in flight_record():
             created = entry["time_created_ns"]
-            if created < self.began or is_by_python(created):
+            if created < self.began or calls.were_made_at(created):
                 continue
             name = entry["profiling_name"].removeprefix("gloo:")
             yield RecordedCall(
@@ -166,23 +166,28 @@ class Recording:
         return self._groups[key]
 
 
-def _covered(calls: Sequence[RecordedCall]) -> Callable[[int], bool]:
-    """A function that says of a time whether one of these calls was being made then."""
-    ordered = sorted(calls, key=lambda call: call.start)
-    starts = [call.start for call in ordered]
-    # when the last of the calls up to each one had been made
-    over = list(accumulate((call.posted for call in ordered), max))
+class _Calls:
+    """The times at which some calls were being made."""
 
-    def is_covered(time: int) -> bool:
-        before = bisect(starts, time + CLOCK_DIFFERENCE)
-        return before > 0 and time - CLOCK_DIFFERENCE <= over[before - 1]
+    def __init__(self, calls: Sequence[RecordedCall]) -> None:
+        ordered = sorted(calls, key=lambda call: call.start)
+        self._starts = [call.start for call in ordered]
+        # when the last of the calls up to each one had been made
+        self._over = list(accumulate((call.posted for call in ordered), max))
 
-    return is_covered
+    def were_made_at(self, time: int) -> bool:
+        """Whether one of the calls was being made at a time of the flight recorder."""
+        begun_before = bisect(self._starts, time + CLOCK_DIFFERENCE)
+        if begun_before == 0:
+            return False
+        return time - CLOCK_DIFFERENCE <= self._over[begun_before - 1]
 
 
 def _bytes_of_note(note: Note, group: GroupKey) -> int:
     """The bytes of a call's full buffer."""
-    count = sum(prod(shape) * getattr(dtype, "itemsize", 0) for dtype, shape in note.tensors)
+    count = 0
+    for dtype, shape in note.tensors:
+        count += prod(shape) * getattr(dtype, "itemsize", 0)
     if "scatter" in note.method:  # its note has the share of one rank
         *_, ranks = group
         count *= len(ranks)
@@ -254,12 +259,15 @@ def _torch_rows(profiler: profile) -> list[TorchRow]:
     rows = []
     main = threading.get_native_id()
     results = profiler.kineto_results
-    for event in results.events() if results is not None else ():
+    events = () if results is None else results.events()
+    for event in events:
         thread = event.device_resource_id()
+        if thread == main:
+            thread = 0
         row = TorchRow(
             sys.intern(event.name()),  # a name is sent once
             event.is_user_annotation(),
-            0 if thread == main else thread,
+            thread,
             event.start_ns(),
             event.end_ns(),
             event.sequence_nr(),
@@ -268,9 +276,9 @@ def _torch_rows(profiler: profile) -> list[TorchRow]:
     return rows
 
 
-def _member(group: GroupKey, place: int | None) -> int | None:
-    """The rank in the world of a member of a group; None if there is no such member."""
+def _member(group: GroupKey, number: int | None) -> int | None:
+    """The rank in the world of a member of a group, by its number; None if there is none."""
     *_, ranks = group
-    if place is None or place not in range(len(ranks)):
+    if number is None or number not in range(len(ranks)):
         return None
-    return ranks[place]
+    return ranks[number]

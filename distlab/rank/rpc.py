@@ -186,7 +186,8 @@ def _meet_workers(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
     keys = [f"worker{number}" for number in range(size)]
     store.set(keys[seat], json.dumps(worker))
     _until(lambda: store.check(keys))
-    workers = sorted(Worker(*json.loads(store.get(key))) for key in keys)
+    introduced = [json.loads(store.get(key)) for key in keys]
+    workers = sorted(Worker(*fields) for fields in introduced)
     numbers = [(one.number, one.rank) for one in workers]
     _refuse_shared("rank", numbers, USUAL_NUMBERS)
     names = [(one.name, one.rank) for one in workers]

@@ -91,10 +91,11 @@ class _Opening:
         *more: Any,
         **others: Any,
     ):
-        if not isinstance(host_name, str) or operator.index(port) not in range(2**16):
+        port = operator.index(port)
+        if not isinstance(host_name, str) or port not in range(2**16):
             raise TypeError(host_name, port)
         self.host = host_name
-        self.port = operator.index(port)
+        self.port = port
         self.world_size = world_size
         self.is_master = is_master
         self.timeout = _duration(timeout)
