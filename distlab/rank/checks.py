@@ -45,7 +45,7 @@ from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
 from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.memory import indices_that_share
-from distlab.rank.methods import ANY_SOURCE
+from distlab.rank.methods import ANY_SOURCE, WAITS_FOR_MESSAGE
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
 from distlab.supervised import SupervisedThread
@@ -53,7 +53,6 @@ from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
 from distlab.words import rank_list
 
-WAITING_SENDS = ("send", "send_object_list")  # functions that wait for their message
 POLL_SECONDS = 0.0005  # between two looks for what the other ranks have said
 
 
@@ -138,7 +137,7 @@ class Checker:
         lane = Lane(note.group, own, note.peer, note.tag)
         turn = self._say(lane, own, record)
         work = make()
-        if note.op in WAITING_SENDS:
+        if note.op in WAITS_FOR_MESSAGE:
             return work
         return self._sent(note, record, lane, turn, work)
 

@@ -170,8 +170,8 @@ def timed_out(limit: float) -> RuntimeError:
     return RuntimeError(f"Timed out waiting {limit * 1000:.0f}ms for recv operation to complete")
 
 
-def _of_the_posted(name: str) -> Callable[..., Any]:
-    """A method of Work that needs the call's own: the call must be posted first."""
+def _delegated(name: str) -> Callable[..., Any]:
+    """A method of Work that calls the one of the call's own Work, which must be posted first."""
 
     def method(self: Deferred, *args: Any, **kwargs: Any) -> Any:
         with InCall(self.note):
@@ -182,15 +182,15 @@ def _of_the_posted(name: str) -> Callable[..., Any]:
     return method
 
 
-def _needs_the_posted(name: str) -> bool:
-    """Whether a method of Work needs the call's own: all that programs call and Deferred lacks."""
+def _is_delegated(name: str) -> bool:
+    """Whether a method of Work is delegated: all that programs call, and Deferred lacks."""
     if name in vars(Deferred) or name == private.OF_CLASS:
         return False
     return name == private.SENDER or not name.startswith("_")
 
 
-for _name in filter(_needs_the_posted, {private.SENDER, *vars(dist.Work)}):
-    setattr(Deferred, _name, _of_the_posted(_name))
+for _name in filter(_is_delegated, {private.SENDER, *vars(dist.Work)}):
+    setattr(Deferred, _name, _delegated(_name))
 
 # when this module is imported, which is in a cell that is checked
 hooks.install_patches(hooks.patches_of_work(Deferred))

@@ -21,19 +21,23 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import freed
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
 from distlab.rank.log import LOG, InCall, Note, Split
 from distlab.rank.membership import is_short
-from distlab.rank.methods import COLLECTIVE_METHODS, MESSAGE_METHODS, ROOTED, TOGETHER
+from distlab.rank.methods import (
+    COLLECTIVE_METHODS,
+    MESSAGE_METHODS,
+    ROOTED,
+    TOGETHER,
+    WAITS_FOR_MESSAGE,
+)
+from distlab.rank.outside import refuse_rank_outside
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
 from distlab.rank.waits import wait_elsewhere, wait_in_steps
 from distlab.wire.messages import COLLECTIVE, MESSAGE
 
-# functions that keep the Work of a message until its end
-WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
 _IS_WRAPPER = "is_distlabs"  # the attribute of a wrapper by which it is known
 
 
@@ -126,7 +130,7 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
         return for_cpp(group_name, torchs_own)
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
-        _check_rank(group, note)
+        refuse_rank_outside(group, note)
     checker = PLUGINS.checker
     if checker is None:
         make = torchs_own
@@ -194,36 +198,6 @@ def _checked(
     if note.group in LOG.shared_with_cpp and private.in_backward():
         return posted(work)  # DDP's own collectives follow at once
     return work
-
-
-def _check_rank(group: dist.ProcessGroup, note: Note) -> None:
-    """Refuse a peer or a root outside of the group: gloo would wait for it, or end the process."""
-    size = group.size()
-    is_message = note.kind == MESSAGE
-    rank = note.peer if is_message else note.root
-    # torch itself refuses a call of a group that was destroyed
-    if not note.group or rank in range(size):
-        return
-    name = _name_of_argument(note)
-    last = size - 1
-    advice = f"Use a rank below the number of ranks, which is {size} here."
-    # torch itself refuses a rank of the world that is not in this group
-    if group is not dist.group.WORLD:
-        refuse(f"group_{name}", f"a rank of its group, from 0 to {last}", rank, advice)
-    if is_message and rank == size:
-        advice = "The last rank has no next one: use (rank + 1) % world_size, or skip it."
-    elif is_message and rank == -1:
-        advice = "Rank 0 has no previous one: use (rank - 1) % world_size, or skip it."
-    refuse(name, f"a rank from 0 to {last}", rank, advice)
-
-
-def _name_of_argument(note: Note) -> str:
-    """The name of the argument that says which rank a call is for."""
-    if note.op == "batch_isend_irecv":
-        return "peer"
-    if note.method == "send":
-        return "dst"
-    return ROOTED.get(note.method, "src")
 
 
 # --- the note of a call, from the arguments that torch gives a method ---

@@ -6,6 +6,8 @@ Tables for every rank, which hooks.py, log.py, records.py, checked_calls.py and 
 from distlab.compat import torch as private
 
 ANY_SOURCE = -1  # in the place of the peer of a message
+# functions that wait for their message, and keep its Work until its end
+WAITS_FOR_MESSAGE = ("send", "send_object_list", "recv", "recv_object_list")
 IMMEDIATE = ("isend", "irecv", "batch_isend_irecv")  # functions that do not wait for their messages
 # methods of ProcessGroup by what they are; some have an old name and a new one
 MESSAGE_METHODS = ("send", "recv", "recv_anysource")
