@@ -309,6 +309,8 @@ PARTS = (
     "/group-1",
     "[a.cc:",
     "File ",
+    "\n\nAt:\n  a.py(1): ",
+    "\n\nAt:\n  (1): (",
 )
 
 
