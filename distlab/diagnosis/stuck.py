@@ -32,10 +32,12 @@ class Clause(NamedTuple):
     Attributes:
         verb: its two forms, for one rank and for several.
         rest: all that follows the verb, with the full stop.
+        within: what stands before the verb, such as ", in f(...) for rank 1,"; "" for nothing.
     """
 
     verb: tuple[str, str]
     rest: str
+    within: str = ""
 
 
 def why_stuck(
@@ -101,17 +103,11 @@ def _shares_a_group(state: RankStatus) -> bool:
     return len(groups) > len(set(groups))
 
 
-def _sentence(ranks: Sequence[int], clause: Clause, within: str = "") -> str:
-    """What ranks do, in a sentence.
-
-    Args:
-        ranks: the ranks.
-        clause: what they do.
-        within: what stands between the ranks and the verb, such as ", in f(...) for rank 1,".
-    """
+def _sentence(ranks: Sequence[int], clause: Clause) -> str:
+    """What ranks do, in a sentence."""
     one, several = clause.verb
     verb = several if len(ranks) > 1 else one
-    return f"{rank_list(ranks).capitalize()}{within} {verb} {clause.rest}"
+    return f"{rank_list(ranks).capitalize()}{clause.within} {verb} {clause.rest}"
 
 
 # --- some of the ranks that are needed have finished ---
@@ -282,19 +278,18 @@ def _of_remote_calls(waiters: Sequence[Waiting], states: States) -> str:
     for rank in sorted(states):
         serving += states[rank].serving
     unclaimed = Counter((thread.rank, thread.caller, thread.function) for thread in serving)
-    waits: list[tuple[tuple[str, Clause], int]] = []
+    waits = []
     for waiter in waiters:
-        clause = _wait_with_reason(waiter, states, unclaimed)
-        waits.append((("", clause), waiter.rank))
+        waits.append((_wait_with_reason(waiter, states, unclaimed), waiter.rank))
     for thread in serving:
         served = waiter_in(thread)
         if served is not None:
             within = f", in {thread.function}(...) for rank {thread.caller},"
             clause = _wait_with_reason(served, states, unclaimed)
-            waits.append(((within, clause), thread.rank))
+            waits.append((clause._replace(within=within), thread.rank))
     sentences = []
-    for (within, clause), ranks in grouped(waits).items():
-        sentences.append(_sentence(sorted(set(ranks)), clause, within))
+    for clause, ranks in grouped(waits).items():
+        sentences.append(_sentence(sorted(set(ranks)), clause))
     return " ".join(sentences[:MOST_WAITS])
 
 
