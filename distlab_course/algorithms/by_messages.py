@@ -21,6 +21,7 @@ from distlab.simulated.schedules import ChunkMessage, schedule, segments_of
 from distlab_course.algorithms.call import Combine, all_reduce
 
 IN_FLIGHT = 8  # segments that may be on their way to a rank before it has added them
+RankStep = tuple[ChunkMessage | None, ChunkMessage | None]  # what a rank sends, what it receives
 
 
 # --- by a schedule ---
@@ -105,12 +106,10 @@ def _part_of(flat: torch.Tensor, num_chunks: int, message: ChunkMessage) -> torc
 
 
 @functools.cache
-def _steps_of(
-    name: str, size: int, rank: int
-) -> tuple[int, list[tuple[ChunkMessage | None, ChunkMessage | None]]]:
+def _steps_of(name: str, size: int, rank: int) -> tuple[int, list[RankStep]]:
     """Into how many chunks the buffer is cut, and what one rank sends and receives in each step."""
     plan = schedule(name, size)
-    steps = []
+    steps: list[RankStep] = []
     for step in plan.steps:
         by_sender = {message.src: message for message in step}
         by_receiver = {message.dst: message for message in step}

@@ -92,13 +92,16 @@ def _each_adds_a_part(segment: Segment, flat: torch.Tensor, combine: Combine) ->
     for piece in flat.split(n * cells[0][0].numel()):
         parts = piece.tensor_split(n)
         mine = parts[rank]
+        # this rank's numbers of the others' parts, for them to add
         for other in others:
             _fit(cells[rank][other], parts[other]).copy_(parts[other])
         segment.meet()
+        # the others' numbers of its own part; the sum is for all
         for other in others:
             combine(mine, _fit(cells[other][rank], mine), out=mine)
         _fit(cells[rank][rank], mine).copy_(mine)
         segment.meet()
+        # the sums of the other parts
         for other in others:
             parts[other].copy_(_fit(cells[other][other], parts[other]))
 
