@@ -33,7 +33,7 @@ def test_a_job_is_not_disturbed(usable, tmp_path):
 def test_an_answer_that_does_not_come_is_given_up(usable, monkeypatch, tmp_path):
     """If asking runs code of the learner's that waits, the question is given up."""
     usable.push({"job": until_told, "folder": tmp_path})
-    monkeypatch.setattr(magics, "SECONDS", 0.1)
+    monkeypatch.setattr(magics, "ANSWER_SECONDS", 0.1)
     px(usable, "class Slow:\n    def __dir__(self):\n        return [job(folder)]\nslow = Slow()")
     assert magics._ask(magics.entry.names_below, "slow") is None
     assert not usable.ranks.broken
