@@ -102,7 +102,7 @@ print("told to end", flush=True)
 def test_an_exported_job_returns_to_the_queue_before_its_time_is_up(slurm, no_job_left, tmp_path):
     """The signal that Slurm sends then: ranks get SIGTERM, and the job waits to run again."""
     plan = SimpleNamespace(n=2, backend="gloo", threads=1, hosts=None)
-    cell = export.Step("cell", (0, 1), UNTIL_IT_IS_TOLD)
+    cell = export.ScriptStep("cell", (0, 1), UNTIL_IT_IS_TOLD)
     export.write([cell], tmp_path / "train.py", False, plan, [], True)
     file = tmp_path / "train.sbatch"
     file.write_text(file.read_text().replace("##SBATCH", "#SBATCH"))
