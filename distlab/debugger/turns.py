@@ -6,7 +6,7 @@ Runs on the notebook's kernel, called by cell.py; debugger/console.py is the oth
 import re
 import time
 
-from distlab.notebook import interrupts
+from distlab.notebook import interrupts, seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import COMPUTING
 from distlab.words import rank_list
@@ -86,7 +86,7 @@ def _wait_for_question(channel: ControlChannel, rank: int) -> None:
     deadline = time.monotonic() + WAIT
     while rank in channel.ends and rank not in channel.asks and time.monotonic() < deadline:
         channel.receive(LOOK)
-        answer = channel.ask({rank}).get(rank)
+        answer = channel.ask({rank}, seconds.ANSWER).get(rank)
         if answer is None or answer.status is None:
             continue
         if answer.status.doing != COMPUTING:

@@ -20,13 +20,12 @@ from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import proof, report
 from distlab.diagnosis.needs import Need
-from distlab.notebook import display, freeing, interrupts, live, questions
+from distlab.notebook import display, freeing, interrupts, live, questions, seconds
 from distlab.notebook.failed_cell import FailedCell
 from distlab.notebook.patience import Patience
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
 from distlab.simulated import begin_cell
-from distlab.wire import seconds
 from distlab.wire.messages import COMMUNICATING, SILENT, RankStatus
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from distlab.compat.ipyparallel import engines_with_work
 from distlab.diagnosis import endings
 from distlab.diagnosis.endings import Ending
+from distlab.notebook import seconds
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.start_methods import Mpi
-from distlab.wire import seconds
 from distlab.wire.faults import Fault
 from distlab.wire.rendezvous import Joined
 

@@ -24,11 +24,10 @@ from distlab.diagnosis import (
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.needs import Need, waiting_ranks
 from distlab.errors import DeadlockError, Interrupted, RankDied, RankError, RankTimeout
-from distlab.notebook import display
+from distlab.notebook import display, seconds
 from distlab.notebook.generation import of_ipyparallel
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
-from distlab.wire import seconds
 from distlab.wire.messages import COMMUNICATING, IDLE, Failure, NewGroup, RankStatus
 from distlab.wire.source import Line
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from distlab.compat.ipyparallel import Replies
 from distlab.diagnosis import afterwards
 from distlab.errors import ClusterError
-from distlab.notebook import interrupts
+from distlab.notebook import interrupts, seconds
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.wire import messages, seconds
+from distlab.wire import messages
 from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
 

@@ -13,9 +13,10 @@ from typing import Any
 from distlab.compat.ipyparallel import NoSuchEngineError, Replies, engines_exist
 from distlab.diagnosis import deaths, endings, joining, readable
 from distlab.errors import ClusterError
+from distlab.notebook import seconds
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
-from distlab.wire import messages, seconds
+from distlab.wire import messages
 from distlab.wire.messages import Failure
 from distlab.wire.rendezvous import Joined
 

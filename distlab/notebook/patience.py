@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from distlab.wire import seconds
+from distlab.notebook import seconds
 from distlab.wire.channel import ControlChannel
 from distlab.wire.messages import IDLE, STATUS, Answer
 

@@ -17,10 +17,10 @@ from distlab.diagnosis import endings
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
 from distlab.launch import reaper
-from distlab.notebook import hosts
+from distlab.notebook import hosts, seconds
 from distlab.notebook.launcher import OF_PYTEST, Launcher
 from distlab.notebook.plan import Plan
-from distlab.wire import faults, seconds
+from distlab.wire import faults
 from distlab.wire.channel import ControlChannel
 from distlab.wire.rendezvous import Meeting
 

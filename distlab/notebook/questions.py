@@ -10,9 +10,10 @@ from typing import Any
 
 from distlab.compat.ipyparallel import Replies
 from distlab.diagnosis import report
+from distlab.notebook import seconds
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.wire import messages, pickling, seconds
+from distlab.wire import messages, pickling
 
 
 def describe(ranks: Ranks) -> list[dict[str, Any]]:

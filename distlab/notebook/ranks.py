@@ -19,7 +19,7 @@ from distlab.diagnosis import afterwards, deaths, report
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.notebook import display, interrupts, paragraphs
+from distlab.notebook import display, interrupts, paragraphs, seconds
 from distlab.notebook.ahead import take_for_cluster
 from distlab.notebook.dead_ranks import DeadRanks
 from distlab.notebook.generation import join_all
@@ -28,7 +28,7 @@ from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.starting import start_processes
 from distlab.rank import entry
-from distlab.wire import messages, seconds
+from distlab.wire import messages
 from distlab.wire.messages import RankStatus
 from distlab.wire.rendezvous import Joined, this_machine
 from distlab.words import rank_list
@@ -271,7 +271,7 @@ class Ranks:
         if patient:
             received = self.patience(ranks).ask(seconds.ANSWER_FOR_REPORT)
         else:
-            received = self.channel.ask(ranks)
+            received = self.channel.ask(ranks, seconds.ANSWER)
         unseen = {rank: answer.error for rank, answer in received.items() if answer.error}
         self._show_troubles(unseen)
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from distlab import simulated
 from distlab.errors import ClusterError
-from distlab.notebook import interrupts
+from distlab.notebook import interrupts, seconds
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.traces import read, virtual
 from distlab.traces.events import Offset
 from distlab.traces.trace import Trace
-from distlab.wire import seconds
 from distlab.wire.messages import CLOCK
 from distlab.wire.rendezvous import this_machine
 
@@ -138,7 +137,7 @@ def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:
 def _clock_offset(ranks: Ranks, rank: int) -> Offset | None:
     """How far the clock of a rank is ahead, by one question; None if it does not answer."""
     asked = time.time_ns()
-    answer = ranks.channel.ask([rank], want=CLOCK).get(rank)
+    answer = ranks.channel.ask([rank], seconds.ANSWER, CLOCK).get(rank)
     half = (time.time_ns() - asked) / 2
     if answer is None:
         return None

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable
 
 from distlab.compat.ipython import can_type
-from distlab.wire import seconds
 from distlab.wire.codec import MessageError, from_json, to_json
 from distlab.wire.messages import STATUS, TYPED, Answer, Query
 from distlab.wire.rendezvous import listen
@@ -79,18 +78,14 @@ class ControlChannel:
         self._number = 0
         self.address = (*self.listener.getsockname(), self._token)
 
-    def ask(
-        self, ranks: Iterable[int], limit: float | None = None, want: str = STATUS
-    ) -> dict[int, Answer]:
+    def ask(self, ranks: Iterable[int], limit: float, want: str = STATUS) -> dict[int, Answer]:
         """What the ranks answer within `limit` seconds; a rank that does not answer is left out.
 
         Args:
             ranks: the ranks that are asked.
-            limit: seconds to wait for answers; 0 not to wait, None for seconds.ANSWER.
+            limit: seconds to wait for answers; 0 not to wait.
             want: a question or an order, see messages.py.
         """
-        if limit is None:
-            limit = seconds.ANSWER
         deadline = time.monotonic() + limit
         self._number += 1
         question = _as_line(Query(self._number, want))

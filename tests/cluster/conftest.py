@@ -132,8 +132,8 @@ def sized(request, shared):
 @pytest.fixture
 def quick_watch(monkeypatch):
     """A deadlock is reported after 0.2 s without movement."""
-    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.2)
-    monkeypatch.setattr("distlab.wire.seconds.TICK", 0.1)
+    monkeypatch.setattr("distlab.notebook.seconds.UNMOVED", 0.2)
+    monkeypatch.setattr("distlab.notebook.seconds.TICK", 0.1)
 
 
 @pytest.fixture

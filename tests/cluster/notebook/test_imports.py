@@ -61,7 +61,7 @@ def test_a_module_that_never_ends_is_freed(usable, tmp_path, folder, text):
 
 def test_an_import_without_an_end_costs_the_rank(usable, tmp_path, monkeypatch):
     """A library that is never whole is not waited for without a limit."""
-    monkeypatch.setattr("distlab.wire.seconds.GIVE_UP_LATE", 1.0)
+    monkeypatch.setattr("distlab.notebook.seconds.GIVE_UP_LATE", 1.0)
     module = in_folder(tmp_path / "site-packages", "library_without_end", SLOW.format(seconds=60))
     error = raised(distlab.RankTimeout, usable.run, imports, *module, timeout=0.5)
     assert "Rank 1 could not be freed: a new process took its place" in str(error)

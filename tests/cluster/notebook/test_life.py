@@ -129,7 +129,7 @@ def test_a_deadlock_ends_by_the_groups_timeout(monkeypatch):
         if rank < 2:
             dist.recv(torch.zeros(1), src=1 - rank)  # noqa: F821
 
-    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 60)
+    monkeypatch.setattr("distlab.notebook.seconds.UNMOVED", 60)
     with distlab.Cluster(3, timeout=2) as cluster:
         expected = max(1, machine.cores() // 3)
         seen = cluster.run(

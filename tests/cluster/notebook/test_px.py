@@ -23,7 +23,9 @@ def usable(notebook):
 @pytest.fixture
 def no_proof(notebook):
     """No deadlock is reported, however long a rank waits."""
-    notebook.run("from distlab.wire import seconds; before, seconds.UNMOVED = seconds.UNMOVED, 60")
+    notebook.run(
+        "from distlab.notebook import seconds; before, seconds.UNMOVED = seconds.UNMOVED, 60"
+    )
     yield
     notebook.run("seconds.UNMOVED = before")
 

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 import distlab
-from distlab.wire import seconds
+from distlab.notebook import seconds
 from tests.cluster.conftest import processes_of, spin, stuck, sum_of_ranks
 from tests.processes import controller_of, until, wait_until_gone
 from tests.refused import raised
@@ -32,7 +32,7 @@ def measure(rank, world_size):
 
 def test_many_deadlocks_leave_nothing_behind(usable, monkeypatch):
     """After 30 deadlocks no descriptor or thread more, and under 1 MB a cycle."""
-    monkeypatch.setattr("distlab.wire.seconds.UNMOVED", 0.05)
+    monkeypatch.setattr("distlab.notebook.seconds.UNMOVED", 0.05)
     for _ in range(5):
         raised(distlab.DeadlockError, usable.run, stuck)
     here = psutil.Process()

@@ -114,7 +114,7 @@ def test_ranks_may_come_further_apart_than_a_call_may_last(tmp_path, monkeypatch
 
 
 def test_ranks_have_as_long_to_connect_as_they_wait_for_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("distlab.wire.seconds.BUILD", 5)
+    monkeypatch.setattr("distlab.notebook.seconds.BUILD", 5)
     cluster = distlab.Cluster(2, backend=half(CONNECTS_LATE, tmp_path, monkeypatch), timeout=300)
     assert cluster.run(sum_of_ranks) == [1.0] * 2
 
@@ -153,7 +153,7 @@ def test_the_first_rank_that_cannot_join_is_named(tmp_path, monkeypatch, what, l
     """At once, and not the wait of another one, which would end with the ranks' patience."""
     name = half(what, tmp_path, monkeypatch)
     if what == FREEZES:
-        monkeypatch.setattr("distlab.wire.seconds.BUILD", 2)
+        monkeypatch.setattr("distlab.notebook.seconds.BUILD", 2)
     began = time.monotonic()
     error = raised(distlab.ClusterError, distlab.Cluster, 2, backend=name, timeout=limit)
     assert time.monotonic() - began < 100

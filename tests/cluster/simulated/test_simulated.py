@@ -300,7 +300,7 @@ def test_a_network_that_does_not_fit_is_refused(cluster, words, network):
 def test_a_network_to_which_the_ranks_cannot_move_leaves_them_where_they_are(cluster, monkeypatch):
     """A rank is busy for too long: the block is not entered, and the machines are those before."""
     before = cluster.simulated
-    monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
+    monkeypatch.setattr("distlab.notebook.seconds.BUILD", 0.1)
     busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
     with (
         pytest.raises(distlab.ClusterError, match="an earlier cell is still running on rank 0"),
@@ -320,7 +320,7 @@ def test_a_network_that_cannot_be_left_at_once_is_left_before_the_next_cell(clus
     elsewhere.__enter__()
     assert seconds(cluster, reduce_by, "ring", 3 << 16) > 1
     busy = cluster.client[0].execute("__import__('time').sleep(0.5)", block=False)
-    monkeypatch.setattr("distlab.wire.seconds.BUILD", 0.1)
+    monkeypatch.setattr("distlab.notebook.seconds.BUILD", 0.1)
     with pytest.raises(distlab.ClusterError, match="an earlier cell is still running on rank 0"):
         elsewhere.__exit__(None, None, None)
     monkeypatch.undo()

@@ -8,8 +8,8 @@ import pytest
 from distlab.diagnosis.needs import Need
 from distlab.notebook import cell
 from distlab.notebook.cell import DeadlockWatch, MemoryWatch
+from distlab.notebook.seconds import TICK, UNMOVED
 from distlab.wire.messages import IDLE
-from distlab.wire.seconds import TICK, UNMOVED
 from tests.unit.paper import Paper
 
 STUCK = Paper("2 ranks; 0 recv 1; 1 recv 0").states(fingerprint=(1, 2, 3, 4), is_quiescent=True)

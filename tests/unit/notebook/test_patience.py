@@ -7,9 +7,9 @@ import pytest
 
 from distlab.notebook import patience
 from distlab.notebook.patience import Patience
+from distlab.notebook.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT
 from distlab.wire import messages
 from distlab.wire.messages import Answer, RankStatus
-from distlab.wire.seconds import GIVE_UP, GIVE_UP_LATE, LIMIT
 
 BUSY = Answer(1, RankStatus(0, messages.COMPUTING))
 IDLE = Answer(1, RankStatus(0, messages.IDLE, idle=True))

@@ -22,7 +22,7 @@ TICK = 0.25  # between two looks at the ranks of a cell that has not ended
 UNMOVED = 0.7  # for how long nothing has moved on any rank before a proof of a deadlock counts
 LIVE_AFTER = 1.0  # before the newest lines of a cell are shown while it runs
 PICTURE_AFTER = 2.0  # before the ranks are drawn while it runs
-# between two looks at the memory of the ranks that are drawn, which costs each of them 9 ms
+# between two looks at the memory of the ranks that are drawn: one costs each of them 9 ms
 MEMORY_AGAIN = 2.0
 OUTPUT = 60.0  # for what ranks have written, which may be much, to arrive
 # for a rank to describe the exception of a %%px cell, or for its end to be reported
@@ -33,7 +33,7 @@ PAUSE = 86400.0
 # --- a question over the control channel ---
 
 ANSWER = 0.25  # a rank that does not answer is stopped, or compiled code holds Python's lock
-# the same for a report; the watchdog of a rank that spins in Python waits for its turn
+# the same for a report: the watchdog of a rank that spins in Python waits for its turn
 ANSWER_FOR_REPORT = 1.0
 
 # --- ranks that are to be freed; own time leaves out the time that a rank waits for a CPU ---
