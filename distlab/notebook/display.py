@@ -34,6 +34,12 @@ OUTPUT_KINDS = ["stdout", "stderr", "display", "result"]
 WRAPPED_CSS = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 # the same in outputs that programs make: whatever shows them has its own rules
 SAVED_CSS = "white-space:pre-wrap"
+CELL_CSS = (
+    "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:transparent;border:none"
+)
+TEXT_CSS = "background:transparent;font-size:inherit;line-height:1.35"
+STDERR_CSS = "border-left:3px solid #d55e00;padding-left:6px"
+COLOUR_CODE = r"\x1b\[[0-9;]*m"  # of a terminal
 NEWEST_LINES = 5  # of a rank's stream, while a cell runs
 # characters of one rank's stream that a notebook can show without becoming slow
 LONGEST_OUTPUT = 100_000
@@ -179,25 +185,27 @@ def as_html(items: Sequence[Item]) -> str:
 
     The front end's theme chooses the colours of text and page.
     """
-    cell = (
-        "padding:1px 10px 1px 0;text-align:left;vertical-align:top;"
-        "background:transparent;border:none"
-    )
-    pre = (
-        f"margin:0;padding:0;{wrapped()};background:transparent;font-size:inherit;line-height:1.35"
-    )
-    shade = ";border-left:3px solid #d55e00;padding-left:6px"
-    rows = []
+    lines = ['<table style="font-family:monospace;border:none;margin:0">']
     for item in items:
-        who = chips(item.ranks) + html.escape(item.label)
-        label = f'<td style="{cell};white-space:nowrap">{who}</td>'
-        without_colours = re.sub(r"\x1b\[[0-9;]*m", "", item.text.rstrip("\n"))
-        body = html.escape(without_colours)
-        look = pre + shade if item.kind == "stderr" else pre
-        text = f'<td style="{cell}"><pre style="{look}">{body}</pre></td>'
-        rows.append(f'<tr style="background:transparent">{label}{text}</tr>')
-    table = '<table style="font-family:monospace;border:none;margin:0">'
-    return f"{table}{''.join(rows)}</table>"
+        lines.append(_row_of_item(item))
+    lines.append("</table>")
+    return "".join(lines)
+
+
+def _row_of_item(item: Item) -> str:
+    """An item as a row of an HTML table: its ranks, and what they wrote."""
+    look = f"margin:0;padding:0;{wrapped()};{TEXT_CSS}"
+    if item.kind == "stderr":
+        look = f"{look};{STDERR_CSS}"
+    text = item.text.rstrip("\n")
+    text = html.escape(re.sub(COLOUR_CODE, "", text))
+    who = chips(item.ranks) + html.escape(item.label)
+    return (
+        '<tr style="background:transparent">'
+        f'<td style="{CELL_CSS};white-space:nowrap">{who}</td>'
+        f'<td style="{CELL_CSS}"><pre style="{look}">{text}</pre></td>'
+        "</tr>"
+    )
 
 
 @functools.cache
@@ -264,8 +272,9 @@ def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequ
     """
     items = []
     for item in collect(result, targets):
-        newest = item.text.splitlines()[-NEWEST_LINES:]
-        items.append(replace(item, text="\n".join(newest)))
+        lines = item.text.splitlines()
+        newest = "\n".join(lines[-NEWEST_LINES:])
+        items.append(replace(item, text=newest))
     bundle = _bundle(items, doing)
     if picture:
         bundle["text/html"] = picture + as_html(items)
@@ -284,9 +293,10 @@ def show_source(states: Mapping[int, RankStatus], cell: str) -> None:
     if notebook_shell() is None:
         return
     marked = marked_source(states, cell)
-    if marked:
-        as_html = source_html(marked, lambda ranks: chips(tuple(ranks)))
-        publish({"text/plain": source_text(marked), "text/html": as_html})
+    if not marked:
+        return
+    markup = source_html(marked, lambda ranks: chips(tuple(ranks)))
+    publish({"text/plain": source_text(marked), "text/html": markup})
 
 
 def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:

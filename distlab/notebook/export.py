@@ -101,13 +101,11 @@ def write(
     if job is None:
         command = _torchrun(path, plan, nodes)
     else:
-        batch = path.with_suffix(".sbatch")
-        batch.write_text(_batch_file(path, plan, nodes, job), encoding="utf-8")
-        command = f"sbatch {shlex.quote(str(batch))}"
+        command = _write_batch_file(path, plan, nodes, job)
+    parts = [_head(plan, command)]
     notes = []
     if plan.backend not in SCRIPT_BACKENDS:
         notes.append(f"left out: the backend {plan.backend}; the script uses gloo")
-    parts = [_head(plan, command)]
     cells = 0
     for step in steps:
         if step.kind == "cell":
@@ -245,14 +243,14 @@ def _torchrun(path: Path, plan: Plan, nodes: int) -> str:
     return f"OMP_NUM_THREADS={threads} {command}"
 
 
-def _batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
-    """The text of a file for sbatch that runs a script on these nodes."""
+def _write_batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
+    """Write the file for sbatch that runs a script, and return the command that submits it."""
     options = []
     for word in slurm_options(job):
         options.append(f"#SBATCH {shlex.quote(word)}\n")
     ranks = _ranks_of_a_node(plan, nodes)
     threads = plan.threads or 1
-    return _template("sbatch.txt").format(
+    text = _template("sbatch.txt").format(
         words="".join(options),
         nodes=nodes,
         ranks=ranks,
@@ -261,3 +259,6 @@ def _batch_file(path: Path, plan: Plan, nodes: int, job: Slurm) -> str:
         python=shlex.quote(sys.executable),
         script=shlex.quote(str(path.resolve())),
     )
+    batch = path.with_suffix(".sbatch")
+    batch.write_text(text, encoding="utf-8")
+    return f"sbatch {shlex.quote(str(batch))}"

@@ -133,7 +133,9 @@ class FailedCell:
         """The first sentence of the error for ranks that were late."""
         if self.needs:
             return stuck.why_stuck(self.needs, self.states, self.targets)
-        return afterwards.words_of_late(late, None if was_interrupted else self.timeout)
+        if was_interrupted:
+            return afterwards.words_of_late(late, None)
+        return afterwards.words_of_late(late, self.timeout)
 
     def _rank_error(self, raised: list[Failure]) -> RankError:
         """The error for what ranks raised, after rebuilding the group if it may be damaged."""
@@ -210,7 +212,8 @@ class FailedCell:
         reached = set(ranks) & set(self.ranks.client.ids)  # one may have died since
         if not reached:
             return {}
-        return self.ranks.send(reached, entry.last_failure).within(seconds.LAST_FAILURE)
+        sent = self.ranks.send(reached, entry.last_failure)
+        return sent.within(seconds.LAST_FAILURE)
 
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
         """The groups that the ranks make differently, by rank.
@@ -220,8 +223,9 @@ class FailedCell:
         culprits = _at_fault(raised)
         if not culprits:
             return {}
-        if not all(one.message.startswith(new_groups.DIFFERENT_GROUPS) for one in culprits):
-            return {}
+        for culprit in culprits:
+            if not culprit.message.startswith(new_groups.DIFFERENT_GROUPS):
+                return {}
         states = self.ranks.states(range(self.ranks.plan.n), patient=True)
         return new_groups.differing_groups({rank: state.made for rank, state in states.items()})
 
@@ -229,11 +233,11 @@ class FailedCell:
 
     def _died(self, replaced: Mapping[int, str]) -> dict[int, Ending]:
         """How ranks have died since the cell was sent, without those of `replaced`."""
-        return {
-            rank: ending
-            for rank, ending in self.ranks.lost.items()
-            if rank not in self.lost_before and rank not in replaced
-        }
+        died = {}
+        for rank, ending in self.ranks.lost.items():
+            if rank not in self.lost_before and rank not in replaced:
+                died[rank] = ending
+        return died
 
     def _rank_died(
         self, died: Mapping[int, Ending], raised: list[Failure], replaced: Mapping[int, str]
@@ -313,8 +317,11 @@ class FailedCell:
 
     def _ops_of_dead(self, died: Mapping[int, Ending]) -> set[str]:
         """The functions of torch.distributed in which ranks have died, as far as that is known."""
-        faults = self.ranks.dead.faults
-        return {fault.op for rank, fault in faults.items() if rank in died and fault.op}
+        ops = set()
+        for rank, fault in self.ranks.dead.faults.items():
+            if rank in died and fault.op:
+                ops.add(fault.op)
+        return ops
 
 
 def _at_fault(raised: list[Failure]) -> list[Failure]:

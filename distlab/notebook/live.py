@@ -20,7 +20,7 @@ LANE_HEIGHT = 18
 LANE_WIDTH = 240
 LANE_LEFT = 64  # where lanes begin, after the names of the ranks
 ARROWS = LANE_LEFT + LANE_WIDTH + 4  # where arrows begin
-OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
+BAR_OUTLINE = 'stroke="currentColor" stroke-opacity="0.65"'  # of a lane's bars
 # how opaque a lane is; other times leave a gap
 OPACITIES = {COMPUTING: 1, COMMUNICATING: 0.3, SILENT: 0.6}
 HOW_TO_READ = (
@@ -131,7 +131,7 @@ class Live:
             left = LANE_LEFT + scale * (shown_since - begin)
             width = scale * (end - shown_since)
             place = f'x="{left:.1f}" y="{y - 6}" width="{width:.1f}" height="12"'
-            look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {OUTLINE}'
+            look = f'fill="{rank_color(rank)}" fill-opacity="{opacity}" {BAR_OUTLINE}'
             yield f"<rect {place} {look}/>"
 
 
@@ -169,4 +169,4 @@ def _arrows(
         curve = f"M{ARROWS} {y}C{bend} {y} {bend} {end} {ARROWS + 6} {end}"
         head = f"{ARROWS},{end} {ARROWS + 8},{end - 4} {ARROWS + 8},{end + 4}"
         yield f'<path d="{curve}" fill="none" stroke="{color}" stroke-width="2"/>'
-        yield f'<polygon points="{head}" fill="{color}" {OUTLINE}/>'
+        yield f'<polygon points="{head}" fill="{color}" {BAR_OUTLINE}/>'

@@ -134,7 +134,8 @@ def _store(launcher: Launcher, address: str) -> tuple[tuple[str, int], Any]:
         address and port of the store, and the store itself where this process serves it.
     """
     if launcher.plan.forks:
-        return launcher.wait(lambda: launcher.servers.to(0).store), None
+        first_server = launcher.servers.to(0)
+        return launcher.wait(lambda: first_server.store), None
     store = serve(listen(address))  # importing torch for it costs most
     return (address, store.port), store
 
@@ -147,8 +148,12 @@ def _end_all(tag: str, engines: str) -> None:
         engines: the name of its launcher; two need a while to give back what outlives processes
             that are killed, the others are not asked politely for long.
     """
-    patience = {Mpi.name: mpiexec.MPI_END_SECONDS, Slurm.name: hosts.SLURM_END_SECONDS}
-    reaper.end_processes(reaper.processes_of(tag), patience.get(engines, 0.2))
+    patience = 0.2
+    if engines == Mpi.name:
+        patience = mpiexec.MPI_END_SECONDS
+    elif engines == Slurm.name:
+        patience = hosts.SLURM_END_SECONDS
+    reaper.end_processes(reaper.processes_of(tag), patience)
 
 
 def _not_started(launcher: Launcher, error: Exception) -> ClusterError:
@@ -205,16 +210,19 @@ def _check_versions(
         versions: what is installed there, for each engine.
         again: what to do when the versions are the same.
     """
-    troubles = [hosts.differences(theirs) for theirs in versions]
-    if not any(troubles):
+    troubles = []
+    for rank, theirs in enumerate(versions):
+        trouble = hosts.differences(theirs)
+        if trouble:
+            troubles.append((trouble, rank))
+    if not troubles:
         return
-    alike = grouped((trouble, rank) for rank, trouble in enumerate(troubles) if trouble)
-    parts = []
-    for trouble, ranks in alike.items():
+    sentences = ["These engines cannot be used."]
+    for trouble, ranks in grouped(troubles).items():
         where = ", ".join(dict.fromkeys(names[rank] for rank in ranks))
-        parts.append(f"The Python of {rank_list(ranks)} on {where} {trouble}.")
-    advice = f"They must be the same: install them there, {again}."
-    raise HostError(f"These engines cannot be used. {' '.join(parts)} {advice}")
+        sentences.append(f"The Python of {rank_list(ranks)} on {where} {trouble}.")
+    sentences.append(f"They must be the same: install them there, {again}.")
+    raise HostError(" ".join(sentences))
 
 
 # --- engines of our own ---
