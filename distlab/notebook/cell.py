@@ -138,7 +138,7 @@ class Cell:
         end_of_checks = None
         try:
             if options.check:
-                view.apply_async(entry.begin_checks, *ranks.checks())
+                view.apply_async(entry.begin_checks, *ranks.arguments_for_checks())
             if options.pauses:
                 view.apply_async(
                     entry.set_pauses,
@@ -215,7 +215,7 @@ class Cell:
             with interrupts.allowed():
                 if self._sent.result.wait(min(seconds.TICK, limit - duration)):
                     return True
-            self._ranks.check()
+            self._ranks.raise_if_unreachable()
             self._ranks.channel.receive(0)
             self._let_person_type()
             duration = time.monotonic() - self._began

@@ -51,7 +51,7 @@ class Launcher:
         servers: the fork servers, where they start the engines.
         programs: what starts the engines elsewhere: mpiexec, or a program for each.
         controller: the controller's program, where no fork server forks it.
-        names: of the hosts, where there are any.
+        host_names: of the hosts, where there are any.
         engine_variables: how an engine reaches the controller, once the controller listens.
         changed: whether a process may have ended since this was last set to False.
         when_engine_ended: called with the number of an engine that has ended; nothing has to be
@@ -78,7 +78,7 @@ class Launcher:
         self.servers = Servers(host_of_engine, self._note_end)
         self.programs: list[subprocess.Popen[bytes]] = []
         self.controller: subprocess.Popen[bytes] | None = None
-        self.names: tuple[str, ...] = ()
+        self.host_names: tuple[str, ...] = ()
         self.engine_variables: dict[str, str] = {}
         self.changed = True
         self.when_engine_ended: Callable[[int], None] = lambda engine: None
@@ -202,7 +202,7 @@ class Launcher:
         asked = began
         value = condition()
         while not value:
-            self.check_controller()
+            self.raise_if_controller_ended()
             if client is not None and not old and time.monotonic() > asked + 1:
                 compat.ask_for_engines(client)
                 asked = time.monotonic()
@@ -253,7 +253,7 @@ class Launcher:
                 return True
         return self.controller is not None and self.controller.poll() is not None
 
-    def check_controller(self) -> None:
+    def raise_if_controller_ended(self) -> None:
         """Raise ClusterError if the controller has ended.
 
         Nothing can reach the ranks then, so they are ended, too.
@@ -288,9 +288,9 @@ class Launcher:
             if report.status is not None:
                 return ending_of(report.status, report.log, self.fault_of(engine))
             if host in connection.lost:
-                if self.names:
+                if self.host_names:
                     why = connection.lost[host]
-                    return Ending(f"lost with host {self.names[host]}, {why}", is_passive=True)
+                    return Ending(f"lost with host {self.host_names[host]}, {why}", is_passive=True)
                 words = ending_of(connection.process.wait()).words()
                 return Ending(f"ended with the process that forks the ranks, which {words}")
         return None

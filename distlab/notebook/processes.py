@@ -52,7 +52,7 @@ class Processes:
     Attributes:
         folder: private folder for connection files and logs, removed by `stop`.
         tag: the value of `reaper.TAG` in the environment of every process.
-        names: of the hosts, where there are any.
+        host_names: of the hosts, where there are any.
         servers: the fork servers, where they start the engines.
         launcher, client, channel, store, threads, host_of_rank: as given.
     """
@@ -78,7 +78,7 @@ class Processes:
         self.host_of_rank = host_of_rank
         self.folder = launcher.folder
         self.tag = launcher.tag
-        self.names = launcher.names
+        self.host_names = launcher.host_names
         self.servers = launcher.servers
         self._plan = launcher.plan
         self._store_here = store_here
@@ -195,9 +195,9 @@ class Processes:
 
     # --- ends ---
 
-    def check_controller(self) -> None:
+    def raise_if_controller_ended(self) -> None:
         """Raise ClusterError if the controller has ended, and end the ranks with it."""
-        self.launcher.check_controller()
+        self.launcher.raise_if_controller_ended()
 
     def exit_reason(self, rank: int, pid: int) -> endings.Ending | None:
         """How a process of an engine has ended; None until that is known."""

@@ -214,7 +214,7 @@ class Ranks:
         is_damaged = self.broken or bool(self.lost)
         if is_damaged and self._is_worth_rebuilding(targets):
             self.rebuild()
-        elif self.channel.without_group:  # the cell before has destroyed it
+        elif self.channel.without_group:  # the cell before has destroyed it, and may make another
             self.rebuild(gives_way=True)
 
     def _is_worth_rebuilding(self, targets: Sequence[int]) -> bool:
@@ -255,7 +255,7 @@ class Ranks:
         targets = list(ranks)
         return Replies(self.client.direct_view(targets).apply_async(function), targets)
 
-    def checks(self) -> tuple[str, str, int, float]:
+    def arguments_for_checks(self) -> tuple[str, str, int, float]:
         """Arguments for entry.begin_checks, new for every cell that is checked."""
         host, port = self._processes.store
         return f"checked/{time.time_ns()}", host, port, self.plan.timeout
@@ -318,7 +318,7 @@ class Ranks:
         """Name of each rank's host, by rank; none where all are on this machine."""
         if self.stopped:
             return []
-        names = self._processes.names
+        names = self._processes.host_names
         return [names[host] for host in self._processes.host_of_rank]
 
     # --- orders ---
@@ -344,20 +344,20 @@ class Ranks:
 
     # --- ends ---
 
-    def check(self) -> None:
+    def raise_if_unreachable(self) -> None:
         """While ranks are waited for: raise ClusterError if they cannot be reached."""
         if self.stopped:
             raise ClusterError(
                 "The cluster was stopped before this cell had finished; its results are lost."
             )
-        self._processes.check_controller()
+        self._processes.raise_if_controller_ended()
 
     def mark_dead_ranks(self) -> None:
         """Mark which ranks have died since the last look, and print which ones will be replaced.
 
         Nothing is sent, except that waits for them end.
         """
-        self._processes.check_controller()
+        self._processes.raise_if_controller_ended()
         # fork servers report each end, and nothing else does
         self._processes.launcher.changed = not self.plan.forks
         died = self.dead.mark_all()

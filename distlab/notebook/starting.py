@@ -191,12 +191,12 @@ def _attach(launcher: Launcher, client: Any, cleanup: contextlib.ExitStack) -> C
     except Exception as error:  # an engine may raise anything, as where distlab is not installed
         advice = "Each engine needs distlab, as installed here, and must be idle."
         raise HostError(f"The engines do not answer: {error}. {advice}") from error
-    launcher.names = tuple(dict.fromkeys(names))
+    launcher.host_names = tuple(dict.fromkeys(names))
     return Connected(
         client,
         address=address_towards(compat.address_of_controller(client)),
         threads=launcher.plan.threads,
-        host_of_rank=tuple(launcher.names.index(name) for name in names),
+        host_of_rank=tuple(launcher.host_names.index(name) for name in names),
     )
 
 
@@ -316,7 +316,7 @@ def _reach_all(launcher: Launcher, wanted: hosts.Hosts) -> tuple[str, int]:
         hello = hellos[number]
         names.append(host.name if wanted.job is None else hello.name)  # Slurm's have none before
         cores.append(hello.cores // host.ranks)
-    launcher.names = tuple(names)
+    launcher.host_names = tuple(names)
     return here, min(cores)
 
 
