@@ -3,7 +3,7 @@
 All times of that wait are on this page; those of starting processes, of hosts and of connections to
 them, of RPC and of single programs stand as *_SECONDS in the modules that need them.
 
-Runs on the notebook's kernel, read by channel.py of this folder and by notebook/. `seconds.TICK` is
+Runs on the notebook's kernel, read by this folder and by debugger/turns.py. `seconds.TICK` is
 read each time it is used, so that a test can change it.
 
 How late a deadlock is reported, after the last rank has entered its call: a look finds it after

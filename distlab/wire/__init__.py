@@ -1,4 +1,4 @@
 """What passes between processes, and how: it runs on both sides.
 
-Messages, orders, values, recordings, the control channel, the rendezvous, and the times of a wait.
+Messages, orders, values, recordings, the control channel and the rendezvous.
 """
