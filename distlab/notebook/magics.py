@@ -98,7 +98,9 @@ class PxMagics(Magics):
         """
         args = parse_argstring(self.cell_px, line)
         cluster = current_cluster()
-        chosen = None if args.targets is None else _ranks_of_targets(args.targets, cluster.n)
+        chosen = None
+        if args.targets is not None:
+            chosen = _ranks_of_targets(args.targets, cluster.n)
         targets = cluster.check_ranks(chosen)
         first = f"%%px {line}".rstrip()
         if source:  # %px: there is no other line
@@ -204,7 +206,9 @@ def _help_for_px(lines: list[str]) -> list[str]:
     if not lines or not HELP.fullmatch(lines[0]):
         return lines
     has_cell = any(line.strip() for line in lines[1:])
-    return lines if has_cell else ["%%px?\n"]
+    if has_cell:
+        return lines
+    return ["%%px?\n"]
 
 
 def _completion_reply(own: Callable[..., Any], code: str, cursor: int) -> Any:
@@ -236,7 +240,8 @@ def _words_for(code: str, before: str) -> tuple[str, Sequence[str]] | None:
         the beginning of the word, and words that may be meant; None where distlab knows none.
     """
     if match := PX_OPTION.fullmatch(before):
-        return match[1], sorted(set(re.findall(r"--\w+", PxMagics.cell_px.__doc__ or "")))
+        options = re.findall(r"--\w+", PxMagics.cell_px.__doc__ or "")
+        return match[1], sorted(set(options))
     if match := EXERCISE.search(before):
         from distlab.checking.exercises import all_exercises  # which imports torch
 
@@ -261,8 +266,9 @@ def _words_on_rank_0(before: str) -> tuple[str, Sequence[str]] | None:
 
 def _may_complete(word: str, fragment: str) -> bool:
     """Whether a word begins so; private ones only where a person has typed their underscore."""
-    is_hidden = word.startswith("_") and not fragment.startswith("_")
-    return word.startswith(fragment) and not is_hidden
+    if word.startswith("_") and not fragment.startswith("_"):
+        return False
+    return word.startswith(fragment)
 
 
 def _inspection_reply(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from typing import Any
 
 import psutil
@@ -127,7 +128,7 @@ class Processes:
 
         Fork server and controller wait for new ones.
         """
-        self.replace([], threads=None, all_ids=[])
+        self._end(set(self.client.ids), list(self.servers.pids.items()))
         server = psutil.Process(self.servers.to(0).process.pid)
         stay = {server.pid}
         stay |= {child.pid for child in server.children(recursive=True)}
@@ -147,17 +148,9 @@ class Processes:
         old = list(self.servers.pids.items())
         try:
             self._reach_lost_hosts(ids)
-            self.servers.kill(unwanted)
-            self.launcher.wait(
-                lambda: not unwanted & set(self.client.ids), client=self.client, old=old
-            )
-            self.channel.receive(0)  # this notes that their connections have ended
+            self._end(unwanted, old)
             self.launcher.fork(ids, threads or self.threads or 1)
-            self.store = self.launcher.wait(
-                lambda: self.servers.to(0).store if self.client.ids == all_ids else None,
-                client=self.client,
-                old=old,
-            )
+            self._wait_for_engines(all_ids, old)
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]
             raise HostError(
@@ -167,9 +160,36 @@ class Processes:
             ) from error
         except ClusterError as error:
             again = "Call cluster.restart()."
-            if advice := on_limit_of_processes(str(error)):
+            advice = on_limit_of_processes(str(error))
+            if advice:
                 again = f"{advice} Then call cluster.restart()."
             raise ClusterError(f"New processes did not start: {error} {again}") from error
+
+    def _end(self, ids: set[int], old: Collection[tuple[int, int]]) -> None:
+        """End the engines with these ids, and wait until ipyparallel and the channel know it.
+
+        Args:
+            ids: those that are to end; nothing happens to one that has ended.
+            old: see `Launcher.wait`.
+        """
+        self.servers.kill(ids)
+        self.launcher.wait(lambda: ids.isdisjoint(self.client.ids), client=self.client, old=old)
+        self.channel.receive(0)  # this notes that their connections have ended
+
+    def _wait_for_engines(self, ids: list[int], old: Collection[tuple[int, int]]) -> None:
+        """Wait until exactly these engines have registered, and their store is served.
+
+        Args:
+            ids: all engines that there are to be.
+            old: see `Launcher.wait`.
+        """
+
+        def store_of_all() -> tuple[str, int] | None:
+            if self.client.ids != ids:
+                return None
+            return self.servers.to(0).store
+
+        self.store = self.launcher.wait(store_of_all, client=self.client, old=old)
 
     def _reach_lost_hosts(self, engines: list[int]) -> None:
         """Start new fork servers on those hosts of some engines that were lost.
