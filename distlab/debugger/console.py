@@ -129,11 +129,15 @@ class Debugger(pdb.Pdb):
     def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
         """The learner's frames, and what they call; not what runs a cell or a test."""
         stack, current = super().get_stack(frame, traceback)
-        learners = [place for place, (one, _) in enumerate(stack) if runs_learners_code(one)]
-        first = learners[0] if learners else 0
+        first = 0
+        for place, (outer, _) in enumerate(stack):
+            if runs_learners_code(outer):
+                first = place
+                break
         return stack[first:], max(current - first, 0)
 
     def stop_here(self, frame: FrameType) -> bool:
+        """Whether to stop in a frame: only while code of the learner's has led to it."""
         if not super().stop_here(frame):
             return False
         return any(runs_learners_code(caller) for caller, _ in walk_stack(frame))
@@ -148,12 +152,14 @@ class Debugger(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """Stop where a function returns; for the end of a statement, see `user_call`."""
         if frame.f_code.co_name != "<module>":
             super().user_return(frame, return_value)
         elif not self.lastcmd:  # nobody has typed a command: breakpoint() is the statement
             self.interaction(frame, None)
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        """A line of the stack: one of a cell has the notebook's number, and no name of a file."""
         frame, number = frame_lineno
         if not runs_learners_code(frame):
             return super().format_stack_entry(frame_lineno, lprefix)
@@ -166,9 +172,11 @@ class Debugger(pdb.Pdb):
         return f"{where}{lprefix}{line.text}"
 
     def message(self, msg: str) -> None:
+        """Write what pdb says, without the file of a cell."""
         super().message(_CELL_FILE.sub(r"line \1", msg))
 
     def error(self, msg: str) -> None:
+        """Write what is wrong with a command, without the file of a cell."""
         super().error(_CELL_FILE.sub(r"line \1", msg))
 
     def do_rank(self, arg: str) -> None:
@@ -186,8 +194,8 @@ class Debugger(pdb.Pdb):
             return
         names = {**frame.f_globals, **frame.f_locals}
         banner = "Python, with the names of this frame; exit() goes back."
-        ipythons = sys.displayhook
-        sys.displayhook = sys.__displayhook__
+        ipythons_hook = sys.displayhook
+        sys.displayhook = sys.__displayhook__  # IPython's shows values as outputs of the cell
         with (
             contextlib.redirect_stdout(CONSOLE),
             contextlib.redirect_stderr(CONSOLE),
@@ -196,7 +204,7 @@ class Debugger(pdb.Pdb):
             try:
                 code.interact(banner, readfunc=_console_line, local=names, exitmsg="")
             finally:
-                sys.displayhook = ipythons
+                sys.displayhook = ipythons_hook
 
 
 def _console_line(prompt: str) -> str:
