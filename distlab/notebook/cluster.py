@@ -422,7 +422,7 @@ class Cluster:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes and their group; ClusterError when they are not running."""
+        """The processes and their group; ClusterError if they are not running."""
         if isinstance(self._running, Ended):
             advice = f"Make one with distlab.Cluster({self.n}), or call restart()."
             raise ClusterError(f"This cluster {self._running.why}. {advice}")
@@ -467,7 +467,7 @@ class Cluster:
 
 
 def current_cluster() -> Cluster:
-    """The cluster of this notebook; ClusterError when there is none."""
+    """The cluster of this notebook; ClusterError if there is none."""
     if Cluster.current is None:
         raise ClusterError(
             "No cluster is running here. Make one first: cluster = distlab.Cluster(4)."

@@ -108,7 +108,7 @@ class Hosts:
 
 
 def check_slurm() -> None:
-    """ArgumentError where Slurm's commands are not installed."""
+    """Raise ArgumentError if Slurm's commands are not installed."""
     if shutil.which("srun") is None:
         wrong(
             'engines="slurm" needs srun, which was not found: '

@@ -1,4 +1,4 @@
-"""Interrupts that do no harm: held back while something must not stop half-way, allowed in waits.
+"""Holds interrupts back while something must not stop half-way, and allows them in waits.
 
 Runs on the notebook's kernel, used by everything that starts, ends or waits for ranks.
 """

@@ -48,6 +48,7 @@ class Launcher:
             killed and waited for.
 
     Attributes:
+        plan, tag, folder, environment: as given.
         servers: the fork servers, where they start the engines.
         programs: what starts the engines elsewhere: mpiexec, or a program for each.
         controller: the controller's program, where no fork server forks it.

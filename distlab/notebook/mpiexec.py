@@ -36,7 +36,7 @@ def find_mpiexec() -> str | None:
 
 
 def check_mpi() -> None:
-    """ArgumentError when something is missing that engines="mpi" needs."""
+    """Raise ArgumentError if something is missing that engines="mpi" needs."""
     missing = []
     if find_mpiexec() is None:
         missing.append("mpiexec")

@@ -186,7 +186,7 @@ def _check_init_method(init_method: str, only_here: bool) -> str:
 
 
 def _check_preload(preload: Sequence[str]) -> None:
-    """Names of modules; one text alone would be read as a list of letters."""
+    """Refuse what is no list of modules: one text alone would be read as a list of letters."""
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         advice = 'Call Cluster(4, preload=["numpy"]).'
         refuse("preload", "a list of modules that are installed here", preload, advice)
@@ -229,7 +229,7 @@ def check_backend(backend: str, n: int) -> str:
 
 
 def _check_nccl(n: int) -> None:
-    """ArgumentError where there is no GPU for each rank."""
+    """Raise ArgumentError if there is no GPU for each rank."""
     from distlab.devices import why_not_nccl  # others start sooner without it
 
     why = why_not_nccl(n)

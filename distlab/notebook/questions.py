@@ -1,4 +1,4 @@
-"""What a person may ask of ranks at any time, also while they are busy; it disturbs nothing.
+"""What a person may ask of ranks at any time; that disturbs nothing, also while they are busy.
 
 Runs on the notebook's kernel, called by cluster.py, cell.py, and magics.py for completion.
 """

@@ -35,7 +35,8 @@ def environment(tag: str, interface: str | None) -> dict[str, str]:
         # traces read torch's flight recorder; this is torch's own default
         "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", "2000"),
         "PYTHONUNBUFFERED": "1",
-        # as programs.command does it, for all that it does not start; join takes it back
+        # programs.command does the same for Python programs of ours; this is for the others. A rank
+        # takes it away again when it joins.
         "PYTHONSAFEPATH": "1",
     }
     variables |= thread_variables(1)
