@@ -1,6 +1,7 @@
 """How long a kernel takes on a device, and a collective on a network, by closed formulas.
 
-Called by timeline.py in the notebook's process; a kernel is here what a device runs.
+Made by prediction.py and asked by timeline.py, in the notebook's process. A kernel is here what a
+device runs.
 
 The algorithms are those of simulated/collectives.py, and where all links are alike, the times are
 the simulation's, but no message is stepped through, which would take too long on 16,384 ranks. On

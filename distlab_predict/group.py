@@ -1,6 +1,6 @@
 """A backend for torch.distributed whose calls move nothing: they are noted.
 
-Called by recorder.py, in its process.
+Called by rank_children.py, in the process of a rank that is recorded.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The process that runs rank_children.py, for all predictions of a notebook.
 
-Called by predict.py, on the notebook's kernel.
+Called by predict.py, on the notebook's kernel; rank_children.py reads last words with it, too.
 """
 
 import subprocess

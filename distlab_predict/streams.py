@@ -1,8 +1,9 @@
 """What a rank has its device do, in the order of its calls, and the streams that it does it on.
 
-Called by recorder.py, in its process. torch.cpu has a Stream and an Event, which do nothing;
-programs, and torch's own FSDP2, call them on a CPU as on a GPU. Here they get others, which note
-which stream waits for what.
+recorder.py, group.py and memory.py use the log, and rank_children.py installs the streams, in the
+process of a rank that is recorded. torch.cpu has a Stream and an Event, which do nothing; programs,
+and torch's own FSDP2, call them on a CPU as on a GPU. Here they get others, which note which stream
+waits for what.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Patches torch so that a program on fake tensors takes the code paths of a GPU.
 
-Called by recorder.py, in its process. Tried with torch 2.13.
+Called by rank_children.py, before ranks are recorded, and by recorder.py and streams.py. Tried with
+torch 2.13.
 """
 
 import functools

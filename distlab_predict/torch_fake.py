@@ -1,7 +1,7 @@
 """The private parts of torch that make tensors without data, and say what an operator does.
 
-Called by recorder.py, in its process; what else is changed there is in torch_changed.py. Tried with
-torch 2.13.
+Called by recorder.py and rank_children.py, in the process of a rank that is recorded; what else is
+changed there is in torch_changed.py. Tried with torch 2.13.
 """
 
 import inspect

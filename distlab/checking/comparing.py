@@ -1,7 +1,7 @@
 """What an answer did, compared with what the reference did: plain data, as it came from the ranks.
 
 Runs on the process that judges, the notebook's kernel or a marking process, and is called by
-judging.py. Nothing here calls a method of a student's object: there are none, see observed.py.
+judging.py. Nothing here calls a method of a student's object: none arrives, see observed.py.
 """
 
 from __future__ import annotations

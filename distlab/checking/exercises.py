@@ -252,7 +252,7 @@ class Question(_WithTexts):
         if self.right is not None and _matches(value, self.right):
             return True
         known = self._known_mistakes(value)
-        # also where the mistake is known: a value of another type raises in the function
+        # asked even where the mistake is known: what it raises for a value goes before any words
         found = self.function(value)
         if known:
             return known[0]
