@@ -13,29 +13,16 @@ from distlab.checking.observed import Observed, Other, Record, from_bytes
 from distlab.checking.packing import to_bytes
 from distlab.simulated.events import Callback, CollectiveCall, PointToPoint, Wait
 
-VALUES = [
-    *(
-        None,
-        True,
-        3,
-        2**70,
-        1.5,
-        "text",
-        b"bytes",
-        1 + 2j,
-        [1, [2.0]],
-        (1, "a"),
-        {"a": [1]},
-        {1, 2},
-        frozenset({3}),
-    ),
-    *(
-        torch.arange(6).reshape(2, 3),
-        torch.tensor(1.5, dtype=torch.bfloat16),
-        torch.empty(0, 2),
-        torch.ones(4)[::2],
-    ),
-    *(torch.arange(4.0).reshape(2, 2)[:, 0], torch.tensor([True]), numpy.arange(3.0)),
+PLAIN = [None, True, 3, 2**70, 1.5, "text", b"bytes", 1 + 2j]
+CONTAINERS = [[1, [2.0]], (1, "a"), {"a": [1]}, {1, 2}, frozenset({3})]
+MEMORY = [
+    torch.arange(6).reshape(2, 3),
+    torch.tensor(1.5, dtype=torch.bfloat16),
+    torch.empty(0, 2),
+    torch.ones(4)[::2],
+    torch.arange(4.0).reshape(2, 2)[:, 0],
+    torch.tensor([True]),
+    numpy.arange(3.0),
 ]
 EVENTS = [
     PointToPoint(1, True, 0, 8, ("group", 0)),
@@ -77,7 +64,7 @@ class Point:
     y: torch.Tensor
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("value", [*PLAIN, *CONTAINERS, *MEMORY], ids=lambda value: str(value)[:20])
 def test_a_value_arrives_as_it_was(value):
     found = after(value).value
     assert type(found) is type(value)
@@ -109,22 +96,27 @@ def test_other_types_travel_as_words():
     assert "nested too deeply" in repr(after(deep).value)
 
 
+def call_in_json(value, events):
+    """A call as `to_bytes` writes one, with any value and events."""
+    call = {"value": value, "given": ["tuple", []], "events": events, "printed": "", "changed": ""}
+    return json.dumps(call).encode()
+
+
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b"\xff", json.dumps({"value": ["tensor", "load", [1], ""]}).encode()]
-    + [
-        json.dumps(
-            {"value": value, "given": ["tuple", []], "events": events, "printed": "", "changed": ""}
-        ).encode()
-        for value, events in [
-            (["tensor", "load", [1], ""], []),
-            (["tensor", "float32", [2], "AAAA"], []),
-            (["unknown", 1], []),
-            (["plain", [1]], []),
-            (["plain", 1], [["Wait"]]),
-            (["plain", 1], [["Unknown", 1]]),
-            (["plain", 1], [["Wait", {}]]),
-        ]
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        json.dumps({"value": ["tensor", "load", [1], ""]}).encode(),
+        call_in_json(["tensor", "load", [1], ""], []),
+        call_in_json(["tensor", "float32", [2], "AAAA"], []),
+        call_in_json(["unknown", 1], []),
+        call_in_json(["plain", [1]], []),
+        call_in_json(["plain", 1], [["Wait"]]),
+        call_in_json(["plain", 1], [["Unknown", 1]]),
+        call_in_json(["plain", 1], [["Wait", {}]]),
     ],
 )
 def test_other_bytes_are_refused(data):
