@@ -152,11 +152,11 @@ def hint(exercise: str, number: int = 1) -> str:
     found = _find(exercise)
     hints = found.texts("Hint")
     whole_number("number", number, 1, len(hints), f'Call distlab.hint("{exercise}").')
-    more = ""
-    if number < len(hints):
-        more = f' The next one: distlab.hint("{exercise}", {number + 1})'
+    text = hints[number - 1]
     place = f"Hint {number} of {len(hints)} for {found.title}."
-    return _Text(f"{hints[number - 1]}\n({place}{more})")
+    if number < len(hints):
+        place += f' The next one: distlab.hint("{exercise}", {number + 1})'
+    return _Text(f"{text}\n({place})")
 
 
 def _title(name: str) -> str:
@@ -197,7 +197,8 @@ def _judge(question: Question, value: Any) -> Verdict:
     except (TypeError, ValueError, AttributeError, KeyError, IndexError):
         found = f"{value!r} is not the answer."  # of a type that the judge does not expect
     if found is True:
-        return Verdict(question.name, True, words=" ".join(question.texts("Why")))
+        why = " ".join(question.texts("Why"))
+        return Verdict(question.name, True, words=why)
     return Verdict(question.name, False, words=found)
 
 

@@ -64,7 +64,7 @@ class Packed(list[Any]):
 def packed(value: Any, depth: int = 0) -> Packed:
     """A value as JSON has it. Runs on: a rank."""
     if depth > MOST_DEEP:
-        return Packed(["other", _name(value), "nested too deeply"])
+        return _in_words(_name(value), "nested too deeply")
     # a number of numpy's is the number that it holds, and its True is True
     if isinstance(value, numpy.generic) and type(value).__module__ == "numpy":
         value = value.item()
@@ -87,10 +87,14 @@ def packed(value: Any, depth: int = 0) -> Packed:
 
 
 def _packed_plain(value: int | float | str) -> Packed:
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        return Packed(["other", "int", f"a number of {value.bit_length()} bits"])
-    if isinstance(value, str) and len(value) > MOST_BYTES:
-        return Packed(["other", "str", f"a text of {len(value)} characters"])
+    if isinstance(value, int):
+        bits = value.bit_length()
+        if bits > MOST_BITS:
+            return _in_words("int", f"a number of {bits} bits")
+    if isinstance(value, str):
+        length = len(value)
+        if length > MOST_BYTES:
+            return _in_words("str", f"a text of {length} characters")
     return Packed(["plain", value])
 
 
@@ -100,7 +104,7 @@ def _packed_container(value: Any, depth: int) -> Packed | None:
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         if len(value) > MOST_BYTES // 8:
-            return Packed(["other", _name(value), f"{len(value)} values"])
+            return _in_words(_name(value), f"{len(value)} values")
         return Packed([kind, _packed_parts(value, deeper)])
     if isinstance(value, dict):
         pairs = [_packed_parts(pair, deeper) for pair in value.items()]
@@ -124,15 +128,30 @@ def _packed_parts(values: Iterable[Any], depth: int) -> list[Packed]:
 def _packed_memory(value: Any) -> Packed | None:
     """A plain tensor or array; None for anything else."""
     if type(value) is numpy.ndarray:
-        if value.dtype.kind not in KINDS_OF_NUMBERS or value.nbytes > MOST_BYTES:
-            return None
-        return Packed(["array", value.dtype.str, list(value.shape), _text_of(value.tobytes())])
-    if type(value) not in TENSORS or value.layout is not torch.strided or value.is_quantized:
+        return _packed_array(value)
+    if type(value) in TENSORS:
+        return _packed_tensor(value)
+    return None
+
+
+def _packed_array(array: numpy.ndarray) -> Packed | None:
+    """An array of numbers; None for one of other things, or too large a one."""
+    if array.dtype.kind not in KINDS_OF_NUMBERS or array.nbytes > MOST_BYTES:
         return None
-    if value.device.type != "cpu" or value.numel() * value.element_size() > MOST_BYTES:
-        return Packed(["other", "Tensor", f"shape {tuple(value.shape)} on {value.device}"])
-    dtype = str(value.dtype).removeprefix("torch.")
-    return Packed(["tensor", dtype, list(value.shape), _text_of(_memory_of(value))])
+    memory = _text_of(array.tobytes())
+    return Packed(["array", array.dtype.str, list(array.shape), memory])
+
+
+def _packed_tensor(tensor: Tensor) -> Packed | None:
+    """A dense tensor, or words for one that is too large or not on the CPU; None for any other."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return None
+    num_bytes = tensor.numel() * tensor.element_size()
+    if tensor.device.type != "cpu" or num_bytes > MOST_BYTES:
+        return _in_words("Tensor", f"shape {tuple(tensor.shape)} on {tensor.device}")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    memory = _text_of(_memory_of(tensor))
+    return Packed(["tensor", dtype, list(tensor.shape), memory])
 
 
 def _memory_of(tensor: Tensor) -> bytes:
@@ -141,13 +160,19 @@ def _memory_of(tensor: Tensor) -> bytes:
         return b""
     plain = tensor.detach().resolve_conj().resolve_neg()
     dense = plain.clone(memory_format=torch.contiguous_format)
-    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+    as_bytes = dense.reshape(-1).view(torch.uint8)
+    return as_bytes.numpy().tobytes()
 
 
 def _packed_other(value: Any) -> Packed:
     whole_repr = str.__str__(repr(value))
     words = ADDRESS.sub("", whole_repr)
-    return Packed(["other", _name(value), words[:MOST_OF_REPR]])
+    return _in_words(_name(value), words[:MOST_OF_REPR])
+
+
+def _in_words(kind: str, words: str) -> Packed:
+    """What travels in place of a value: the name of its type, and what can be shown of it."""
+    return Packed(["other", kind, words])
 
 
 def _name(value: Any) -> str:
