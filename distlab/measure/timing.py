@@ -45,7 +45,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 class Timing:
     """Repetitions of one call, in seconds, each that of its slowest rank.
 
-    Args:
+    Attributes:
         num_bytes: the full buffer's size.
         repetitions: the seconds of each.
     """

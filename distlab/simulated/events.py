@@ -20,7 +20,7 @@ class Compute:
 class PointToPoint:
     """The rank begins to send to `peer`, or to receive from it.
 
-    Args:
+    Attributes:
         op: its number.
         sends: whether it sends; otherwise it receives.
         peer: the other rank.
@@ -39,7 +39,7 @@ class PointToPoint:
 class CollectiveCall:
     """The rank begins a collective with `members`, the `count`-th of their group.
 
-    Args:
+    Attributes:
         op: its number.
         name: what it does, for example "all_reduce".
         group: the name of its group.
@@ -62,10 +62,14 @@ class CollectiveCall:
 
 @dataclass(frozen=True)
 class Callback:
-    """What the rank does after the end of `after`, beside its program.
+    """What the rank does after the end of an operation or callback, beside its program.
 
-    It is what a Future's `then` was given. It has a number, like an operation, so that its end can
-    be waited for.
+    It is what a Future's `then` was given.
+
+    Attributes:
+        op: its number, like that of an operation, so that its end can be waited for.
+        after: the number of what it follows.
+        events: what it does.
     """
 
     op: int
@@ -84,8 +88,9 @@ class Wait:
 class Align:
     """The rank goes on once all ranks have ended what they did before, at the latest clock of all.
 
-    It goes on together with all ranks that align at the same `number`: the number of the cell, and
-    that of the alignment in the cell. Both rise.
+    Attributes:
+        number: the number of the cell, and that of the alignment in the cell; both rise. Ranks that
+            align at the same number go on together.
     """
 
     number: tuple[int, int]

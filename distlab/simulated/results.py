@@ -17,11 +17,14 @@ Unfinished = list[tuple[Begun, float]]
 class Transfer:
     """One message that went over the network.
 
-    Args:
-        src, dst: ranks.
+    Attributes:
+        src: the rank that sends.
+        dst: the rank that receives.
         num_bytes: its size.
-        begin, end: when its first byte leaves the sender, and when its last one arrives.
-        send, recv: the operations at its ends, messages or collectives.
+        begin: when its first byte leaves the sender.
+        end: when its last byte arrives at the receiver.
+        send: the sender's operation, a message or a collective.
+        recv: the receiver's operation, a message or a collective.
     """
 
     src: int
@@ -35,7 +38,14 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Span:
-    """What a rank did from `begin` to `end`: it computed, or waited for an operation."""
+    """What a rank did from `begin` to `end`: it computed, or waited for an operation.
+
+    Attributes:
+        rank: which one.
+        begin: a time.
+        end: a later time, or the same.
+        op: the operation that it waited for; None if it computed.
+    """
 
     rank: int
     begin: float
@@ -45,7 +55,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rank began, a message or a collective, and when it ended, or infinity for never."""
+    """What a rank began, a message or a collective.
+
+    Attributes:
+        rank: which one.
+        event: what it noted.
+        begin: when it began, or for a collective, when its turn came.
+        end: when it ended; infinity if it never did.
+    """
 
     rank: int
     event: PointToPoint | CollectiveCall
@@ -57,11 +74,13 @@ class Operation:
 class Result:
     """What happened.
 
-    Args:
+    Attributes:
         clocks: of each rank, at its end.
         unfinished: by rank, operations and callbacks that have begun and not ended, callbacks with
             what is left of them.
-        operations, transfers, spans: all of them, in the order of their ends.
+        operations: all that have ended, in the order of their ends.
+        transfers: all messages, in the order in which they came to the receivers' ports.
+        spans: what ranks did, in the order in which it ended.
     """
 
     clocks: list[float]

@@ -31,7 +31,7 @@ class Offset:
 class Event:
     """What one rank did from `start` to `end`.
 
-    Args:
+    Attributes:
         rank: in the world.
         kind: "send", "recv" or "collective", whose `end` is when it was complete; "wait" for a call
             that was made before; "compute", "forward", "backward" or "optimizer", many torch calls
@@ -105,7 +105,7 @@ class Event:
 class CallEvent(Event):
     """A call that communicates, from a rank's record.
 
-    Args:
+    Attributes:
         call: what the rank recorded of it, with times as those of the event.
     """
 
@@ -118,7 +118,7 @@ class Message:
 
     A remote call has two messages: one to the start of the function, and one back from its end.
 
-    Args:
+    Attributes:
         src: a rank; None for a recv from any rank that got nothing.
         dst: a rank.
         tag: 0 for a remote call.
@@ -172,7 +172,7 @@ class Message:
 class Collective:
     """One collective of a group.
 
-    Args:
+    Attributes:
         op: what the first of the ranks called.
         group: the ranks of the group.
         events: what each rank that took part did, by rank.

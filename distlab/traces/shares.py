@@ -15,7 +15,7 @@ class Shares(NamedTuple):
 
     Together they are all of that time.
 
-    Args:
+    Attributes:
         compute: it computed, and none of its data travelled.
         hidden: it computed while its data travelled: overlap, which costs no time.
         communicate: data travelled and it did not compute: exposed communication.
