@@ -94,7 +94,11 @@ def _dissemination(n: int) -> Iterator[CollectiveStep]:
 
 def _star(root: int, n: int, size: int) -> list[CollectiveStep]:
     """The one step of a scatter: the root sends to every other member."""
-    return [[(root, other, size) for other in range(n) if other != root]]
+    step = []
+    for member in range(n):
+        if member != root:
+            step.append((root, member, size))
+    return [step]
 
 
 def _binomial_tree(root: int, n: int, size: int) -> list[CollectiveStep]:
@@ -115,12 +119,15 @@ def _backwards(steps: Sequence[CollectiveStep]) -> list[CollectiveStep]:
     """The same messages the other way, the last step first."""
     turned: list[CollectiveStep] = []
     for step in reversed(steps):
-        turned.append([(dst, src, size) for src, dst, size in step])
+        turned_step = []
+        for src, dst, size in step:
+            turned_step.append((dst, src, size))
+        turned.append(turned_step)
     return turned
 
 
 def _of_member(me: int, steps: Iterable[CollectiveStep]) -> tuple[CollectiveStep, ...]:
-    """What one member receives and sends in the steps of all, without those that need it not."""
+    """What one member receives and sends in the steps of all, where it takes part in them."""
     own_steps = []
     for step in steps:
         received = []

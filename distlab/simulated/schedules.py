@@ -176,8 +176,11 @@ def _ring(n: int) -> tuple[int, ChunkSteps]:
             sent.append(ChunkMessage(r, next_rank, chunk, operation))
         return sent
 
-    reduce_scatter = [step(-s, "reduce") for s in range(n - 1)]
-    all_gather = [step(1 - s, "copy") for s in range(n - 1)]
+    reduce_scatter: ChunkSteps = []
+    all_gather: ChunkSteps = []
+    for number in range(n - 1):
+        reduce_scatter.append(step(-number, "reduce"))
+        all_gather.append(step(1 - number, "copy"))
     return n, reduce_scatter + all_gather
 
 
