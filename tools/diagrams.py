@@ -74,9 +74,11 @@ class Example(NamedTuple):
 
 RANKS = range(4)
 ROW = [1, 2, 3, 4]
-ONES = [[number] for number in ROW]
-LISTS = [[10 * rank + slot for slot in RANKS] for rank in RANKS]  # tens: the rank, ones: the slot
-COLUMNS = [list(column) for column in zip(*LISTS, strict=True)]
+ONES = [[1], [2], [3], [4]]
+# tens: the rank, ones: the slot
+LISTS = [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]]
+COLUMNS = [[0, 10, 20, 30], [1, 11, 21, 31], [2, 12, 22, 32], [3, 13, 23, 33]]
+SUMS = [[60], [64], [68], [72]]  # of the columns
 FIRST = [[1], [None], [None], [None]]
 NO_LISTS = [[]] * 3
 # every one, in the order of the course
@@ -94,9 +96,7 @@ EXAMPLES = {
     "reduce": Example("dist.reduce(t, dst=0)", ONES, [[10], ["?"], ["?"], ["?"]], [0]),
     "all_reduce": Example("dist.all_reduce(t)", ONES, [[10]] * 4, RANKS),
     "all_gather": Example("dist.all_gather(parts, t)", ONES, [ROW] * 4, RANKS),
-    "reduce_scatter": Example(
-        "dist.reduce_scatter(t, parts)", LISTS, [[sum(column)] for column in COLUMNS], RANKS
-    ),
+    "reduce_scatter": Example("dist.reduce_scatter(t, parts)", LISTS, SUMS, RANKS),
     "all_to_all": Example("dist.all_to_all_single(out, t)", LISTS, COLUMNS, RANKS),
 }
 
