@@ -222,14 +222,19 @@ def draw_panels(
     below_last_lane = PANEL_PITCH - PANEL_LANE
     figure, ax = new_canvas(width, second.top + height - below_last_lane, title, family)
     tops = [head + rank * PANEL_PITCH for rank in range(len(before))]
-    for panel_top in sorted({first.top, second.top}):
-        for rank, top in enumerate(tops):
-            y = panel_top + top
-            draw_lane(ax, 0, y, width, PANEL_LANE, rank_color(rank), f"rank {rank}")
+    _draw_lanes(ax, tops, width)
+    if second.top > first.top:
+        _draw_lanes(ax, [second.top + top for top in tops], width)
     for panel in (first, second):
         _draw_panel(ax, panel, slot_width, names, tops)
     middles = [top + PANEL_LANE / 2 for top in tops]
     return Panels(figure, ax, gap_left=end, gap_right=second.left, middles=middles)
+
+
+def _draw_lanes(ax: Axes, tops: Sequence[float], width: float) -> None:
+    """Draw a lane for each rank, with its name."""
+    for rank, top in enumerate(tops):
+        draw_lane(ax, 0, top, width, PANEL_LANE, rank_color(rank), f"rank {rank}")
 
 
 def _most_slots(rows: Rows) -> int:

@@ -60,12 +60,9 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
     figure.alt = f"{title}: {', '.join(_in_words(waits, finished))}"
     with style():
         for rank, left in lefts.items():
-            place = (left, top, BOX_WIDTH, BOX_HEIGHT)
+            _draw_rank(ax, rank, left, top, is_hollow=rank in finished)
             if rank in finished:
-                draw_outline(ax, *place, f"rank {rank}", line_color(rank), TEXT_SIZE)
                 draw_text(ax, left + BOX_WIDTH / 2, word_y, "finished", fontsize=NAME_SIZE)
-            else:
-                draw_box(ax, *place, f"rank {rank}", rank_color(rank), TEXT_SIZE)
         for rank, other in waits.items():
             _draw_wait(ax, rank, lefts[rank], lefts[other], top)
     return figure
@@ -95,6 +92,16 @@ def _room_for_arrows(spans: Iterable[float]) -> float:
     """The height that arrows need on one side of the boxes; those below 0 run on the other side."""
     longest = max([0.0, *spans])
     return 0.1 + ARROW_BEND / 2 * longest
+
+
+def _draw_rank(ax: Axes, rank: int, left: float, top: float, is_hollow: bool) -> None:
+    """Draw the box of a rank, or only its edge."""
+    place = (left, top, BOX_WIDTH, BOX_HEIGHT)
+    name = f"rank {rank}"
+    if is_hollow:
+        draw_outline(ax, *place, name, line_color(rank), TEXT_SIZE)
+    else:
+        draw_box(ax, *place, name, rank_color(rank), TEXT_SIZE)
 
 
 def _draw_wait(ax: Axes, rank: int, start: float, end: float, top: float) -> None:
