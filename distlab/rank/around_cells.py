@@ -83,6 +83,7 @@ def restore_around_cells(
         installed.renew(handlers, at_end)
         return
     kept = _Kept(handlers)
+    kept.restore()
     _make_children_plain([*handlers, signal.SIGTERM], kept.streams)
     kernel = current_shell().kernel
     let_cells_await(kernel)
@@ -105,7 +106,6 @@ class _Kept:
         self.streams: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
         # the thread that sends what is written; close() takes it away
         self._sender = self.streams["stdout"].pub_thread
-        self.restore()
 
     def renew(self, handlers: dict[int, Callable[..., Any]]) -> None:
         """Keep other handlers of signals from now on."""
@@ -327,7 +327,10 @@ def _print_page(shell: Any, text: Any, *_: Any, **__: Any) -> None:
 
 
 def restore_environment() -> None:
-    """Give the variables that a group is built from their first values. Runs on: a rank."""
+    """Give the variables that a group is built from the values that they had at first.
+
+    Runs on: a rank.
+    """
     for name, value in _first_environment.items():
         os.environ.pop(name, None)
         if value is not None:

@@ -70,7 +70,7 @@ def gloo_wakeups(infrastructure_tids: set[int]) -> tuple[int, ...] | None:
             if fields["Name"].strip() == GLOO_LOOP:
                 rounds = _nanoseconds_of(tid) // ROUND_NANOSECONDS
                 found.append(int(fields["voluntary_ctxt_switches"]) + rounds)
-            elif tid not in infrastructure_tids and _runs(fields):
+            elif tid not in infrastructure_tids and _is_running(fields):
                 return None
     return tuple(found)
 
@@ -85,7 +85,7 @@ def _fields_of(tid: int) -> dict[str, str]:
     return fields
 
 
-def _runs(fields: dict[str, str]) -> bool:
+def _is_running(fields: dict[str, str]) -> bool:
     """Whether a thread runs, wants to run or waits for a disk: "R (running)", say."""
     state, *_ = fields["State"].split()
     return state in ("R", "D")

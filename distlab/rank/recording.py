@@ -206,12 +206,14 @@ def ended(call: RecordedCall, waited_since: float = 0) -> None:
     """Record that a remote call has ended, for its rank.
 
     Args:
-        waited_since: when it was waited for, in ns; 0 if it was not.
+        waited_since: when the wait for it began, in ns; 0 if nobody waited.
     """
     call.end = call.end or time_ns()
-    if waited_since and call.blocking:
+    if not waited_since:
+        return
+    if call.blocking:
         call.posted = time_ns()
-    elif waited_since:
+    else:
         call.waits.append((waited_since, time_ns()))
 
 
