@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import faulthandler
 import functools
 import gc
 import multiprocessing
@@ -20,7 +19,6 @@ import re
 import runpy
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -29,7 +27,7 @@ from typing import Any, ClassVar
 from distlab.compat.ipython import ReadsToTheEnd, current_shell, let_cells_await, task_of_cell
 from distlab.debugger import console
 from distlab.debugger.console import CONSOLE
-from distlab.rank.collector import COLLECTOR
+from distlab.rank.children import end_process, make_children_plain
 from distlab.wire.rendezvous import INTERFACES
 from distlab.wire.source import line_of
 
@@ -84,7 +82,7 @@ def restore_around_cells(
         return
     kept = _Kept(handlers)
     kept.restore()
-    _make_children_plain([*handlers, signal.SIGTERM], kept.streams)
+    make_children_plain([*handlers, signal.SIGTERM], kept.streams)
     kernel = current_shell().kernel
     let_cells_await(kernel)
     _AroundCells(kernel, kept, at_end).install()
@@ -222,7 +220,7 @@ class _AroundCells:
         """Note the end of a cell or a call; a process that the cell has forked ends here itself."""
         self._kept.restore()
         if not self.is_in_rank():
-            _end_process(failed=False)
+            end_process(failed=False)
         self._kept.read_to_the_end()
         self._at_end()
 
@@ -243,7 +241,7 @@ class _AroundCells:
             self._shown.append(error)
         self._own_showtraceback(*args, **kwargs)
         if not self.is_in_rank():
-            _end_process(failed=True)
+            end_process(failed=True)
         if CONSOLE.after_failure and error is not None:
             console.post_mortem(error)
 
@@ -335,68 +333,3 @@ def restore_environment() -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-
-
-def _make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
-    """In a process that a cell forks, make signals, faults and streams do what they do elsewhere.
-
-    What the rank has left for garbage collection is not collected there: see `Collector`.
-
-    Signals are blocked during the fork: one that the parent sends before the child has its own
-    handlers, as a short-lived Pool does, would be lost. What the child prints goes to its
-    descriptors, as what any program prints that a cell starts, and the rank, which reads them,
-    shows it as its own: a thread that sent it is not in the child.
-
-    Args:
-        streams: the rank's, by name; whoever has kept one, as a handler of logging does, writes to
-            the same place.
-    """
-    masks = threading.local()
-
-    def before() -> None:
-        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, signal.SIGINT])
-        COLLECTOR.pause()
-
-    def in_parent() -> None:
-        COLLECTOR.resume()
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
-
-    def in_child() -> None:
-        COLLECTOR.begin_child()
-        faulthandler.disable()  # it would write into the rank's file
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
-        for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            of_rank = streams.pop(name, None)  # nothing puts it back
-            if of_rank is None:  # a child of a child
-                continue
-            _write_to(descriptor, name, of_rank)
-
-    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
-
-
-def _write_to(descriptor: int, name: str, of_rank: Any) -> None:
-    """Have the rank's stream, in a process that a cell has forked, write to a descriptor.
-
-    Args:
-        name: the name of the stream in sys.
-        of_rank: the rank's stream.
-    """
-    plain = os.fdopen(
-        descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
-    )
-    of_rank.write = plain.write
-    of_rank.flush = plain.flush
-    if getattr(sys, name) is of_rank:
-        setattr(sys, name, plain)
-
-
-def _end_process(failed: bool) -> None:
-    """End this process, which is not the rank: the cell that ends here has forked it."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(failed)
