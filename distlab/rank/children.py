@@ -75,4 +75,4 @@ def end_process(failed: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(failed)
+        os._exit(1 if failed else 0)
