@@ -44,7 +44,7 @@ LEFT = {
     send_and_forget: "rank 0: isend(dst=1), test_left_behind.py:{}, was never received",
     receive_and_forget: "rank 1: irecv(src=2), test_left_behind.py:{}, nothing was sent for it",
     receive_from_any_and_forget: (
-        "rank 1: irecv(src=any), test_left_behind.py:{}, nothing was sent for it"
+        "rank 1: irecv(src=any), test_left_behind.py:{}, perhaps nothing was sent for it"
     ),
     add_and_forget: "rank 1: all_reduce(), test_left_behind.py:{}, was not called by rank 0",
 }
@@ -70,6 +70,7 @@ def exchange(rank, world_size):
     ("program", "words"), LEFT.items(), ids=[program.__name__ for program in LEFT]
 )
 def test_it_is_reported_and_the_next_cell_is_clean(usable, capsys, program, words):
+    usable.run(exchange)  # a recv from any source may have taken one of these messages
     usable.run(program)
     shown = capsys.readouterr().err
     assert words.format(program.__code__.co_firstlineno + 2) in shown
