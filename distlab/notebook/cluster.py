@@ -19,7 +19,7 @@ from distlab.arguments import refuse
 from distlab.compat import warn_of_newer_torch
 from distlab.diagnosis import afterwards
 from distlab.errors import ClusterError
-from distlab.notebook import ahead, display, freeing, interrupts, paragraphs, questions
+from distlab.notebook import ahead, freeing, interrupts, overview, paragraphs, questions
 from distlab.notebook.attached import Attached, attach_to
 from distlab.notebook.cell import Cell, Options, may_pause, source_lines_of
 from distlab.notebook.export import Export, ScriptStep, write
@@ -462,8 +462,8 @@ class Cluster:
         if isinstance(running, Ended):
             headline = f"Cluster({self.n}) {running.why}"
         else:
-            headline = display.headline(running.plan, running.hosts, self.simulated)
-        return display.cluster(headline, self.describe())
+            headline = overview.headline_of(running.plan, running.hosts, self.simulated)
+        return overview.bundle_of_cluster(headline, self.describe())
 
 
 def current_cluster() -> Cluster:

@@ -1,6 +1,7 @@
-"""What a person sees of the ranks: that they are starting, what they wrote, what they are.
+"""What a person sees of what ranks wrote, and where they were when a cell could not go on.
 
-Runs on the notebook's kernel, called by cluster.py, ranks.py, cell.py and failed_cell.py.
+Runs on the notebook's kernel, called by cell.py and failed_cell.py; overview.py shows the cluster
+itself in the same way.
 
 Every output names its ranks, sorted, and identical outputs are folded ("ranks 0-3: ..."). While a
 cell runs and somebody is watching, the newest lines are shown in place; what stays, and is saved,
@@ -10,20 +11,16 @@ only the sorted form.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distlab.compat.ipyparallel import written as written_by_engines
 from distlab.compat.ipython import notebook_shell, publish, somebody_watches
 from distlab.diagnosis.marks import marked_source, source_html, source_text
-from distlab.notebook.plan import Plan
-from distlab.notebook.start_methods import default_start_method
-from distlab.tables import count
 from distlab.wire.messages import RankStatus
 from distlab.words import rank_list
 
@@ -241,10 +238,10 @@ def show(
     for block in _blocks(items):
         first = block[0]
         if first.data is None:
-            place.leave(_bundle(block))
+            place.leave(bundle_of(block))
             continue
         if not first.has_place_for_label:
-            place.leave(_bundle([replace(first, text="", data=None)]))
+            place.leave(bundle_of([replace(first, text="", data=None)]))
         place.leave(_rich_bundle(first))
 
 
@@ -275,7 +272,7 @@ def show_live(place: Place, doing: str, picture: str, result: Any, targets: Sequ
         lines = item.text.splitlines()
         newest = "\n".join(lines[-NEWEST_LINES:])
         items.append(replace(item, text=newest))
-    bundle = _bundle(items, doing)
+    bundle = bundle_of(items, doing)
     if picture:
         bundle["text/html"] = picture + as_html(items)
     place.show(bundle)
@@ -299,7 +296,7 @@ def show_source(states: Mapping[int, RankStatus], cell: str) -> None:
     publish({"text/plain": source_text(marked), "text/html": markup})
 
 
-def _bundle(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
+def bundle_of(items: Sequence[Item], headline: str = "") -> dict[str, Any]:
     """A MIME bundle of plain items, below a headline if there is one."""
     text = as_text(items)
     markup = as_html(items)
@@ -319,59 +316,6 @@ def _rich_bundle(item: Item) -> dict[str, Any]:
     if "text/markdown" in bundle:
         bundle["text/markdown"] = f"{label}\n\n{bundle['text/markdown']}"
     return bundle
-
-
-# --- the cluster itself ---
-
-
-@contextlib.contextmanager
-def starting(n: int, backend: str) -> Iterator[None]:
-    """Show that ranks are starting; afterwards, one line that is the same on every run."""
-    place = Place()
-    place.show({"text/plain": f"starting {count(n, 'rank')} ..."})
-    try:
-        yield
-        if notebook_shell() is not None:
-            are = "is" if n == 1 else "are"
-            place.leave({"text/plain": f"{count(n, 'rank')} {are} ready ({backend})."})
-    finally:
-        place.erase()
-
-
-def headline(plan: Plan, hosts: Sequence[str], simulated: str) -> str:
-    """What a cluster is, in a line.
-
-    Args:
-        plan: how it was started.
-        hosts: name of each rank's host; none where all are here.
-        simulated: the machines that it is on, in words; "" for real ones.
-    """
-    words = f"Cluster({plan.n})"
-    if hosts:
-        words += f" on {' and '.join(dict.fromkeys(hosts))}"
-    words += f": backend {plan.backend}"
-    if plan.engines != default_start_method():
-        words += f", engines {plan.engines}"
-    if simulated:
-        words += f", {simulated}"
-    return words
-
-
-def cluster(headline: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The cluster as text and as HTML, one line a rank, from `Cluster.describe`."""
-    state_width = max((len(row["state"]) for row in rows), default=0)
-    host_width = max((len(row.get("host", "")) for row in rows), default=0)
-    items = []
-    for row in rows:
-        memory = "-"
-        if row["megabytes"] is not None:
-            memory = f"{row['megabytes']:.0f} MB"
-        words = f"{row['state']:<{state_width}}  {memory:>7}"
-        if "host" in row:
-            words += f"  {row['host']:<{host_width}}"
-        words += f"  pid {row['pid']}"
-        items.append(Item("state", (row["rank"],), words))
-    return _bundle(items, headline)
 
 
 class Place:

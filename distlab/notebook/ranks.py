@@ -19,7 +19,7 @@ from distlab.diagnosis import afterwards, deaths, report
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
-from distlab.notebook import display, interrupts, paragraphs, seconds
+from distlab.notebook import interrupts, overview, paragraphs, seconds
 from distlab.notebook.ahead import take_for_cluster
 from distlab.notebook.dead_ranks import DeadRanks
 from distlab.notebook.generation import join_all
@@ -77,7 +77,7 @@ class Ranks:
             warm: processes of a cluster before, which are used if they can fork.
         """
         everyone = list(range(plan.n))
-        with display.starting(plan.n, plan.backend):
+        with overview.shown_start(plan.n, plan.backend):
             without_engines = warm or take_for_cluster(plan)
             processes = without_engines or start_processes(plan)
             ranks = cls(plan, processes)
