@@ -1,6 +1,6 @@
 """Engines of a running ipyparallel cluster, which others started and which can become ranks.
 
-Runs on the notebook's kernel, called by cluster.py for `Cluster.attach`; starting.py uses them.
+Runs on the notebook's kernel, called by cluster.py for `Cluster.attach`; attaching.py uses them.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,23 @@ LAST_WORDS_SECONDS = 5.0  # for mpiexec to end when a rank has ended
 OF_PYTEST = "PYTEST_CURRENT_TEST"
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Connected:
+    """Engines that run, and a client that is connected to them.
+
+    Attributes:
+        client: ipyparallel's Client.
+        address: the address of this machine that the engines reach.
+        threads: OpenMP threads of each engine; None for engines that others started.
+        host_of_rank: number of each rank's host; none if all are on this machine.
+    """
+
+    client: Any
+    address: str
+    threads: int | None
+    host_of_rank: tuple[int, ...]
 
 
 class Launcher:

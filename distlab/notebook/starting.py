@@ -12,8 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +20,20 @@ from distlab import programs
 from distlab.compat import ipyparallel as compat
 from distlab.diagnosis.advice import on_limit_of_processes
 from distlab.errors import ClusterError, HostError
-from distlab.launch import fork_server, reaper, this_host
+from distlab.launch import fork_server, reaper
 from distlab.notebook import hosts, interrupts, mpiexec, settings
-from distlab.notebook.launcher import Launcher
+from distlab.notebook.attaching import connect_to_attached
+from distlab.notebook.launcher import Connected, Launcher
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes, surroundings
 from distlab.notebook.start_methods import Mpi, Slurm
 from distlab.wire.channel import ControlChannel
 from distlab.wire.orders import ServerPlan
-from distlab.wire.rendezvous import address_towards, listen, loopback_interface, serve
-from distlab.words import grouped, rank_list
+from distlab.wire.rendezvous import listen, loopback_interface, serve
 
-ATTACH_SECONDS = 10.0  # for engines that run already to report where they are
 LOOPBACK = "127.0.0.1"
-WHERE_AND_PYTHON = (
-    "__import__('socket').gethostname(), '%d.%d' % __import__('sys').version_info[:2]"
-)
 CONTROLLER_MODULE = "distlab.launch.controller"
 ENGINE = ["-m", "ipyparallel.engine"]
-
-
-@dataclass(frozen=True)
-class Connected:
-    """Engines that run, and a client that is connected to them.
-
-    Attributes:
-        client: ipyparallel's Client.
-        address: the address of this machine that the engines reach.
-        threads: OpenMP threads of each engine; None for engines that others started.
-        host_of_rank: number of each rank's host; none if all are on this machine.
-    """
-
-    client: Any
-    address: str
-    threads: int | None
-    host_of_rank: tuple[int, ...]
 
 
 def start_processes(plan: Plan) -> Processes:
@@ -89,7 +67,7 @@ def _start_once(plan: Plan) -> Processes:
         cleanup.callback(launcher.servers.close)
         try:
             if plan.attached is not None:
-                connected = _attach(launcher, plan.attached.client, cleanup)
+                connected = connect_to_attached(launcher, plan.attached.client, cleanup)
             else:
                 connected = _launch(launcher, cleanup)
             channel = ControlChannel(connected.address)
@@ -167,65 +145,6 @@ def _not_started(launcher: Launcher, error: Exception) -> ClusterError:
     if logs:
         return kind(f"{words}\n{logs}")
     return kind(words)
-
-
-# --- engines that others started ---
-
-
-def _attach(launcher: Launcher, client: Any, cleanup: contextlib.ExitStack) -> Connected:
-    """Use engines that others started, which go on when this cluster ends."""
-    cleanup.callback(client.close)
-    again = launcher.plan.again
-    engines = client.direct_view("all")
-    try:
-        # First, what any Python understands: a function travels as code, which another version of
-        # Python would not survive.
-        found = engines.apply_async(eval, WHERE_AND_PYTHON).get(timeout=ATTACH_SECONDS)
-        names = [name for name, _ in found]
-        ours = this_host.installed()
-        _check_versions(names, [ours | {this_host.PYTHON: python} for _, python in found], again)
-        theirs = engines.apply_async(this_host.installed).get(timeout=ATTACH_SECONDS)
-        _check_versions(names, theirs, again)
-    except HostError:
-        raise
-    except Exception as error:  # an engine may raise anything, as where distlab is not installed
-        advice = "Each engine needs distlab, as installed here, and must be idle."
-        raise HostError(f"The engines do not answer: {error}. {advice}") from error
-    launcher.host_names = tuple(dict.fromkeys(names))
-    return Connected(
-        client,
-        address=address_towards(compat.address_of_controller(client)),
-        threads=launcher.plan.threads,
-        host_of_rank=tuple(launcher.host_names.index(name) for name in names),
-    )
-
-
-def _check_versions(
-    names: Sequence[str], versions: Sequence[Mapping[str, str]], again: str
-) -> None:
-    """Raise HostError if some engines have other versions than this notebook.
-
-    Args:
-        names: of each engine's host.
-        versions: what is installed there, for each engine.
-        again: what to do when the versions are the same.
-    """
-    troubles = []
-    for rank, theirs in enumerate(versions):
-        trouble = hosts.differences(theirs)
-        if trouble:
-            troubles.append((trouble, rank))
-    if not troubles:
-        return
-    sentences = ["These engines cannot be used."]
-    for trouble, ranks in grouped(troubles).items():
-        where = ", ".join(dict.fromkeys(names[rank] for rank in ranks))
-        sentences.append(f"The Python of {rank_list(ranks)} on {where} {trouble}.")
-    sentences.append(f"They must be the same: install them there, {again}.")
-    raise HostError(" ".join(sentences))
-
-
-# --- engines of our own ---
 
 
 def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
