@@ -64,7 +64,7 @@ class Packed(list[Any]):
 def packed(value: Any, depth: int = 0) -> Packed:
     """A value as JSON has it. Runs on: a rank."""
     if depth > MOST_DEEP:
-        return _in_words(_name(value), "nested too deeply")
+        return _packed_words(_name(value), "nested too deeply")
     # a number of numpy's is the number that it holds, and its True is True
     if isinstance(value, numpy.generic) and type(value).__module__ == "numpy":
         value = value.item()
@@ -90,11 +90,11 @@ def _packed_plain(value: int | float | str) -> Packed:
     if isinstance(value, int):
         bits = value.bit_length()
         if bits > MOST_BITS:
-            return _in_words("int", f"a number of {bits} bits")
+            return _packed_words("int", f"a number of {bits} bits")
     if isinstance(value, str):
         length = len(value)
         if length > MOST_BYTES:
-            return _in_words("str", f"a text of {length} characters")
+            return _packed_words("str", f"a text of {length} characters")
     return Packed(["plain", value])
 
 
@@ -104,7 +104,7 @@ def _packed_container(value: Any, depth: int) -> Packed | None:
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         if len(value) > MOST_BYTES // 8:
-            return _in_words(_name(value), f"{len(value)} values")
+            return _packed_words(_name(value), f"{len(value)} values")
         return Packed([kind, _packed_parts(value, deeper)])
     if isinstance(value, dict):
         pairs = [_packed_parts(pair, deeper) for pair in value.items()]
@@ -148,7 +148,7 @@ def _packed_tensor(tensor: Tensor) -> Packed | None:
         return None
     num_bytes = tensor.numel() * tensor.element_size()
     if tensor.device.type != "cpu" or num_bytes > MOST_BYTES:
-        return _in_words("Tensor", f"shape {tuple(tensor.shape)} on {tensor.device}")
+        return _packed_words("Tensor", f"shape {tuple(tensor.shape)} on {tensor.device}")
     dtype = str(tensor.dtype).removeprefix("torch.")
     memory = _text_of(_memory_of(tensor))
     return Packed(["tensor", dtype, list(tensor.shape), memory])
@@ -167,10 +167,10 @@ def _memory_of(tensor: Tensor) -> bytes:
 def _packed_other(value: Any) -> Packed:
     whole_repr = str.__str__(repr(value))
     words = ADDRESS.sub("", whole_repr)
-    return _in_words(_name(value), words[:MOST_OF_REPR])
+    return _packed_words(_name(value), words[:MOST_OF_REPR])
 
 
-def _in_words(kind: str, words: str) -> Packed:
+def _packed_words(kind: str, words: str) -> Packed:
     """What travels in place of a value: the name of its type, and what can be shown of it."""
     return Packed(["other", kind, words])
 
