@@ -107,7 +107,9 @@ def _packed_container(value: Any, depth: int) -> Packed | None:
             return _packed_words(_name(value), f"{len(value)} values")
         return Packed([kind, _packed_parts(value, deeper)])
     if isinstance(value, dict):
-        pairs = [_packed_parts(pair, deeper) for pair in value.items()]
+        pairs = []
+        for key, part in value.items():
+            pairs.append(_packed_parts((key, part), deeper))
         return Packed(["dict", pairs])
     if isinstance(value, (set, frozenset)):
         parts = _packed_parts(value, deeper)
