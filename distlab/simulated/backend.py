@@ -89,7 +89,7 @@ class Work(dist.Work):
         if self._kept_by is not None:
             self._kept_by.was_waited_for(self)
         if self._note_sender is not None:
-            sender = self._sender()
+            sender = self._source_rank()
             self.op = self._note_sender(sender)
         NOTES.add(Wait(self.op))
 
@@ -105,8 +105,8 @@ class Work(dist.Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def _sender(self) -> int:
-        """The rank that a message from any rank came from."""
+    def _source_rank(self) -> int:
+        """The rank that a message from any rank came from; torch's own recv calls this, too."""
         sender = private.sender_of(self._work)
         if sender is None:
             raise RuntimeError("gloo does not know yet from which rank this message is")
