@@ -67,7 +67,7 @@ def fitted(text: str) -> list[str]:
     """The lines of a text, each broken between words where it is longer than COLUMNS.
 
     A row of a table is indented, and its last column may be code. Where the row is too long, the
-    code moves as a whole to a line of its own.
+    code moves to a line of its own, and so does its comment if that line would still be too long.
     """
     lines = []
     for line in text.splitlines():
@@ -79,10 +79,20 @@ def fitted(text: str) -> list[str]:
         if indent and len(line) > COLUMNS:
             row, code = columns_and_code(line)
             if code:
-                parts = [row.rstrip(), rest_indent + code]
+                parts = [row.rstrip()]
+                for part in _code_and_comment(code, COLUMNS - len(rest_indent)):
+                    parts.append(rest_indent + part)
         for part in parts:
             lines += _broken(part, rest_indent)
     return lines
+
+
+def _code_and_comment(code: str, width: int) -> list[str]:
+    """A line of code as it is where it fits; else its code and its comment, if it has one."""
+    gap = code.find("  #")
+    if len(code) <= width or gap <= 0:
+        return [code]
+    return [code[:gap], code[gap:].lstrip()]
 
 
 def _broken(line: str, rest_indent: str) -> list[str]:

@@ -33,6 +33,13 @@ def test_a_long_row_keeps_a_comment_with_its_line():
     ]
 
 
+def test_a_comment_that_does_not_fit_beside_its_line_stands_under_it():
+    code = "qkv = qkv.unflatten(-1, (-1, 3, self.head))"
+    comment = "# batch, position, head, 3, width of a head"
+    row = f"              line 17 in forward   {code}  {comment}"
+    assert fitted(row) == ["              line 17 in forward", " " * 22 + code, " " * 22 + comment]
+
+
 @pytest.mark.parametrize("part", [" ", "a ", "a  ", ":1", "line 1  ", "  in a"])
 def test_a_long_line_is_broken_soon(part):
     """A learner's message may have a million characters in one line, here fewer."""
