@@ -70,7 +70,7 @@ class Item:
     @property
     def label(self) -> str:
         """The names of its ranks, and how it came to be."""
-        ranks = _in_words(self.ranks)
+        ranks = _rank_names(self.ranks)
         if self.kind == "stderr":
             return f"{ranks} stderr:"
         if self.kind == "result":
@@ -78,7 +78,7 @@ class Item:
         return f"{ranks}:"
 
 
-_in_words = functools.cache(rank_list)
+_rank_names = functools.cache(rank_list)
 
 # --- what ranks wrote ---
 
