@@ -111,6 +111,7 @@ def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
     recorded = sorted(recording.rank for recording in recordings)
     common: dict[Hashable, _Job] = {}
     jobs: list[list[_Job]] = []
+    before_steps: list[_Job] = []
     for number, recording in enumerate(recordings):
         own: list[_Job] = []
         counts: Counter[Hashable] = Counter()
@@ -129,15 +130,19 @@ def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
                 job.unmet += 1
                 own[before].following.append(job)
             cost = costs.of(node, recording.rank)
-            seconds = cost.seconds if index >= first else 0.0
             # the slowest of its ranks sets its time: in an all_to_all, one may send more
-            if seconds >= job.left:
-                job.left = seconds
+            if cost.seconds >= job.left:
+                job.left = cost.seconds
                 job.load = cost.load
+            if index < first:
+                before_steps.append(job)
             for use in (DEVICE, *cost.ports):
                 job.uses.append((number, use))
             own.append(job)
         jobs.append(own)
+    # what any of its ranks did before its first step takes no time of a step
+    for job in before_steps:
+        job.left = 0.0
     return jobs
 
 

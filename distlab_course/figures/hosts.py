@@ -147,7 +147,8 @@ def _draw_process(ax: Axes, name: str, place: Point) -> Rectangle:
     x, y = place
     color = ACTIVITY_LOOKS["compute"].fill
     if _is_rank(name):
-        color = rank_color(int(name.removeprefix("rank ")))
+        number = name.split()[1]  # what follows may say its number on the host
+        color = rank_color(int(number))
     width = text_width(name, NAME_SIZE) + 0.2
     left = x - width / 2
     top = y - PROCESS_HEIGHT / 2

@@ -82,11 +82,11 @@ EDGES = [("rref\n2", "object"), ("rref", "object"), ("object", "alone")]
 PROCESSES = {
     "here": ["notebook", "controller"],
     "nodeA": ["store", "rank 0", "rank 1"],
-    "nodeB": ["rank 2"],
+    "nodeB": ["rank 2 (local 0)"],
 }
 LINES = {
-    "commands": [("controller", "rank 2")],
-    "tensors": [("rank 0", "rank 1"), ("rank 2", "rank 1")],
+    "commands": [("controller", "rank 2 (local 0)")],
+    "tensors": [("rank 0", "rank 1"), ("rank 2 (local 0)", "rank 1")],
 }
 HELD = ([1, [2, 7], (3, 7)], [3, [7, "?", 14], None])
 MEASURED = {"none": (0.05, 0.04, 0.06), "buckets": (0.1, 0.09, 0.3)}
@@ -252,7 +252,7 @@ FIGURES = {
     "machines": (
         figures.machines,
         (PROCESSES, LINES, "t"),
-        {"t", *PROCESSES, *LINES, "rank 2", "controller"},
+        {"t", *PROCESSES, *LINES, "rank 2 (local 0)", "controller"},
     ),
     "first_errors": (
         figures.first_errors,

@@ -91,6 +91,14 @@ def test_what_comes_before_the_first_step_takes_no_time():
     assert times(Recording(0, nodes, [(1, 2)], {}, "")) == [[(0, 0), (0, 1)]]
 
 
+def test_a_message_that_belongs_to_no_step_of_one_rank_takes_no_time():
+    """The receiver's first step begins after it."""
+    sender = pipeline(0, 3)
+    receiver = pipeline(1, 1)
+    receiver = Recording(1, receiver.nodes, [(1, len(receiver.nodes))], {}, "")
+    assert times(sender, receiver) == [[(0, 3), (3, 3)], [(3, 3), (3, 4)]]
+
+
 def pipeline(rank, seconds):
     """A stage that computes and sends, or receives and computes."""
     log = NodeLog()
