@@ -101,7 +101,7 @@ def doctor(arguments: Sequence[str]) -> int:
     checks = CHECKS
     where = "here"
     if chosen.hosts:
-        names = chosen.hosts.split(",")
+        names = [name.strip() for name in chosen.hosts.split(",")]
         engines = Ssh(python=chosen.python, interface=chosen.interface)
         checks = {"hosts": functools.partial(check_hosts, names, engines)}
         where = "on these hosts together"

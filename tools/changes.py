@@ -5,6 +5,7 @@
 changes.d/README.md says what a fragment is.
 """
 
+import argparse
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,4 +68,6 @@ def main(root: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
+    # it takes no arguments, and --help must not move anything
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

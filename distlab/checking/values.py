@@ -71,9 +71,12 @@ def _alike_arrays(expected: numpy.ndarray, actual: numpy.ndarray) -> bool:
 def _alike_numbers(expected: float, actual: float) -> bool:
     if isinstance(expected, int):
         return expected == actual
-    if math.isnan(expected) and math.isnan(actual):
-        return True
-    return math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
+    try:
+        if math.isnan(expected) and math.isnan(actual):
+            return True
+        return math.isclose(expected, actual, rel_tol=1e-5, abs_tol=1e-8)
+    except OverflowError:  # an int that is larger than any float
+        return False
 
 
 def _alike_tensors(expected: Tensor, actual: Tensor) -> bool:

@@ -19,3 +19,10 @@ def test_the_number_of_ranks_is_named_only_where_ranks_communicate():
     """A factor that happens to be their number says nothing where no rank sends anything."""
     assert why([]) == "Every value is 2 times too large."
     assert why(["an all-reduce"]) == "Every value is 2 times too large, and there are 2 ranks."
+
+
+def test_a_number_that_no_float_can_hold_is_only_a_wrong_one():
+    right = [Observed(2.0, (), [], "")]
+    wrong = [Observed(10**400, (), [], "")]
+    (outcome,) = compare(Exercise("50", "twice", function=lambda tensor: None), right, wrong)
+    assert not outcome.right

@@ -95,7 +95,7 @@ def test_the_doctor_cleans(capsys, monkeypatch):
 
 def test_the_doctor_cleans_before_it_looks_at_hosts(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean", "--hosts", "a,b"])
+    monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean", "--hosts", "a, b"])
     monkeypatch.setattr(reaper, "leftovers", list)
     monkeypatch.setattr(doctor, "check_hosts", lambda names, engines: asked.append(names))
     assert doctor.main() == 0
