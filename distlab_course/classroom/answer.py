@@ -93,7 +93,7 @@ def value_on_rank(rank: int, world_size: int, cells: Sequence[Cell], name: str) 
 
 
 def prepare(rank: int, world_size: int, cells: Sequence[Cell]) -> None:
-    """Remember what torch and Python are like, and import what the cells import.
+    """Remember what torch, Python and distlab are like; import what the cells import.
 
     It is called before anything of a student's runs; imports may take longer than a call of an
     answer may. Runs on: every rank.

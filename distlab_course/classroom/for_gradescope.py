@@ -165,8 +165,8 @@ def _points(notebook: NotebookNode) -> dict[str, float]:
 
 def _requirements() -> list[str]:
     """What pip has to install for distlab and its course, with the torch of this machine."""
-    torch, _, _ = distribution("torch").version.partition("+")
-    found = [f"torch=={torch}", "ipykernel>=6.29,<8"]
+    version, _, _ = distribution("torch").version.partition("+")
+    found = [f"torch=={version}", "ipykernel>=6.29,<8"]
     for line in distribution("distlab").requires or []:
         requirement, _, condition = line.partition(";")
         for_course = "extra" not in condition or "course" in condition

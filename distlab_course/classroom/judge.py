@@ -1,11 +1,11 @@
-"""Decides about submitted answers, in a process of its own; `marking` starts it, and may end it.
+"""Decides about submitted answers, in a process of its own, which `judge_process` starts.
 
 The first line of standard input is a key, and each line after it an order to mark a notebook. Each
 line of standard output is the verdict about one exercise. No code of a student's runs here, and no
 bytes of theirs are unpickled here: a `runner` calls an answer, and what it did arrives as JSON,
 which is compared with what the reference did before any answer was called. A verdict is signed with
-the key, which only `marking` has as well, so nothing that a student's program writes into this pipe
-counts as one.
+the key, which only `judge_process` has as well, so nothing that a student's program writes into
+this pipe counts as one.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Student:
         self._folder: str = order["folder"]
         self._references = references
         self._runner: RunnerProcess | None = None
-        self._changed = ""  # what the answer changed of torch or Python
+        self._changed = ""  # what the answer changed of torch, Python or distlab
 
     def decide(self, name: str) -> Decision:
         """What to say about the answer to one exercise."""

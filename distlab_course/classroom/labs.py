@@ -49,7 +49,8 @@ def assignment(lab: Path, with_answers: bool) -> NotebookNode:
             if argument == "...":  # a value, which has no cell for its answer in a lab
                 cells.append(nbformat.v4.new_code_cell(f"{name} = ...", id=f"answer-{name}"))
                 cell.source = f'distlab.check("{name}", {name})'
-            _make_answer(cells[-1], name, right.get(name))
+            answer = right[name] if with_answers else None
+            _make_answer(cells[-1], name, answer)
             _make_check(cell, name, points)
         cells.append(cell)
     notebook.cells = cells

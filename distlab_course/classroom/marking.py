@@ -119,10 +119,10 @@ class Marking:
     def _after_references(self, asked: Sequence[str]) -> Iterator[None]:
         """While a notebook is marked: its references have been called, and none is being called."""
         with self._quiet:
-            uncalled = self._uncalled(asked)
-            if uncalled:
+            if self._uncalled(asked):
                 self._quiet.wait_for(lambda: self._running == 0)
-                self._call_references(uncalled)
+                # another thread may have called some meanwhile
+                self._call_references(self._uncalled(asked))
             self._running += 1
         try:
             yield

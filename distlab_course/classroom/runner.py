@@ -1,9 +1,9 @@
 """Calls one student's answers on ranks, exercise by exercise, and says what they did.
 
-It decides nothing. It is a process of its own, which `judge` starts: for each student a new one,
-and for each answer new ranks. Each line of standard input is a JSON object, an answer or a call of
-it, and each line of standard output the reply to one. Whatever an answer does to this process, its
-replies are only what that answer is said to have done; the judge compares.
+It decides nothing. It is a process of its own, which `runner_process` starts: for each student a
+new one, and for each answer new ranks. Each line of standard input is a JSON object, an answer or a
+call of it, and each line of standard output the reply to one. Whatever an answer does to this
+process, its replies are only what that answer is said to have done; the judge compares.
 
 Asked by `marking`, with no cells, it calls the references instead, where no student's code has run.
 """
@@ -25,7 +25,7 @@ from distlab_course.classroom.answer import Answer, prepare, value_on_rank
 from distlab_course.classroom.cells import Cell
 
 VALUE_SECONDS = 10.0  # for finding a value, as for one call of a function
-IMPORT_SECONDS = 100.0  # seconds for what an answer imports
+IMPORT_SECONDS = 100.0  # for what an answer imports
 RACE = "race"  # in place of a case's number
 # <linux/prctl.h>, <linux/capability.h>
 PR_SET_DUMPABLE = 4

@@ -1,6 +1,7 @@
 """What one statement defines, changes and uses, by its text.
 
-Called by the process that marks, and by a teacher's that builds assignments; nothing runs here.
+Called where answers are chosen and judged, and on the ranks that run one. It only reads: none of
+the text is run.
 """
 
 import ast

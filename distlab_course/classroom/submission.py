@@ -1,10 +1,10 @@
 """What an answer in a submitted notebook needs, chosen by the text of its cells.
 
-Called by the process that marks, and by a teacher's that builds assignments; nothing runs here. A
-check in a notebook sees what stands above it. So does an answer here: of the cells above its check
-it gets what its names need, each statement in its order, and of its own cell everything but bare
-calls. Nothing below the check counts. What an answer must not use before a person has read it is in
-`suspicions.py`.
+Called by the process that marks, by the judge's, and by a teacher's that builds assignments. It
+only reads: none of the text is run. A check in a notebook sees what stands above it. So does an
+answer here: of the cells above its check it gets what its names need, each statement in its order,
+and of its own cell everything but bare calls. Nothing below the check counts. What an answer must
+not use before a person has read it is in `suspicions.py`.
 """
 
 import ast

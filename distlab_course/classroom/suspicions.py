@@ -1,6 +1,6 @@
 """What in an answer a person has to look at.
 
-With it a program could read the reference, or change the check. Runs in the marking process, on the
+With it a program could read the reference, or change the check. Runs in the judge's process, on the
 text of an answer. An answer may use everything that its lab and our own answers use; for the rest
 there are lists of what is harmless, since a list of all tricks is never whole. What the lists
 cannot see, as an attribute that is reached by another way, the ranks may

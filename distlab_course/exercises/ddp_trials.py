@@ -130,7 +130,7 @@ def try_repaired_script(fn, count):
     follows = torch.allclose((before - after) / RATE, clipped, atol=1e-3)
     verb = "follows" if follows else "does not follow"
     written = gathered(save.call_count)
-    writers = [times for times in written if times > 0]
+    writers = [rank for rank, times in enumerate(written) if times > 0]
     return facts_of_training(model, samples) | {
         "step": Seen(f"step 0 {verb} the clipped average"),
         "file": Seen(f"times written: {sum(written)}, by {len(writers)} of the ranks"),

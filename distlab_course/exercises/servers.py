@@ -139,9 +139,8 @@ def _try_pushes(fn, gradients):
     answered = []
     for gradient in gradients:
         answers.append(fn(server, torch.tensor([gradient, 1.0])))
-        complete = [answer for answer in answers if answer.done()]
-        answered.append(len(complete))
-    values = [answer.value() for answer in complete]
+        answered.append(sum(answer.done() for answer in answers))
+    values = [answer.value() for answer in answers if answer.done()]
     taken = server.lock.__enter__.call_count + server.lock.acquire.call_count
     why = "Two threads may push at once: each takes `server.lock` for its push."
     lock = Seen(f"takes the lock {taken} times", why)
