@@ -218,17 +218,13 @@ class Prediction(ShownAsTable):
         if self.tokens is not None:
             rows.append(("tokens a second, each device", f"{self.tokens_per_second:,.0f}"))
         rows.append(("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"))
-        rows.append(("computing", self.share_of_step(self.computing)))
-        rows.append(("exposed communication", self.share_of_step(self.exposed)))
-        rows.append(("idle", self.share_of_step(self.idle)))
+        rows.append(("computing", _share_of_step(self, self.computing)))
+        rows.append(("exposed communication", _share_of_step(self, self.exposed)))
+        rows.append(("idle", _share_of_step(self, self.idle)))
         rows += self._memory_rows()
         machines = f"{count(self.ranks, 'rank')}, {self.network}"
         title = f"Predicted, not measured: {machines}"
         return Table(title, ("", "predicted"), tuple(rows), "lr")
-
-    def share_of_step(self, seconds: float) -> str:
-        """How much of the step so many seconds are: "28.6%"."""
-        return f"{seconds / self.seconds:.1%}"
 
     def _memory_rows(self) -> list[tuple[str, str]]:
         """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
@@ -380,11 +376,16 @@ def _cells_of(case: Case) -> dict[str, str]:
     if step.tokens_per_second is not None:
         cells["tokens/s each"] = f"{step.tokens_per_second:,.0f}"
     cells["MFU"] = f"{step.mfu:.1%}"
-    cells["exposed"] = step.share_of_step(step.exposed)
-    cells["idle"] = step.share_of_step(step.idle)
+    cells["exposed"] = _share_of_step(step, step.exposed)
+    cells["idle"] = _share_of_step(step, step.idle)
     cells["memory"] = _gibibytes(sum(step.memory.values()))
     cells["fits"] = _fits_in_words(step.fits)
     return cells
+
+
+def _share_of_step(prediction: Prediction, seconds: float) -> str:
+    """How much of the step so many seconds are: "28.6%"."""
+    return f"{seconds / prediction.seconds:.1%}"
 
 
 def _fits_in_words(fits: bool | None) -> str:

@@ -123,10 +123,10 @@ def start(run: Run, rank: int) -> Child:
     """Record in a forked child, which sends the ranks that it meets, and then its outcome."""
     source, sink = Pipe(duplex=False)
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child lives
-    recorder = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        end_with_parent(recorder)
+        end_with_parent(parent)
         source.close()
         os.dup2(written.fileno(), 1)
         os.dup2(written.fileno(), 2)
@@ -226,8 +226,11 @@ class Recordings:
 
 
 def main() -> None:
-    """Record the runs that are asked for, until nobody asks for a while."""
-    end_with_parent(os.getppid())
+    """Record the runs that are asked for, until nobody asks for a while.
+
+    The arguments are the descriptor of the connection to the notebook, and the notebook's number.
+    """
+    end_with_parent(int(sys.argv[2]))
     changed.adapt(group.NAME)
     asks = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):

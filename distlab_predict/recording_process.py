@@ -3,6 +3,7 @@
 Called by predict.py, on the notebook's kernel; rank_children.py reads last words with it, too.
 """
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -85,8 +86,9 @@ def start() -> Running:
     """Start a process that waits for runs."""
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
     connection, its_end = Pipe()
+    command = programs.command("distlab_predict.rank_children")
     process = subprocess.Popen(
-        [*programs.command("distlab_predict.rank_children"), str(its_end.fileno())],
+        [*command, str(its_end.fileno()), str(os.getpid())],
         pass_fds=[its_end.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=written,

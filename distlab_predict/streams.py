@@ -80,7 +80,7 @@ class NodeLog:
 def install(log: NodeLog) -> None:
     """Give torch.cpu streams and events that note for a log which stream waits for what."""
 
-    class NotedEvent(torch.cpu.Event):
+    class EventOfLog(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
             self.ends: Set[int] = frozenset()
 
@@ -93,12 +93,12 @@ def install(log: NodeLog) -> None:
         def synchronize(self) -> None:
             self.wait()
 
-    class NotedStream:
+    class StreamOfLog:
         def __init__(self, *_: Any, **__: Any):
             """Without the device and the priority that it may be given."""
 
-        def record_event(self, event: Any = None) -> NotedEvent:
-            event = event or NotedEvent()
+        def record_event(self, event: Any = None) -> EventOfLog:
+            event = event or EventOfLog()
             event.record(self)
             return event
 
@@ -108,5 +108,5 @@ def install(log: NodeLog) -> None:
         def wait_stream(self, stream: Any) -> None:
             log.wait(self, log.ends(stream))
 
-    replace_cpu_streams(NotedStream, NotedEvent)
+    replace_cpu_streams(StreamOfLog, EventOfLog)
     log.current = torch.cpu.current_stream

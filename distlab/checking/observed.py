@@ -129,7 +129,7 @@ def _unpacked_seen(words: str, why: str) -> Seen:
 
 
 def _unpacked_bytes(text: str) -> bytes:
-    """The memory that `_text_of` has written."""
+    """The bytes that packing.py has written as a text."""
     return base64.b64decode(_text(text))
 
 

@@ -13,7 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-from distlab.plotting.style import LABEL_SIZE, new_figure, style
+from distlab.plotting.style import LABEL_SIZE, TITLE_SIZE, new_figure, style
 from distlab.tables import format_bytes
 
 Curve = tuple[Sequence[float], Sequence[float]]  # x, y
@@ -52,7 +52,7 @@ def new_panels(
     """
     figure = new_figure(width, height, layout="constrained")
     with style():
-        figure.suptitle(title, x=0.02, ha="left", fontsize=13)
+        figure.suptitle(title, x=0.02, ha="left", fontsize=TITLE_SIZE)
         axes = figure.subplots(rows, columns, squeeze=False, **options)
         yield figure, list(axes.flat)
 
