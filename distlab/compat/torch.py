@@ -200,13 +200,18 @@ def functional_operators() -> list[tuple[str, Any]]:
     return found
 
 
-def by_position(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def by_position(
+    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...] | None:
     """The arguments of a call of a functional operator, in the operator's order.
 
-    Private: the operator's schema.
+    None if they do not fit it: the operator says what is wrong. Private: the operator's schema.
     """
     names = [argument.name for argument in operator.default._schema.arguments]
-    return (*args, *(kwargs[name] for name in names if name in kwargs))
+    by_name = names[len(args) : len(args) + len(kwargs)]
+    if set(by_name) != set(kwargs):
+        return None
+    return (*args, *(kwargs[name] for name in by_name))
 
 
 def functional_count(name: Any) -> int | None:
@@ -307,7 +312,7 @@ def whole(number: Any) -> Any:
     except TypeError:
         # as pybind11 does it, for which numpy.float32(1) is 1, and 1.0 is no whole number
         is_whole = hasattr(number, "__int__") and not isinstance(number, float)
-        return int(number) if is_whole else number
+    return int(number) if is_whole else number
 
 
 def is_compiled(function: Any) -> bool:

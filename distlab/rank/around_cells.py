@@ -68,9 +68,10 @@ def restore_around_cells(
 ) -> None:
     """From now on, restore these signal handlers, and the rest as it is now, around every cell.
 
-    ipykernel would install a handler of SIGINT for every message; this replaces it.
+    ipykernel would install a handler of SIGINT for every message; this replaces it. Of an engine
+    that is attached a second time, only the handlers and `at_end` are new.
 
-    Runs on: a rank, on its main thread, before its first cell.
+    Runs on: a rank, on its main thread, before its first cell in this cluster.
 
     Args:
         at_end: called when a cell or a call has ended, before the notebook knows of it.

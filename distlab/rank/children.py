@@ -30,12 +30,12 @@ def make_children_plain(numbers: list[int], streams: dict[str, Any]) -> None:
     masks = threading.local()
 
     def before() -> None:
-        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, signal.SIGINT])
         COLLECTOR.pause()
+        masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, signal.SIGINT])
 
     def in_parent() -> None:
-        COLLECTOR.resume()
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.old)
+        COLLECTOR.resume()
 
     def in_child() -> None:
         COLLECTOR.begin_child()

@@ -1,7 +1,7 @@
 """Pauses of Python's garbage collector, and what a forked process does not collect.
 
 Runs on every rank, on any thread: watchdog.py pauses it while it reads the frames of other threads,
-around_cells.py while a process is forked.
+children.py while a process is forked.
 """
 
 import contextlib
@@ -32,6 +32,8 @@ class Collector:
     def resume(self) -> None:
         """End a pause."""
         with self._changing:
+            if self._pauses == 0:  # an interrupt hit the begin of the pause
+                return
             self._pauses -= 1
             if self._pauses == 0 and self._ran_before:
                 gc.enable()

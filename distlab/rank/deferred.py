@@ -192,7 +192,7 @@ def _is_delegated(name: str) -> bool:
 for _name in filter(_is_delegated, {private.SENDER, *vars(dist.Work)}):
     setattr(Deferred, _name, _delegated(_name))
 
-# when this module is imported, which is in a cell that is checked
+# when this module is imported: before the rank is forked, where the fork server has imported it
 hooks.install_patches(hooks.patches_of_work(Deferred))
 
 

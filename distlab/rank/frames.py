@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat import ipyparallel, ipython
-from distlab.rank.raised import describe_failure
+from distlab.rank.raised import describe_failure, is_at_fault
 from distlab.wire.source import Line, is_learners, line_of, runs_learners_code
 
 # where the engine runs a cell, and where a call of the notebook's
@@ -43,11 +43,12 @@ def is_executing(frame: FrameType | None) -> bool:
     engine does around that code, such as unpacking a message or reporting an exception, does not:
     an interrupt there would lose a message or the report.
     """
+    describing = (describe_failure.__code__, is_at_fault.__code__)
     inner = None  # the frame that `outer` has called
     is_below_learners = False
     for outer in outwards(frame):
         where = module_and_function(outer)
-        if outer.f_code is describe_failure.__code__ or where in ipython.SHOW_ERROR:
+        if outer.f_code in describing or where in ipython.SHOW_ERROR:
             return False
         if where in CELLS:
             # these functions also do other things; what exec runs has a name in angle brackets

@@ -27,7 +27,10 @@ def on_functional(original: Callable[..., Any], operator: Any, *args: Any, **kwa
     make one.
     """
     if kwargs:
-        args = private.by_position(operator, args, kwargs)
+        in_order = private.by_position(operator, args, kwargs)
+        if in_order is None:
+            return original(operator, *args, **kwargs)
+        args = in_order
     group = _name_of_group(args[-1]) if args else ""
     for of_parent in LOG.of_parent:
         if private.GROUP_NAMES.get(of_parent) == group:

@@ -12,7 +12,7 @@ each other here, in Python, as they would in gloo; other ranks do not wait.
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ from distlab.wire.messages import NEW_GROUP, NewGroup
 from distlab.wire.source import line_of
 
 NEW_GROUP_KEYS = "distlab/new_group"  # in the store of the world
-# before a member leaves a group that another one has not connected: that one may have failed
+# how long a member waits, before it leaves groups, for others that have yet to connect them
 CONNECTING_SECONDS = 10.0
 # by the name of a group that this rank has connected, whether every member has
 _all_connected: dict[str, Callable[[], bool]] = {}
@@ -69,9 +69,10 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
             if not connects or dist.get_rank() not in members:
                 return original(*args, **kwargs)
             _wait_for_members(store, group, limit)
-            made = original(*args, **kwargs)
-            _say_connected(store, group)
-            return made
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _say_connected(store, group)  # one that has failed needs the others no more
         except MismatchError:
             raise  # the group stays in the log: the report compares it with the other ranks'
         except BaseException:
@@ -132,20 +133,27 @@ def _say_connected(store: dist.Store, group: NewGroup) -> None:
     """Tell the other members that this rank has connected the group."""
     key = f"{NEW_GROUP_KEYS}/{group.name}/connected"
     expected = LOG.meetings[group.name] * len(group.members)
-    store.add(key, 1)
+    with contextlib.suppress(RuntimeError):  # the store is gone
+        store.add(key, 1)
     _all_connected[group.name] = lambda: store.add(key, 0) >= expected
 
 
-def wait_until_connected(name: str) -> None:
-    """Before this rank leaves a group: wait a while until every member has connected it.
+def wait_until_connected(names: Iterable[str]) -> None:
+    """Before this rank leaves groups: wait a while until every member has connected them.
 
     gloo has connected two ranks as soon as one of them has seen so. If that one closes its
     connections then, new_group of the other, which the system has let wait for a CPU, fails with
     "Connection closed by peer". It was seen on a busy machine in one of fifty cells that make
     groups and destroy them at once.
+
+    Runs on: a rank, in a call that is noted; where the rank is freed, it leaves them at once.
     """
-    all_connected = _all_connected.pop(name, None)
-    if all_connected is None:
+    conditions = [_all_connected.pop(name) for name in list(names) if name in _all_connected]
+    if LOG.of_parent:  # the connection to the store is that of the rank
         return
+
+    def all_connected() -> bool:
+        return all(condition() for condition in conditions)
+
     with contextlib.suppress(RuntimeError):  # this rank was freed, or the store is gone
         wait_until(all_connected, freed.FROM_NEW_GROUP, CONNECTING_SECONDS)

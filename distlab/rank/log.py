@@ -1,10 +1,10 @@
 """The log of one rank: a `Note` of each call, and the one that each thread waits in.
 
-Runs on every rank. hooks.py, functional.py, groups.py, stores.py, rpc.py, rpc_calls.py, cpp.py and
-world.py write it; status.py reports from it on the watchdog's thread, checks.py compares calls by
-it, recording.py times them. A note holds plain values, never a tensor nor a number of numpy's: they
-are made plain when the note is made, on the thread of the call, because the watchdog's thread could
-only fail.
+Runs on every rank. hooks.py, functional.py, groups.py, stores.py, rpc.py, rpc_calls.py, cpp.py,
+waits.py and world.py write it; status.py reports from it on the watchdog's thread, checks.py
+compares calls by it, recording.py times them. A note holds plain values, never a tensor nor a
+number of numpy's: they are made plain when the note is made, on the thread of the call, because the
+watchdog's thread could only fail.
 """
 
 import sys
@@ -151,7 +151,7 @@ class Log:
     The others are forgotten when the group is built again, see `forget`:
 
         waiting_in: the call that each thread waits in; None after its end. An interrupt that hits
-            `waits` itself may leave its call there.
+            `InCall` itself may leave its call there.
         entered: the notes that each thread has entered and not left, the innermost last. Tasks of
             an event loop leave in any order.
         closed: whether the watchdog has freed this rank, which begins no more calls.

@@ -1,6 +1,6 @@
 """The methods of torch's ProcessGroup by what they are, and the functions that a learner calls.
 
-Tables for every rank, which hooks.py, log.py, records.py, checked_calls.py and recording.py read.
+Tables for every rank, which whoever notes, compares, times or simulates a call reads.
 """
 
 from distlab.compat import torch as private

@@ -151,15 +151,11 @@ def has_plans_of_learner(loop: asyncio.AbstractEventLoop | None) -> bool:
         return False
     # private: what the loop will call. Before its tasks, because a call may begin a task meanwhile.
     handles = [*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())]
+    callbacks = [getattr(handle, "_callback", None) for handle in handles if not handle.cancelled()]
     tasks = asyncio.all_tasks(loop)
     if any(_awaits_learners(task.get_coro()) for task in tasks):
         return True
-    return any(map(_calls_learners, handles))
-
-
-def _calls_learners(handle: Any) -> bool:
-    """Whether what the event loop has planned is a call of a function of the learner's."""
-    return not handle.cancelled() and _is_learners_function(getattr(handle, "_callback", None))
+    return any(map(_is_learners_function, callbacks))
 
 
 def _is_learners_function(function: Any) -> bool:

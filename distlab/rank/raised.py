@@ -68,7 +68,7 @@ def _says_that_it_waited(error: BaseException, message: str) -> bool:
 def _handled(error: BaseException) -> Failure | None:
     """The error of the learner's own code that was being handled when this one was raised.
 
-    The first one of several; None without one. One that a library has handled has none of the
+    The oldest of several; None without one. One that a library has handled has none of the
     learner's lines. A loop that tries again in its `except` makes a chain of many errors, so each
     is looked at once.
     """

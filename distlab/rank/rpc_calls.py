@@ -1,6 +1,6 @@
 """Remote procedure calls: those that this rank makes, what it runs for others, and how both travel.
 
-Runs on every rank. table.py puts the functions of `patches` into torch.distributed.rpc.
+Runs on every rank. table.py puts the functions of `patches_of_rpc` into torch.distributed.rpc.
 A function that was written in a cell runs on the callee as the caller defined it, and finds the
 callee's variables.
 """

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank.groups import wait_until_connected
-from distlab.rank.log import LOG, Note
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.membership import members_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import OTHER
@@ -42,9 +42,11 @@ def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kw
     is_learners = bool(note.lines)  # and not distlab's own
     if is_world and is_learners:
         LOG.destroyed = note
+    names = dict(private.GROUP_NAMES)
     # of all groups, because the end of the world is the end of each
-    for one, name in list(private.GROUP_NAMES.items()):
+    for name in names.values():
         LOG.members[name] = members_of(name)
-        if is_learners and (is_world or one is group):
-            wait_until_connected(name)
+    if is_learners:
+        with InCall(note):
+            wait_until_connected(names.values() if is_world else [names.get(group, "")])
     original(group, *args, **kwargs)

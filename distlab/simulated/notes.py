@@ -347,8 +347,8 @@ def _simulate_on_first_rank(noted: _Noted, group: dist.ProcessGroup | None) -> R
     of_ranks = [_Noted() for _ in range(dist.get_world_size())]
     for rank, of_member in zip(members, gathered, strict=True):
         of_ranks[rank] = of_member
-    NOTES.aligned = max(one.aligned for one in of_ranks)
     result = _simulated(of_ranks)
+    NOTES.aligned = max(one.aligned for one in of_ranks)
     answer = None
     if result is not None:
         answer = Result(result.clocks, result.unfinished)
