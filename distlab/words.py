@@ -13,7 +13,7 @@ COLUMNS = 80
 
 GAP = re.compile(r"\s{2,}")  # between two columns of a table
 # where a rank is, as a column of a table: "line 3", "train.py:3 in step"
-POSITION = re.compile(r"(line |.*:)\d+( in \S+)?")
+POSITION = re.compile(r"(line |[^()]*:)\d+( in \S+)?")
 
 Key = TypeVar("Key")
 Member = TypeVar("Member")

@@ -295,7 +295,7 @@ class Cell:
             lost_before=self._lost_before,
             source=self._options.source,
             is_checked=self._options.check,
-            timeout=self._options.timeout,
+            timeout=None if self._held.too_long else self._options.timeout,
             states=self._watch.states,
             needs=self._watch.needs,
             at_first_failure=self._at_first_failure,
@@ -349,9 +349,13 @@ class HeldRanks:
 
     Args:
         ranks: the ranks of the cluster.
+
+    Attributes:
+        too_long: whether they have stayed there for too long.
     """
 
     def __init__(self, ranks: Ranks):
+        self.too_long = False
         self._ranks = ranks
         self._states: dict[int, RankStatus] = {}
         self._patience: Patience | None = None
@@ -363,13 +367,14 @@ class HeldRanks:
         """
         before = self._states
         self._states = self._ranks.states(late)
-        held = [rank for rank in late if rank in before and self._stays(rank, before[rank])]
-        if not late or held != late:
+        all_stay = all(rank in before and self._stays(rank, before[rank]) for rank in late)
+        if not late or not all_stay:
             self._patience = None
             return False
         if self._patience is None:
             self._patience = self._ranks.patience(late)
-        return all(self._patience.own_time(rank) >= seconds.GIVE_UP for rank in late)
+        self.too_long = all(self._patience.own_time(rank) >= seconds.GIVE_UP for rank in late)
+        return self.too_long
 
     def _stays(self, rank: int, before: RankStatus) -> bool:
         """Whether a rank is in the same wait as at the look before."""

@@ -7,7 +7,7 @@ rebuilt before the error is made, because the error says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab.compat.ipyparallel import Replies
@@ -46,7 +46,7 @@ class FailedCell:
         lost_before: ranks that had died before it was sent.
         source: the text of a %%px cell, its first line included; "" for a function.
         is_checked: whether the ranks compared the arguments of their calls.
-        timeout: the cell's time limit, in seconds; None for no limit.
+        timeout: the cell's time limit, in seconds; None for no limit, or where it was not reached.
         states: what the ranks were doing at the last look.
         needs: why no rank can go on; empty where that is not proven.
         at_first_failure: what the ranks did when the first one had failed or died.
@@ -95,28 +95,51 @@ class FailedCell:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
         ended = afterwards.EndedWithGroup() if busy else self.ranks.rebuild()
-        # a rank that raised in time explains why others are late: report it, and not the timeout
-        raised_in_time = any(one.rank not in late for one in _at_fault(raised))
-        is_explained = raised_in_time and not was_interrupted and not self.needs
-        if is_explained and not busy and not replaced:
+        why = [] if was_interrupted else self._why_late(raised, late)
+        if why and not busy and not replaced:
             if made:
                 return self._groups_error(made, raised, ended)
-            return failures.rank_error(raised, self.targets, rebuilt=True, gone=ended.words())
+            told = [self._as_consequence(one) if one.rank in late else one for one in raised]
+            return failures.rank_error(told, self.targets, rebuilt=True, gone=ended.words())
         states = {rank: state for rank, state in self.states.items() if rank in self.targets}
         display.show_source(states, self.source)
         headline = self._headline(late, was_interrupted)
         table = report.table(states)
-        own_errors = failures.raised_words(_own_errors(raised))
-        first = [*own_errors, headline, table] if is_explained else [headline, table, *own_errors]
+        first = [headline, table, *failures.raised_words(_own_errors(raised))]
+        if why:
+            errors = _own_errors(raised) or why
+            first = [*failures.raised_words(errors), headline, table]
         handled = failures.handled_words(raised)
         begun = report.begun_earlier(self.states)
         outcome = afterwards.words_of_freeing(duration, busy, replaced, ended.words())
         message = "\n".join([*first, *handled, *begun, outcome])
-        if is_explained:
+        if why:
+            others = [one for one in raised if one not in why]
             not_finished = {*late, *(one.rank for one in raised)}
             finished = tuple(rank for rank in self.targets if rank not in not_finished)
-            return RankError(message, tuple(raised), finished)
+            return RankError(message, (*why, *others), finished)
         return self._error_of_waiting(message, states, was_interrupted)
+
+    def _why_late(self, raised: list[Failure], late: list[int]) -> list[Failure]:
+        """What ranks raised in time, which explains why others are late: report it, and no timeout.
+
+        Empty where a deadlock does. Without a limit, nothing else has ended the cell: then also an
+        error counts that a wait of its own gave to a rank.
+        """
+        if self.needs:
+            return []
+        in_time = [one for one in raised if one.rank not in late]
+        if self.timeout is None:
+            return _at_fault(in_time) or in_time
+        return _at_fault(in_time)
+
+    def _as_consequence(self, raised: Failure) -> Failure:
+        """What a rank raised that was late: an interrupt that ended its wait was not its doing."""
+        state = self.states.get(raised.rank)
+        waited = state is not None and state.doing == COMMUNICATING
+        if raised.kind in ENDED and waited:
+            return replace(raised, consequence=True)
+        return raised
 
     def _error_of_waiting(
         self, message: str, states: Mapping[int, RankStatus], was_interrupted: bool
@@ -218,7 +241,7 @@ class FailedCell:
     def _groups_that_differ(self, raised: list[Failure]) -> dict[int, NewGroup]:
         """The groups that the ranks make differently, by rank.
 
-        None if any of them has raised for another reason.
+        Empty if any of them has raised for another reason.
         """
         culprits = _at_fault(raised)
         if not culprits:

@@ -248,7 +248,7 @@ def _hello_of(connection: Connection, number: int, deadline: float) -> Hello | N
         # All that the program writes is in its log once it has ended. One that leads to a host that
         # has only fallen silent does not end.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            connection.process.wait(max(0.0, deadline - time.monotonic()))
+            connection.process.wait(max(1.0, deadline - time.monotonic()))
     return hello
 
 

@@ -4,6 +4,7 @@ Runs on the notebook's kernel; ranks.py makes one for each group of ranks that i
 """
 
 import contextlib
+import glob
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -121,7 +122,9 @@ def _queued(pid: int | None) -> dict[int, float]:
     waits: dict[int, float] = {}
     if pid is None:
         return waits
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+    # not Path.glob, which raises if the process ends meanwhile
+    for name in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        file = Path(name)
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
             nanoseconds = int(file.read_text().split()[1])
             waits[int(file.parent.name)] = nanoseconds / 1e9

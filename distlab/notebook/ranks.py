@@ -78,11 +78,10 @@ class Ranks:
         """
         everyone = list(range(plan.n))
         with overview.shown_start(plan.n, plan.backend):
-            without_engines = warm or take_for_cluster(plan)
-            processes = without_engines or start_processes(plan)
-            ranks = cls(plan, processes)
+            reused = warm or take_for_cluster(plan)
+            ranks = cls(plan, reused or start_processes(plan))
             try:
-                if without_engines is not None:
+                if reused is not None:
                     ranks._renew(everyone)
                 ranks._build(everyone)
             except BaseException:

@@ -40,7 +40,9 @@ ANSWER_FOR_REPORT = 1.0
 
 AGAIN = 0.2  # before a rank that is not free is asked again
 ASK_WHY = 1.0  # of its own time, before a rank that is not free is asked what it does
-GIVE_UP = 3.0  # of its own time, before a rank that is not free is ended
+# of its own time, before a rank that is not free is ended; and before that, where another rank has
+# failed, before its cell is
+GIVE_UP = 3.0
 GIVE_UP_LATE = 10.0  # the same for one that was idle, its message under way, or in an import
 LIMIT = 60.0  # by the clock, for every rank
 

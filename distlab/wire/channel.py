@@ -154,11 +154,14 @@ class ControlChannel:
 
         It is short, so it fits into what the system keeps for a rank that reads late. Where only a
         part of it fits, the rest goes before anything else: half of a line would spoil the next.
+        Where nothing of it fits, it is dropped: an order must not come late, in another cell.
         """
         if not self._send_rest(rank):
             return
         self._rest[rank] = line
         self._send_rest(rank)
+        if self._rest[rank] == line:
+            self._rest[rank] = b""
 
     def _send_rest(self, rank: int) -> bool:
         """Send what is left of the last line to a rank; whether that is all of it."""

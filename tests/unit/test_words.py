@@ -15,6 +15,7 @@ CODE = "loss = model(x).sum()  # average the gradients of every rank"
         ("  rank 0   my code/train.py:12 in <lambda>   ", CODE),
         ("  rank 2  computing                line 12 in train  ", CODE),
         ("  rank 1  waits through a: b  ", "float32[2]"),
+        ("  rank 0  irecv(src=1) of train.py:3  float32[4]  train.py:9  ", "work.wait()"),
         ("  finished", ""),
         ("  rank 2   line 12 in train", ""),
         ("  rank 2  recv(src=1)  float32[2]  line 3", ""),

@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -103,6 +104,37 @@ def test_a_rank_that_cannot_be_freed_of_its_wait_is_replaced(pair):
     assert "Rank 1 could not be freed: a new process took its place" in words
     assert error.finished == ()
     assert pair.run(ends) == [True] * 2
+
+
+def compute_on(rank, world_size):
+    if rank == 0:
+        raise ValueError("not I")
+    while True:
+        sum(range(1000))
+
+
+def test_a_rank_that_computed_until_the_limit_did_not_wait(pair):
+    error = raised(distlab.RankError, pair.run, compute_on, timeout=2)
+    assert str(error).startswith("rank 0 raised ValueError: not I\n")
+    assert "waited" not in str(error)
+
+
+def give_up_while_the_other_sleeps(rank, world_size):
+    """Rank 0 fails in a wait of its own, which has a limit, while rank 1 never looks."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank == 0:
+        dist.recv(torch.ones(1), src=1, group=group)
+    sleep_on(rank, world_size, fails=False)
+
+
+@pytest.mark.parametrize("timeout", [None, 200])
+def test_an_error_after_a_limit_of_its_own_is_the_reason(pair, timeout):
+    """The error is no RankTimeout, and says nothing of a limit that was not reached."""
+    error = raised(distlab.RankError, pair.run, sleep_on_without_signals, timeout=timeout)
+    assert "within" not in str(error)
+    error = raised(distlab.RankError, pair.run, give_up_while_the_other_sleeps, timeout=timeout)
+    assert "imed out" in str(error)
+    assert error.failures[0].rank == 0
 
 
 def test_a_rank_that_computes_is_not_ended_because_another_one_raised(pair):
