@@ -1,5 +1,6 @@
 """Groups that ranks make differently: the first rank does not matter, and none is lost."""
 
+import multiprocessing
 import time
 from datetime import timedelta
 from unittest import mock
@@ -178,3 +179,21 @@ def leave_a_group_that_is_never_connected(rank, world_size):
 
 def test_a_group_that_a_member_could_not_connect_is_left(unharmed):
     assert unharmed.run(leave_a_group_that_is_never_connected) == [True] * 3
+
+
+def leave_in_a_child(rank, world_size):
+    """A forked process leaves the rank's groups, and the rank uses them afterwards."""
+    group = dist.new_group()
+    child = multiprocessing.get_context("fork").Process(target=dist.destroy_process_group)
+    child.start()
+    child.join(20)
+    code = child.exitcode
+    child.kill()
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    dist.destroy_process_group(group)
+    return code, total.item()
+
+
+def test_a_child_leaves_groups_without_the_connections_of_its_rank(unharmed):
+    assert unharmed.run(leave_in_a_child) == [(0, 3)] * 3
