@@ -11,8 +11,7 @@ BEFORE_TIMEOUT = 1.0  # seconds
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Name a test that hangs just before its timeout ends pytest, which shows only stacks then."""
-    limit = float(item.config.getini("timeout") or 0)
-    limit = float(item.config.getoption("timeout", None) or limit)
+    limit = _timeout_of_tests(item.config)
     timer = threading.Timer(limit - BEFORE_TIMEOUT, _name, [item, limit])
     timer.daemon = True
     if limit:
@@ -21,6 +20,13 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         timer.cancel()
+
+
+def _timeout_of_tests(config):
+    """Seconds after which pytest-timeout ends a test; 0 without the plugin, or without a limit."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        return 0.0
+    return float(config.getoption("timeout") or config.getini("timeout") or 0)
 
 
 def _name(item, limit):

@@ -17,12 +17,18 @@ SHORT = timedelta(seconds=10)
 
 
 def members_of(name: str) -> tuple[int, ...]:
-    """The ranks of the group with this name; none if there is no such group."""
+    """The ranks of the group with this name; none if there is no such group.
+
+    Also none of a group whose making failed or was interrupted after torch had named it.
+    """
     group = _group_of(name)
     if group is None:
         return ()
-    # new_group also takes numbers of numpy's
-    return tuple(map(int, dist.get_process_group_ranks(group)))
+    try:
+        ranks = dist.get_process_group_ranks(group)
+    except KeyError:
+        return ()
+    return tuple(map(int, ranks))  # new_group also takes numbers of numpy's
 
 
 def ends_soon_in(name: str) -> bool:
