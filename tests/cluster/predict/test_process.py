@@ -117,5 +117,5 @@ def test_it_ends_when_nobody_asks():
     code = "from distlab_predict import rank_children as r; r.IDLE_SECONDS = 0.1; r.main()"
     here, there = Pipe()
     with here, there:
-        command = [sys.executable, "-c", code, str(there.fileno())]
+        command = [sys.executable, "-c", code, str(there.fileno()), str(os.getpid())]
         assert subprocess.run(command, pass_fds=[there.fileno()], timeout=120).returncode == 0
