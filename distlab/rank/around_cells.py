@@ -19,6 +19,7 @@ import re
 import runpy
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -36,6 +37,8 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP
 # for a person's, where one process is all there is: Lightning's Trainer refuses to train on several
 # ranks.
 PROMPTS = ("ps1", "ps2", "ps3")
+# for the watchdog to let a frame go; a child that something else keeps costs so much at a failure
+FRAMES_SECONDS = 0.2
 _first_environment: dict[str, str | None] = {}
 # the task of the cell that runs, if it has a top-level await; a second time if it runs another cell
 _awaiting: list[asyncio.Task[Any]] = []
@@ -276,7 +279,12 @@ def end_abandoned_children(error: BaseException | None = None) -> None:
         return
     if error is not None:
         traceback.clear_frames(error.__traceback__)
+    deadline = time.monotonic() + FRAMES_SECONDS
     gc.collect()
+    # the watchdog may be reading a frame, which keeps its variables meanwhile
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
 
 
 def _run_module(name: str, names: dict[str, Any]) -> None:
