@@ -52,8 +52,8 @@ class Collector:
 
         What the parent has left for collection may be a process group, whose C++ destructor waits
         for its threads to end. They are not in the child: it would wait forever, at whichever line
-        the collection happened to begin. torch starts a DataLoader's worker with a few thousand
-        objects, enough for one.
+        the collection happened to begin. It was seen in a DataLoader's worker, while torch seeded
+        its random numbers.
         """
         gc.freeze()
         self._changing = threading.Lock()  # another thread may have held it
