@@ -58,7 +58,7 @@ class Finding:
         factor: by which the gradient, or the step, is too large; None without one.
         ranks: those that it is about; all if empty.
         lines: the learner's lines to look at.
-        hinders: whether it only says that something cannot be compared: it is no proof of a mistake.
+        hinders: whether it only says that something cannot be compared, and proves no mistake.
     """
 
     cause: Cause

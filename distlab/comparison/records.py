@@ -133,7 +133,7 @@ class SeenForward:
         line: the learner's line that called it.
         wrapper: "DistributedDataParallel" where the call went through one; "" without one.
         bypassed: whether the module is wrapped in a DistributedDataParallel, and was called past it.
-        averages: False where the wrapper was inside no_sync(): backward will average nothing.
+        averages: False inside of no_sync(), where backward will average nothing.
     """
 
     step: int
