@@ -12,7 +12,7 @@ Which process runs what:
     every rank              rank; devices, and the backend in simulated
     pytest's process        testing, and its other half on the ranks
     their own processes     launch: the fork server, the engine, the controller, the guard
-    both sides              wire between them; debugger and checking have a half on each
+    both sides              wire between them; debugger, checking and comparison have a half on each
     anywhere                arguments, words, tables, errors, machine, programs, supervised,
                             compat
 """

@@ -132,7 +132,7 @@ class SeenForward:
             content; empty if it has none.
         line: the learner's line that called it.
         wrapper: "DistributedDataParallel" where the call went through one; "" without one.
-        bypassed: whether the module is wrapped in a DistributedDataParallel, and was called past it.
+        bypassed: whether the module is wrapped in a DistributedDataParallel, but called past it.
         averages: False inside of no_sync(), where backward will average nothing.
     """
 
