@@ -92,7 +92,9 @@ class SeenParameter:
         gradient: when step() was called, so after clipping; None where it had none.
         own_gradient: the sum of what this rank's backward passes since the last step gave, before
             anything averaged it; None where it was not looked at (see WatchOptions.detailed), or
-            where there was none.
+            where there was none. It is of the whole parameter, also where this rank has a piece.
+        gradient_is_partial: whether the gradient is this rank's summand of one (a DTensor that is
+            Partial) instead of a part, or the whole, of it.
     """
 
     shape: tuple[int, ...]
@@ -100,6 +102,7 @@ class SeenParameter:
     value: Sketch
     gradient: Sketch | None = None
     own_gradient: Sketch | None = None
+    gradient_is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class SeenForward:
         wrapper: "DistributedDataParallel" where the call went through one; "" without one.
         bypassed: whether the module is wrapped in a DistributedDataParallel, but called past it.
         averages: False inside of no_sync(), where backward will average nothing.
+        has_gradients: False inside of no_grad().
     """
 
     step: int
@@ -143,6 +147,7 @@ class SeenForward:
     wrapper: str = ""
     bypassed: bool = False
     averages: bool = True
+    has_gradients: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""Backward passes: the loss that each begins from, and the targets that were counted.
+
+Runs on every rank; called by watch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from distlab.comparison.records import SeenBackward
+from distlab.comparison.seen_lines import learners_line
+from distlab.comparison.watching import Watching
+from distlab.compat import torch_watching as private
+from distlab.compat.torch import in_backward
+
+_IGNORED = -100  # what cross_entropy and nll_loss ignore if not told otherwise
+
+
+class Losses:
+    """Looks at every backward pass, and at the losses that count targets."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+        self._targets: int | None = None  # since the last backward pass
+
+    def install(self) -> None:
+        """Begin to look."""
+        patches = self._watching.patches
+        patches.replace(torch.autograd, "backward", self._on_backward)
+        patches.replace(torch.autograd, "grad", self._on_grad)
+        patches.replace(functional, "cross_entropy", self._on_loss)
+        patches.replace(functional, "nll_loss", self._on_loss)
+
+    def _on_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not in_backward():
+            tensors = args[0] if args else kwargs.get("tensors")
+            given = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+            self._note(tensors, given)
+        return original(*args, **kwargs)
+
+    def _on_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """autograd.grad, where a program computes the gradients of parameters with it."""
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        if not in_backward() and _are_leaves(inputs):
+            outputs = args[0] if args else kwargs.get("outputs")
+            given = args[2] if len(args) > 2 else kwargs.get("grad_outputs")
+            self._note(outputs, given)
+        return original(*args, **kwargs)
+
+    def _note(self, tensors: Any, given: Any) -> None:
+        watching = self._watching
+        watching.backward_passes += 1
+        watching.record.backwards.append(
+            SeenBackward(
+                step=len(watching.steps),
+                loss=_number(tensors, given),
+                targets=self._targets,
+                line=learners_line(),
+            )
+        )
+        self._targets = None
+
+    def _on_loss(
+        self,
+        original: Callable[..., Any],
+        input: torch.Tensor,
+        target: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        loss = original(input, target, *args, **kwargs)
+        if torch.compiler.is_compiling() or in_backward():
+            return loss
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            ignored = args[2] if len(args) > 2 else kwargs.get("ignore_index", _IGNORED)
+            self._targets = (self._targets or 0) + _counted(target, ignored)
+        return loss
+
+
+def _are_leaves(inputs: Any) -> bool:
+    """Whether these are parameters, or at least tensors that nothing has computed."""
+    tensors = inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    return all(isinstance(one, torch.Tensor) and one.is_leaf for one in tensors)
+
+
+@torch.no_grad()
+def _number(tensors: Any, given: Any) -> float | None:
+    """The loss that a backward pass begins from; None if that is no single number."""
+    if isinstance(tensors, (tuple, list)):
+        if len(tensors) != 1:
+            return None
+        tensors = tensors[0]
+    if given is not None and any(one is not None for one in _as_list(given)):
+        return None
+    if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1:
+        return None
+    if private.is_partial(tensors):
+        return None
+    return float(private.own_part(tensors))
+
+
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (tuple, list)) else [given]
+
+
+@torch.no_grad()
+def _counted(target: torch.Tensor, ignored: int) -> int:
+    """How many targets a loss counts."""
+    own = private.own_part(target)
+    if own.is_floating_point():  # probabilities of classes
+        return len(own)
+    return int((own != ignored).sum())

@@ -1,0 +1,64 @@
+"""Functions of torch that are replaced while a program is watched, and put back afterwards.
+
+Runs on every rank; called by watching.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """What was replaced, so that it can be put back.
+
+    A program may keep a replacement, or put a function of its own around it; so a replacement that
+    has been ended calls only what it replaced.
+
+    Attributes:
+        are_in_force: whether the replacements still do what they were made for.
+    """
+
+    def __init__(self) -> None:
+        self.are_in_force = True
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._removes: list[Callable[[], None]] = []
+
+    def replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        """Have replacement(original, *args, **kwargs) called in the place of owner.name.
+
+        Does nothing where this version of torch lacks it.
+        """
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        had_own = name in vars(owner)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.are_in_force:
+                return original(*args, **kwargs)
+            return replacement(original, *args, **kwargs)
+
+        setattr(owner, name, call)
+        self._replaced.append((owner, name, call, original if had_own else None))
+
+    def on_end(self, remove: Callable[[], None]) -> None:
+        """Have this called when the replacements end, such as the remove() of a hook's handle."""
+        self._removes.append(remove)
+
+    def end(self) -> None:
+        """Put back what was replaced; what the program itself has replaced since then stays."""
+        self.are_in_force = False
+        for remove in reversed(self._removes):
+            remove()
+        self._removes.clear()
+        for owner, name, ours, original in reversed(self._replaced):
+            if vars(owner).get(name) is not ours:
+                continue
+            if original is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        self._replaced.clear()

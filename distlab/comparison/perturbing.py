@@ -1,0 +1,77 @@
+"""Parameters and rows that are changed by a unit of rounding, to see what rounding may change.
+
+Runs on every rank; called by forwards.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from distlab.comparison.sketches import BLOCK, signs_at
+from distlab.comparison.watching import Watching, has_values, places_of
+from distlab.compat import torch_watching as private
+
+
+class Perturbation:
+    """Multiplies numbers by 1 + epsilon or 1 - epsilon, at random."""
+
+    def __init__(self, watching: Watching, number: int) -> None:
+        self._watching = watching
+        self._salt = number
+        self._changed: set[int] = set()  # parameters, by id
+        self._kept: list[torch.Tensor] = []  # so that no other object gets the same id
+
+    def perturb(
+        self,
+        module: nn.Module,
+        data: torch.Tensor | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Change the parameters of an outermost module when it is first called, and its rows.
+
+        Returns:
+            The arguments with other rows in the place of the data.
+        """
+        for parameter in module.parameters():
+            if id(parameter) in self._changed or not has_values(parameter):
+                continue
+            self._changed.add(id(parameter))
+            self._kept.append(parameter)
+            self._change(parameter)
+        if data is None or not data.is_floating_point():
+            return args, kwargs
+        other = data.detach().clone()
+        self._change(other)
+        return _replaced(args, data, other), _replaced(kwargs, data, other)
+
+    @torch.no_grad()
+    def _change(self, tensor: torch.Tensor) -> None:
+        """Multiply each element by (1 + epsilon) or (1 - epsilon), in place."""
+        if not tensor.is_floating_point():
+            return
+        self._salt += 1
+        places = places_of(tensor)
+        own = private.own_part(tensor)
+        flat = own.contiguous().view(-1)
+        for first in range(0, flat.numel(), BLOCK):
+            part = flat[first : first + BLOCK]
+            positions = places.positions(first, first + len(part))
+            signs = signs_at(positions, self._salt * 101).to(part.device)
+            part.copy_(part * (1 + self._watching.epsilon * signs))
+        if own.data_ptr() != flat.data_ptr():
+            own.copy_(flat.view(own.shape))
+
+
+def _replaced(arguments: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """Arguments with another tensor in the place of one, also in tuples, lists and dicts."""
+    if arguments is old:
+        return new
+    if type(arguments) is dict:
+        return {name: _replaced(value, old, new) for name, value in arguments.items()}
+    if type(arguments) in (tuple, list):
+        return type(arguments)(_replaced(value, old, new) for value in arguments)
+    return arguments

@@ -1,0 +1,91 @@
+"""Seeds that a program sets, and dropout, which is kept out of what is compared.
+
+Runs on every rank; called by watch.py.
+
+Masks over other parts of a batch can never be equal, so dropout returns its input unchanged in
+every world; what is noted is the state of the random numbers, from which the mask would have come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from distlab.comparison.records import SeenDropout, SeenSeed
+from distlab.comparison.seen_lines import learners_line
+from distlab.comparison.watching import Watching
+from distlab.compat import torch_watching as private
+from distlab.compat.torch import in_backward, is_tracing
+
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+
+
+class Randomness:
+    """Looks at seeds and dropout."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+
+    def install(self) -> None:
+        """Begin to look."""
+        patches = self._watching.patches
+        patches.replace(torch, "manual_seed", self._on_seed)
+        for name in _DROPOUTS:
+            patches.replace(private.DROPS_OUT, name, self._on_dropout)
+            patches.replace(private.DROPS_OUT, f"{name}_", self._on_dropout_in_place)
+        patches.replace(functional, "scaled_dot_product_attention", self._on_attention)
+
+    def _on_seed(self, original: Callable[..., Any], seed: int) -> Any:
+        generator = original(seed)
+        self._watching.record.seeds.append(SeenSeed(int(seed), learners_line()))
+        return generator
+
+    def _on_dropout(
+        self, original: Callable[..., Any], input: torch.Tensor, p: float, train: bool
+    ) -> Any:
+        if not train or p == 0 or _is_traced(input):
+            return original(input, p, train)
+        self._note()
+        return input.clone()  # a tensor of its own, as dropout gives one
+
+    def _on_dropout_in_place(
+        self, original: Callable[..., Any], input: torch.Tensor, p: float, train: bool
+    ) -> Any:
+        if not train or p == 0 or _is_traced(input):
+            return original(input, p, train)
+        self._note()
+        return input
+
+    def _on_attention(
+        self,
+        original: Callable[..., Any],
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if dropout_p > 0 and not _is_traced(query):
+            self._note()
+            dropout_p = 0.0
+        return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+    def _note(self) -> None:
+        if in_backward():  # what was dropped is computed again
+            return
+        state = torch.get_rng_state().numpy().data
+        fingerprint = hashlib.blake2b(state, digest_size=8).digest()
+        watching = self._watching
+        watching.record.dropouts.append(
+            SeenDropout(len(watching.steps), fingerprint, learners_line())
+        )
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    return torch.compiler.is_compiling() or is_tracing([tensor])

@@ -1,0 +1,111 @@
+"""Steps of optimizers: the gradients before, and the values after each.
+
+Runs on every rank; called by watch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from distlab.comparison.records import SeenParameter, SeenStep, Sketch
+from distlab.comparison.seen_lines import learners_line
+from distlab.comparison.sketches import sketch_of
+from distlab.comparison.watching import OpenStep, Watching, places_of, seen
+from distlab.compat import torch_watching as private
+
+
+class Steps:
+    """Looks at every step of an optimizer."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+        self._stepping: Optimizer | None = None  # the outermost one
+        self._passes_before = 0  # backward passes when it began to step
+        self._passes_at_step = -1  # when the newest step began
+        self._gradients: dict[int, Sketch] = {}
+
+    def install(self) -> None:
+        """Begin to look."""
+        patches = self._watching.patches
+        patches.on_end(register_optimizer_step_pre_hook(self._before).remove)
+        patches.on_end(register_optimizer_step_post_hook(self._after).remove)
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or self._is_inside(optimizer):
+            return
+        self._stepping = optimizer
+        watching = self._watching
+        self._passes_before = watching.backward_passes
+        for number, parameter in enumerate(_parameters(optimizer)):
+            if watching.naming.is_stranger(parameter):
+                name = f"parameter {number} of {type(optimizer).__name__}"
+                watching.naming.add_stranger(parameter, name)
+            watching.see_initial(parameter)
+        self._gradients = self._see_gradients(optimizer)
+
+    def _is_inside(self, optimizer: Optimizer) -> bool:
+        """Whether another optimizer that has not ended its step makes this step."""
+        return self._stepping is not None and self._stepping is not optimizer
+
+    def _see_gradients(self, optimizer: Optimizer) -> dict[int, Sketch]:
+        gradients = {}
+        scale = getattr(optimizer, "grad_scale", None)
+        for parameter in _parameters(optimizer):
+            if parameter.grad is None:
+                continue
+            sketch = sketch_of(private.own_part(parameter.grad), places_of(parameter.grad))
+            if scale is not None:  # the optimizer itself divides by it
+                sketch = sketch.scaled(1 / float(scale))
+            gradients[id(parameter)] = sketch
+        return gradients
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stepping is not optimizer:
+            return
+        self._stepping = None
+        watching = self._watching
+        if watching.backward_passes != self._passes_before:  # in a closure
+            self._gradients = self._see_gradients(optimizer)
+        parameters = {}
+        for parameter in _parameters(optimizer):
+            partial = parameter.grad is not None and private.is_partial(parameter.grad)
+            parameters[id(parameter)] = replace(
+                seen(parameter),
+                gradient=self._gradients.get(id(parameter)),
+                gradient_is_partial=partial,
+            )
+        self._gradients = {}
+        self._add(optimizer, parameters)
+
+    def _add(self, optimizer: Optimizer, parameters: dict[int, SeenParameter]) -> None:
+        watching = self._watching
+        strangers = sum(map(watching.naming.is_stranger, _parameters(optimizer)))
+        rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        continues = watching.steps and self._passes_at_step == watching.backward_passes
+        if continues and not (parameters.keys() & watching.steps[-1].parameters.keys()):
+            step = watching.steps[-1]
+            step.parameters.update(parameters)
+            step.seen = replace(
+                step.seen,
+                learning_rates=step.seen.learning_rates + rates,
+                strangers=step.seen.strangers + strangers,
+            )
+            return
+        name = type(optimizer).__name__
+        self._passes_at_step = watching.backward_passes
+        seen_step = SeenStep(learners_line(), name, rates, {}, strangers)
+        watching.steps.append(OpenStep(seen_step, parameters))
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,112 @@
+"""What a comparison asks of a rank: to run a program and look at it, or to look at a cell.
+
+Runs on every rank; called by compare.py.
+
+What looks changes nothing in the program, but for dropout, which it keeps out (randomness.py), and
+for a unit of rounding where it is asked to (perturbing.py). It never communicates.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from distlab.comparison.forwards import Forwards
+from distlab.comparison.losses import Losses
+from distlab.comparison.randomness import Randomness
+from distlab.comparison.records import RankRecord, WatchOptions
+from distlab.comparison.samplers import Samplers
+from distlab.comparison.steps import Steps
+from distlab.comparison.watching import Watching
+from distlab.comparison.wrappers import Wrappers
+
+
+def watched(
+    rank: int,
+    world_size: int,
+    train: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: WatchOptions,
+) -> RankRecord:
+    """Run a training program on this rank, and look at it.
+
+    Runs on: every rank of the world.
+
+    Args:
+        rank: of this process in the world.
+        world_size: how many ranks it has.
+        train: called as train(rank, world_size, *args, **kwargs).
+        args: further arguments.
+        kwargs: further arguments by name.
+        options: how it is run and looked at.
+
+    Returns:
+        What was seen.
+
+    Raises:
+        Whatever the program raises; nothing looks any more then.
+    """
+    seed = options.seed + rank
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    watching = _begin(RankRecord(rank, world_size), options)
+    try:
+        train(rank, world_size, *args, **kwargs)
+    finally:
+        record = watching.finish()
+    return record
+
+
+class _OfACell:
+    """What looks at the cell that runs on this rank now; one object a process."""
+
+    watching: Watching | None = None
+
+
+def begin_watch(options: WatchOptions) -> None:
+    """Begin to look at what runs on this rank. What looked before ends without a record.
+
+    Runs on: every rank, before a cell.
+
+    Args:
+        options: how; their seed is not used.
+    """
+    if _OfACell.watching is not None:
+        end_watch()
+    record = RankRecord(_from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1))
+    _OfACell.watching = _begin(record, options, finds_earlier=True)
+
+
+def end_watch() -> RankRecord | None:
+    """Stop looking, and return what was seen; None if nothing looked.
+
+    Runs on: every rank, after a cell.
+    """
+    watching = _OfACell.watching
+    _OfACell.watching = None
+    return None if watching is None else watching.finish()
+
+
+def _from_environment(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))
+
+
+def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = False) -> Watching:
+    watching = Watching(options, record)
+    wrappers = Wrappers(watching)
+    if finds_earlier:
+        wrappers.find_earlier()
+    wrappers.install()
+    Forwards(watching, wrappers).install()
+    Steps(watching).install()
+    Losses(watching).install()
+    Randomness(watching).install()
+    Samplers(watching).install()
+    return watching

@@ -1,0 +1,138 @@
+"""What is being watched: the record that grows, and what the files that look share.
+
+Runs on every rank; called by watch.py, and by the files that look.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from distlab.comparison.naming import Naming
+from distlab.comparison.patching import Patches
+from distlab.comparison.places import Places, whole
+from distlab.comparison.records import (
+    RankRecord,
+    SeenParameter,
+    SeenStep,
+    Sketch,
+    WatchOptions,
+)
+from distlab.comparison.sketches import sketch_of
+from distlab.compat import torch_watching as private
+
+
+@dataclass
+class OpenStep:
+    """A step, whose parameters are still known by their ids.
+
+    Attributes:
+        seen: the step without its parameters.
+        parameters: by id.
+    """
+
+    seen: SeenStep
+    parameters: dict[int, SeenParameter] = field(default_factory=dict)
+
+
+@dataclass
+class Watching:
+    """A program that is being watched on this rank.
+
+    Attributes:
+        options: how.
+        record: what was seen so far, without parameters.
+        naming: of parameters.
+        patches: what was replaced in torch.
+        initial: parameters by id.
+        steps: so far.
+        backward_passes: how many began so far.
+        coarsest: the largest epsilon of a type that was seen; 0 if none was.
+        thread: what a thread is in, see forwards.py.
+    """
+
+    options: WatchOptions
+    record: RankRecord
+    naming: Naming = field(default_factory=Naming)
+    patches: Patches = field(default_factory=Patches)
+    initial: dict[int, SeenParameter] = field(default_factory=dict)
+    steps: list[OpenStep] = field(default_factory=list)
+    backward_passes: int = 0
+    coarsest: float = 0.0
+    thread: threading.local = field(default_factory=threading.local)
+
+    def see_initial(self, parameter: torch.Tensor) -> None:
+        """Note the value that a parameter has before the first step."""
+        if id(parameter) in self.initial or not has_values(parameter):
+            return
+        self.initial[id(parameter)] = seen(parameter)
+
+    def note_unseen(self, sentence: str) -> None:
+        """Note that something could not be looked at."""
+        if sentence not in self.record.unseen:
+            self.record.unseen.append(sentence)
+
+    def coarsen(self, dtype: torch.dtype) -> None:
+        """Note that something was computed in this type."""
+        if dtype.is_floating_point:
+            self.coarsest = max(self.coarsest, torch.finfo(dtype).eps)
+
+    @property
+    def epsilon(self) -> float:
+        """Of the coarsest type that was seen; that of float32 if none was."""
+        return self.coarsest or torch.finfo(torch.float32).eps
+
+    def finish(self) -> RankRecord:
+        """End the watching, and return the record with the parameters under their names."""
+        self.patches.end()
+        self.record.epsilon = self.epsilon
+        names = self.naming.names()
+        self.record.initial = _by_name(self.initial, names)
+        for step in self.steps:
+            self.record.steps.append(
+                replace(step.seen, parameters=_by_name(step.parameters, names))
+            )
+        self.steps = []
+        return self.record
+
+
+def _by_name(
+    parameters: dict[int, SeenParameter], names: dict[int, str]
+) -> dict[str, SeenParameter]:
+    named: dict[str, SeenParameter] = {}
+    for key, parameter in parameters.items():
+        if key in names:
+            named.setdefault(names[key], parameter)
+    return named
+
+
+def has_values(parameter: torch.Tensor) -> bool:
+    """Whether a parameter has numbers: it is neither on the meta device nor still to be made."""
+    if is_lazy(parameter):
+        return False
+    return parameter.device.type != "meta"
+
+
+def places_of(tensor: torch.Tensor) -> Places:
+    """Which elements of a tensor this rank has."""
+    if private.is_dtensor(tensor):
+        return Places(tuple(tensor.shape), private.own_indices(tensor))
+    shape = tuple(tensor.shape)
+    if tensor.is_complex():
+        shape = (*shape, 2)
+    return whole(shape)
+
+
+def sketched(tensor: torch.Tensor) -> Sketch:
+    """The sketch of what this rank has of a tensor."""
+    return sketch_of(private.own_part(tensor), places_of(tensor))
+
+
+def seen(parameter: torch.Tensor) -> SeenParameter:
+    """A parameter with the value that it has now."""
+    places = places_of(parameter)
+    value = sketch_of(private.own_part(parameter), places)
+    return SeenParameter(tuple(parameter.shape), places.piece, value)
