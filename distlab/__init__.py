@@ -14,7 +14,7 @@ Which process runs what:
     their own processes     launch: the fork server, the engine, the controller, the guard
     both sides              wire between them; debugger, checking and comparison have a half on each
     anywhere                arguments, words, tables, errors, machine, programs, supervised,
-                            compat
+                            progress_bar, compat
 """
 
 import importlib

@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 
 from distlab import machine
 from distlab.arguments import mapping, refuse, whole_number
-from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.errors import RanksFailed, SweepError
 from distlab.measure.timing import Timing, bus_factor, measure_each
+from distlab.progress_bar import progress_bar
 from distlab.tables import (
     ShownAsTable,
     Table,
@@ -173,27 +171,6 @@ def _curve(timings: Sequence[Timing]) -> MeasuredCurve:
 
 
 # --- how it is measured ---
-
-
-def progress_bar(total: int) -> tqdm:
-    """A progress bar for a `with` block, which says what comes next; it is erased at the end.
-
-    Nothing is shown if nobody is watching.
-
-    Args:
-        total: how many steps there are.
-    """
-    shown_on = sys.stderr
-    if notebook_shell():
-        shown_on = sys.stdout  # JupyterLab shows stderr as an error
-    return tqdm(
-        total=total,
-        file=shown_on,
-        disable=not somebody_watches(),
-        bar_format="{n_fmt} of {total_fmt} {bar:20} {elapsed}{postfix}",
-        dynamic_ncols=True,
-        leave=False,
-    )
 
 
 def sweep(

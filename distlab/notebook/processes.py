@@ -86,20 +86,25 @@ class Processes:
         self._surroundings = surroundings
         self._cleanup = cleanup
 
-    def next_meeting(self, plan: Plan) -> Meeting:
-        """Where the ranks of a new generation meet, whose keys no rank has used before."""
+    def next_meeting(self, plan: Plan, world_size: int) -> Meeting:
+        """Where the ranks of a new generation meet, whose keys no rank has used before.
+
+        Args:
+            plan: of the cluster.
+            world_size: how many ranks meet there, from rank 0 on.
+        """
         host, port = self.store
         return Meeting(
             init_method=plan.init_method,
             backend=plan.backend if plan.network is None else "simulated",
-            world_size=plan.n,
+            world_size=world_size,
             timeout=plan.timeout,
             patience=seconds.BUILD,
             host=host,
             port=port,
             name=os.path.join(self.folder, f"group-{time.monotonic_ns()}"),
             channel=self.channel.address,
-            hosts=self.host_of_rank,
+            hosts=self.host_of_rank[:world_size],
         )
 
     # --- for another cluster ---

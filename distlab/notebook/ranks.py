@@ -111,18 +111,20 @@ class Ranks:
         self.channel = self._processes.channel
         old.stop()
 
-    def _build(self, new: list[int], gives_way: bool = False) -> afterwards.EndedWithGroup:
-        """Have all ranks join a new generation of the group.
+    def _build(
+        self, new: list[int], gives_way: bool = False, world: int | None = None
+    ) -> afterwards.EndedWithGroup:
+        """Have ranks join a new generation of the group.
 
         Args:
             new: those whose processes are new.
-            gives_way: see `rebuild`.
+            gives_way, world: see `rebuild`.
 
         Returns:
             what ended with the old group.
         """
-        everyone = list(range(self.plan.n))
-        meeting = self._processes.next_meeting(self.plan)
+        everyone = list(range(world or self.plan.n))
+        meeting = self._processes.next_meeting(self.plan, len(everyone))
         if self.plan.network is not None or self._simulates:
             self.client.direct_view("all").apply_async(simulated.use_network, self.plan.network)
             self._simulates = self.plan.network is not None
@@ -133,10 +135,11 @@ class Ranks:
             is_new = rank in new
             joins[rank] = functools.partial(entry.join, rank, meeting, is_new, whole, gives_way)
         try:
-            self.joined = join_all(self.plan, self._processes, joins, is_first=new == everyone)
+            joined = join_all(self.plan, self._processes, joins, is_first=new == everyone)
         except ClusterError:
             self._cut = True  # those that wait for the others were freed
             raise
+        self.joined = [*joined, *self.joined[len(joined) :]]
         # besides accepting connections, this takes in what ranks have reported of the old group
         self.channel.meet(everyone, seconds.BUILD)
         threads = self.plan.threads or self._processes.threads
@@ -146,8 +149,8 @@ class Ranks:
         self._cut = False
         self.channel.without_group = False
         return afterwards.EndedWithGroup(
-            subgroups=any(joined.subgroups for joined in self.joined),
-            rpc=any(joined.rpc for joined in self.joined),
+            subgroups=any(one.subgroups for one in joined),
+            rpc=any(one.rpc for one in joined),
         )
 
     def plan_on(self, network: Network | None) -> None:
@@ -159,7 +162,9 @@ class Ranks:
         self.broken = True
 
     @interrupts.held()
-    def rebuild(self, anew: bool = False, gives_way: bool = False) -> afterwards.EndedWithGroup:
+    def rebuild(
+        self, anew: bool = False, gives_way: bool = False, world: int | None = None
+    ) -> afterwards.EndedWithGroup:
         """Rebuild the group, with a new process for every rank that has died.
 
         The other ranks keep their variables. An interrupt ends only the wait for what ranks are
@@ -169,6 +174,8 @@ class Ranks:
         Args:
             anew: whether to rebuild whole connections, too, so that RPC ends with them.
             gives_way: whether the new group gives way to one that the learner's code makes.
+            world: how many ranks, from rank 0 on, are the whole world until the next rebuild; None
+                for all. The others keep the group that they have, which is of no use to them.
 
         Returns:
             what ended with the old group.
@@ -185,7 +192,10 @@ class Ranks:
         new = sorted(self.lost)
         if new:
             self._renew(new)
-        return self._build(new, gives_way)
+            if world is not None:  # a rank outside of that world becomes one here
+                self._build(new)
+                new = []
+        return self._build(new, gives_way, world)
 
     def _wait_for_earlier_cells(self) -> None:
         """Wait until the living ranks have finished what they were sent before."""

@@ -44,7 +44,6 @@ def become_rank(rank: int, meeting: Meeting) -> Joined:
     """
     _set_environment(rank, meeting)
     THIS_RANK.rank = rank
-    THIS_RANK.world_size = meeting.world_size
     private.quiet_loggers()
     faults.enable_log(rank)
     _use_folder_of_cluster()
@@ -59,21 +58,26 @@ def become_rank(rank: int, meeting: Meeting) -> Joined:
 
 def _set_environment(rank: int, meeting: Meeting) -> None:
     """Set the variables that torchrun would set, and the network's interface."""
-    host_of_rank = meeting.hosts or (0,) * meeting.world_size
-    own_host = host_of_rank[rank]
-    neighbours = [other for other, host in enumerate(host_of_rank) if host == own_host]
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(meeting.world_size),
-        LOCAL_RANK=str(neighbours.index(rank)),
-        LOCAL_WORLD_SIZE=str(len(neighbours)),
-        GROUP_RANK=str(own_host),
-    )
+    os.environ.update(place_variables(rank, meeting))
     if meeting.hosts and INTERFACES[0] not in os.environ:
         interface = interface_of(address_towards(meeting.channel[0]))
         os.environ.update(dict.fromkeys(INTERFACES, interface))
     # meant for the start of this process, not for programs that it starts
     os.environ.pop("PYTHONSAFEPATH", None)
+
+
+def place_variables(rank: int, meeting: Meeting) -> dict[str, str]:
+    """The variables of torchrun that say which rank of which world a process is."""
+    host_of_rank = meeting.hosts or (0,) * meeting.world_size
+    own_host = host_of_rank[rank]
+    neighbours = [other for other, host in enumerate(host_of_rank) if host == own_host]
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(meeting.world_size),
+        "LOCAL_RANK": str(neighbours.index(rank)),
+        "LOCAL_WORLD_SIZE": str(len(neighbours)),
+        "GROUP_RANK": str(own_host),
+    }
 
 
 def _use_folder_of_cluster() -> None:
@@ -100,7 +104,8 @@ def build(rank: int, meeting: Meeting) -> None:
     private.number_next_group()
     LOG.forget()
     THIS_RANK.gives_way = False
-    THIS_RANK.generation = meeting.name
+    THIS_RANK.world_size = meeting.world_size
+    THIS_RANK.meeting = meeting
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
     # the store is already running; its keys are new each time, because used ones hold stale

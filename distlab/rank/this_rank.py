@@ -4,7 +4,11 @@ Runs on every rank. group.py sets it when the rank joins a group or builds it ag
 when the learner's own group takes the place of one that gives way; everything else only reads it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+
+from distlab.wire.rendezvous import Meeting
 
 
 @dataclass
@@ -15,17 +19,23 @@ class ThisRank:
 
     Attributes:
         rank: the number of this rank in the cluster.
-        world_size: the number of ranks of the cluster.
-        generation: the name of this generation of the group, which is the same on every rank. Names
-            of groups repeat in each generation.
+        world_size: the number of ranks of the world that it is in: those of the cluster, but for a
+            comparison, which also has smaller worlds.
+        meeting: where this generation of the group has met; None before the first one. Names of
+            groups repeat in each generation, and the meeting's name does not.
         gives_way: whether the group was built in the place of one that the learner had destroyed:
             it gives way to the next one that the learner makes.
     """
 
     rank: int = 0
     world_size: int = 1
-    generation: str = ""
+    meeting: Meeting | None = None
     gives_way: bool = False
+
+    @property
+    def generation(self) -> str:
+        """The name of this generation of the group, which is the same on every rank."""
+        return "" if self.meeting is None else self.meeting.name
 
 
 THIS_RANK = ThisRank()
