@@ -58,6 +58,7 @@ class Finding:
         factor: by which the gradient, or the step, is too large; None without one.
         ranks: those that it is about; all if empty.
         lines: the learner's lines to look at.
+        meanings: what the factor may mean, the likeliest first, such as "1 / ranks".
         hinders: whether it only says that something cannot be compared, and proves no mistake.
     """
 
@@ -71,3 +72,4 @@ class Finding:
     ranks: tuple[int, ...] = ()
     lines: tuple[Line, ...] = ()
     hinders: bool = False
+    meanings: tuple[str, ...] = ()

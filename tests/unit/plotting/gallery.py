@@ -5,6 +5,7 @@ import torch
 
 from distlab import plotting
 from distlab.errors import DeadlockError
+from distlab.plotting.differences import differences_by_step
 from distlab.traces.events import Event, Message
 from distlab.traces.shares import Shares
 from distlab.wire.messages import Failure
@@ -104,6 +105,7 @@ STUCK = DeadlockError(
 EXCHANGES = [(0.0, 5.3, 0.4), (1.0, 6.1, 1.2), (2.0, 7.0, 2.3)]
 REPLICAS = {"replica": REPLICA, "shard": {"parameters": 2**21}}
 TALKS = [((0, 1), "1 add"), ((1, 3), "1 gather\n1 scatter")]
+APART = {"2 ranks": {0: 2e-7, 1: 4e-7, 2: 0.0}, "4 ranks": {0: 3e-7, 1: 3e-7, 2: 0.05}}
 # by rank: kind, stage, micro-batch, begin, end; two ranks, two micro-batches, a second later than
 # zero
 GPIPE = [
@@ -205,6 +207,11 @@ FIGURES = {
         plotting.steps,
         (*played("ring", 3), "t"),
         {"t", "step 0", "step 3", "end", "rank 2", "chunk"},
+    ),
+    "differences_by_step": (
+        differences_by_step,
+        (APART, {0: 2e-6, 1: 3e-6, 2: 8e-6}, "t"),
+        {"t", "4 ranks", "2 ranks", "rounding", "step", "relative difference"},
     ),
     "space_time": (
         one_step,

@@ -1,0 +1,43 @@
+"""Findings about random numbers: dropout masks that are the same on every rank.
+
+Runs where a comparison is judged, called by judging.py.
+"""
+
+from __future__ import annotations
+
+from distlab.comparison.findings import Cause, Finding
+from distlab.comparison.wholes import World
+from distlab.comparison.wording import different
+
+
+def find_dropouts(world: World) -> list[Finding]:
+    """The finding that all ranks draw the same dropout masks, for other rows.
+
+    Ranks that hold parts of one model must often draw the same ones, so nothing is said of them.
+    """
+    if world.size < 2 or world.is_model_parallel:
+        return []
+    drawn = [[one.state for one in record.dropouts] for record in world.records]
+    shortest = min(map(len, drawn))
+    same = 0
+    for states in zip(*(states[:shortest] for states in drawn), strict=True):
+        same += len(set(states)) == 1
+    if not same:
+        return []
+    how_many = "" if same == shortest else f" in {same} of {shortest} dropouts"
+    sentence = f"All {world.size} ranks drew the same dropout masks{how_many}."
+    seeds = [record.seeds[-1] for record in world.records if record.seeds]
+    details = [
+        "So the masks of other rows are not independent, as if the batch was smaller. Seed each "
+        "rank differently once the model is made: torch.manual_seed(seed + rank)."
+    ]
+    lines = [seed.line for seed in seeds] or [one.line for one in world.records[0].dropouts]
+    finding = Finding(
+        Cause.SAME_DROPOUT,
+        sentence,
+        tuple(details),
+        world.size,
+        world.records[0].dropouts[0].step,
+        lines=different(lines),
+    )
+    return [finding]

@@ -1,0 +1,105 @@
+"""How much of a difference is rounding: what changes if every number is changed by its last digit.
+
+Runs where a comparison is judged, called by judging.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distlab.comparison.records import Sketch
+from distlab.comparison.wholes import Copies, Kind, World
+
+SAFETY = 16  # times what the perturbed runs have changed
+FEW = 16  # epsilons of the norm: never less than that
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What rounding may change in one parameter, as norms of differences.
+
+    Attributes:
+        gradient, value: of the gradient, and of the value after the step.
+    """
+
+    gradient: float
+    value: float
+
+
+class Tolerances:
+    """Bounds for each parameter and step of the reference."""
+
+    def __init__(self, reference: World, perturbed: Sequence[World], epsilon: float):
+        """Measure them.
+
+        Args:
+            reference: the world that others are compared with.
+            perturbed: the same world, with its numbers changed by one unit of rounding.
+            epsilon: of the coarsest type in the world that is compared, which may be coarser than
+                the reference's.
+        """
+        self.reference = reference
+        self.perturbed = list(perturbed)
+        self.epsilon = max(epsilon, reference.epsilon)
+        self.coarser = self.epsilon / reference.epsilon if reference.epsilon else 1.0
+        self._bounds: dict[tuple[int, str], Bounds] = {}
+        self._roughness: dict[int, float] = {}
+
+    def at(self, step: int, name: str) -> Bounds:
+        """The bounds of a parameter that the reference has at a step."""
+        key = step, name
+        if key not in self._bounds:
+            copies = self.reference.steps[step][name]
+            gradient = self._bound(copies, step, "gradient") + self._noise(step, copies)
+            value = self._bound(copies, step, "value")
+            self._bounds[key] = Bounds(gradient, value)
+        return self._bounds[key]
+
+    def of_initial(self, name: str) -> float:
+        """What equal initial values may differ by."""
+        value = self.reference.initial[name].whole("value")
+        return 0.0 if value is None else FEW * self.epsilon * value.norm
+
+    def _bound(self, copies: Copies, step: int, kind: Kind) -> float:
+        """SAFETY times what the perturbed runs change, and not below FEW epsilons of the norm."""
+        plain = copies.whole(kind)
+        if plain is None:
+            return 0.0
+        changed = 0.0
+        for world in self.perturbed:
+            if step < len(world.steps) and copies.name in world.steps[step]:
+                other = world.steps[step][copies.name].whole(kind)
+                if other is not None:
+                    changed = max(changed, (other - plain).norm)
+        return max(SAFETY * self.coarser * changed, FEW * self.epsilon * plain.norm)
+
+    def _noise(self, step: int, copies: Copies) -> float:
+        """What rounding leaves where a gradient is a sum of large numbers that cancel.
+
+        Such a gradient, as that of a key's bias, may be exactly 0 in one process. It is compared
+        with the largest gradients of the model.
+        """
+        if step not in self._roughness:
+            largest = 0.0
+            for other in self.reference.steps[step].values():
+                gradient = other.whole("gradient")
+                if gradient is not None and np.isfinite(gradient.norm):
+                    largest = max(largest, _typical(gradient))
+            self._roughness[step] = largest
+        gradient = copies.whole("gradient")
+        if gradient is None:
+            return 0.0
+        return FEW * self.epsilon * self._roughness[step] * float(np.sqrt(gradient.elements))
+
+
+def _typical(sketch: Sketch) -> float:
+    """The root of the mean square of the elements."""
+    return sketch.norm / float(np.sqrt(max(sketch.elements, 1)))
+
+
+def exceeds(difference: float, bound: float) -> bool:
+    """Whether a difference is more than rounding; also if it is not a number."""
+    return not difference <= bound
