@@ -2,8 +2,8 @@
 
 Runs on every rank; called by watch.py.
 
-The class's own call is replaced, and not torch's global hooks used: those make torch.compile trace
-them, and do not see a module that was compiled by its own method compile().
+The class's own call is replaced, instead of using torch's global hooks: a module that was compiled
+by its own method compile() calls those inside of what is compiled.
 """
 
 from __future__ import annotations
@@ -15,145 +15,124 @@ from typing import Any
 import torch
 from torch import nn
 
+from distlab.comparison.called_modules import CalledModules
 from distlab.comparison.data_rows import data_of, fingerprints
-from distlab.comparison.naming import plain_name
 from distlab.comparison.perturbing import Perturbation
 from distlab.comparison.records import SeenForward
-from distlab.comparison.seen_lines import learners_line
+from distlab.comparison.seen_lines import is_called_by, learners_line
 from distlab.comparison.watching import Watching
 from distlab.comparison.wrappers import Wrappers
+from distlab.compat import torch_watching as private
 from distlab.compat.torch import in_backward, is_tracing
+from distlab.wire.source import Line
 
-# of nn.SyncBatchNorm none is a base
-_LOCAL_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_PIPELINES = "torch.distributed.pipelining"
 
 
 @dataclass
 class _Outermost:
-    """The call of an outermost module that is under way."""
+    """The call of an outermost module that is under way; see SeenForward."""
 
+    module: nn.Module
+    step: int
+    has_gradients: bool
+    rows: tuple[bytes, ...] = ()
+    line: Line | None = None
     wrapper: str = ""
     bypassed: bool = False
     averages: bool = True
+
+    def seen(self) -> SeenForward:
+        return SeenForward(
+            step=self.step,
+            training=self.module.training,
+            rows=self.rows,
+            line=self.line,
+            wrapper=self.wrapper,
+            bypassed=self.bypassed,
+            averages=self.averages,
+            has_gradients=self.has_gradients,
+        )
 
 
 class Forwards:
     """Looks at every call of a module."""
 
-    def __init__(self, watching: Watching, wrappers: Wrappers) -> None:
+    def __init__(self, watching: Watching, wrappers: Wrappers, modules: CalledModules) -> None:
         self._watching = watching
         self._wrappers = wrappers
+        self._modules = modules
         self._perturbation: Perturbation | None = None
         if watching.options.perturbation is not None:
             self._perturbation = Perturbation(watching, watching.options.perturbation)
-        self._with_statistics: set[int] = set()  # modules in which they were looked for
 
     def install(self) -> None:
         """Begin to look."""
-        self._watching.patches.replace(nn.Module, "__call__", self.on_call)
+        self._watching.patches.replace(nn.Module, "__call__", self._on_call)
 
-    def on_call(
+    def _on_call(
         self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
-        """A module is called."""
-        if torch.compiler.is_compiling() or in_backward():
-            # traced, or computed again for the backward pass
+        if in_backward():  # computed again
             return original(module, *args, **kwargs)
         stack = self._stack()
-        if stack:
-            return self._inner(stack, original, module, args, kwargs)
-        if next(module.parameters(), None) is None:
-            return original(module, *args, **kwargs)
-        return self._outermost(stack, original, module, args, kwargs)
+        if not stack:
+            if not _is_looked_at(module, args, kwargs):
+                return original(module, *args, **kwargs)
+            args, kwargs = self._begin(module, args, kwargs)
+        self._look_at_wrapper(stack, module)
+        state = self._random_state(stack)
+        stack.append(module)
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            stack.pop()
+            if not stack:
+                self._watching.record.forwards.append(self._watching.thread.outermost.seen())
+        self._look_at_draws(state)
+        if isinstance(result, torch.Tensor):
+            self._watching.coarsen(result.dtype)
+        return result
 
     def _stack(self) -> list[nn.Module]:
         """The modules that this thread is in, outermost first."""
         thread = self._watching.thread
         if not hasattr(thread, "modules"):
             thread.modules = []
-            thread.outermost = None
         return thread.modules
 
-    def _inner(
-        self,
-        stack: list[nn.Module],
-        original: Callable[..., Any],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self._look_at_wrapper(stack, module)
-        stack.append(module)
-        try:
-            result = original(module, *args, **kwargs)
-        finally:
-            stack.pop()
-        if isinstance(result, torch.Tensor):
-            self._watching.coarsen(result.dtype)
-        return result
-
-    def _outermost(
-        self,
-        stack: list[nn.Module],
-        original: Callable[..., Any],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """An outermost module is called; returns the arguments to call it with."""
         watching = self._watching
-        if is_tracing((args, kwargs)):
-            return original(module, *args, **kwargs)
-        call = _Outermost()
+        call = _Outermost(module, len(watching.steps), torch.is_grad_enabled())
         watching.thread.outermost = call
-        data = data_of((args, kwargs))
-        rows = () if data is None else fingerprints(data)
-        line = learners_line()
-        self._before(module)
-        self._look_at_wrapper(stack, module)
-        if self._perturbation is not None:
-            args, kwargs = self._perturbation.perturb(module, data, args, kwargs)
-        steps = len(watching.steps)
-        has_gradients = torch.is_grad_enabled()
-        stack.append(module)
-        try:
-            result = original(module, *args, **kwargs)
-        finally:
-            stack.pop()
-            watching.record.forwards.append(
-                SeenForward(
-                    step=steps,
-                    training=module.training,
-                    rows=rows,
-                    line=line,
-                    wrapper=call.wrapper,
-                    bypassed=call.bypassed,
-                    averages=call.averages,
-                    has_gradients=has_gradients,
-                )
-            )
-        if isinstance(result, torch.Tensor):
-            watching.coarsen(result.dtype)
-        return result
+        with watching.careful(f"a call of {type(module).__name__}"):
+            call.line = learners_line()
+            if is_called_by(_PIPELINES):
+                watching.record.model_parallel = True
+            self._modules.look_at(module)
+            data = data_of((args, kwargs))
+            if data is not None:
+                call.rows = fingerprints(data)
+            if self._perturbation is not None:
+                return self._perturbation.perturb(module, data, args, kwargs)
+        return args, kwargs
 
-    def _before(self, module: nn.Module) -> None:
-        """Look at the parameters and buffers of an outermost module."""
-        watching = self._watching
-        watching.naming.add_module(module)
-        for parameter in module.parameters():
-            watching.see_initial(parameter)
-            watching.coarsen(parameter.dtype)
-        if torch.is_autocast_enabled("cpu"):
-            watching.coarsen(torch.get_autocast_dtype("cpu"))
-        if module.training and id(module) not in self._with_statistics:
-            self._with_statistics.add(id(module))
-            self._look_for_statistics(module)
+    def _random_state(self, stack: list[nn.Module]) -> torch.Tensor | None:
+        """The state of the random numbers before an outermost module trains."""
+        if stack or not self._watching.thread.outermost.has_gradients:
+            return None
+        return torch.get_rng_state()
 
-    def _look_for_statistics(self, module: nn.Module) -> None:
-        for name, inner in module.named_modules():
-            if isinstance(inner, _LOCAL_STATISTICS) and inner.training:
-                plain = plain_name(name)
-                if plain not in self._watching.record.local_statistics:
-                    self._watching.record.local_statistics.append(plain)
+    def _look_at_draws(self, before: torch.Tensor | None) -> None:
+        """Note that a module has drawn random numbers; dropout that was kept out draws none."""
+        if before is None or torch.equal(before, torch.get_rng_state()):
+            return
+        line = self._watching.thread.outermost.line
+        if line not in self._watching.record.draws:
+            self._watching.record.draws.append(line)
 
     def _look_at_wrapper(self, stack: list[nn.Module], module: nn.Module) -> None:
         """Note DDP on the way, or that the way goes past it."""
@@ -165,3 +144,10 @@ class Forwards:
         wrapper = self._wrappers.around(module)
         if wrapper is not None and not any(outer is wrapper for outer in stack):
             call.bypassed = True
+
+
+def _is_looked_at(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an outermost call computes something with parameters."""
+    if next(module.parameters(), None) is None:
+        return False
+    return not private.is_transforming() and not is_tracing((args, kwargs))

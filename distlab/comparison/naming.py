@@ -35,6 +35,8 @@ class Naming:
         root = without_wrappers(module)
         self._roots[id(root)] = root
         for name, parameter in module.named_parameters():
+            if not parameter.is_leaf:  # computed from others, as by torch.func.functional_call
+                continue
             plain = plain_name(name)
             known = self._places.get(id(parameter))
             if known is None:

@@ -9,12 +9,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 
 class Patches:
     """What was replaced, so that it can be put back.
 
     A program may keep a replacement, or put a function of its own around it; so a replacement that
-    has been ended calls only what it replaced.
+    has been ended calls only what it replaced. So does one that torch.compile traces.
 
     Attributes:
         are_in_force: whether the replacements still do what they were made for.
@@ -37,7 +39,7 @@ class Patches:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.are_in_force:
+            if torch.compiler.is_compiling() or not self.are_in_force:
                 return original(*args, **kwargs)
             return replacement(original, *args, **kwargs)
 

@@ -22,6 +22,7 @@ from distlab.compat import torch_watching as private
 from distlab.compat.torch import in_backward, is_tracing
 
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class Randomness:
@@ -37,6 +38,8 @@ class Randomness:
         for name in _DROPOUTS:
             patches.replace(private.DROPS_OUT, name, self._on_dropout)
             patches.replace(private.DROPS_OUT, f"{name}_", self._on_dropout_in_place)
+        for name in _RECURRENT:
+            patches.replace(private.DROPS_OUT, name, self._on_recurrent)
         patches.replace(functional, "scaled_dot_product_attention", self._on_attention)
 
     def _on_seed(self, original: Callable[..., Any], seed: int) -> Any:
@@ -59,6 +62,18 @@ class Randomness:
             return original(input, p, train)
         self._note()
         return input
+
+    def _on_recurrent(self, original: Callable[..., Any], *args: Any) -> Any:
+        """A recurrent network, which draws masks between its layers.
+
+        Its arguments are (..., has_biases, layers, dropout, train, ...), the others are tensors.
+        """
+        place = next(number for number, one in enumerate(args) if isinstance(one, bool)) + 2
+        dropout, train = args[place : place + 2]
+        if not train or dropout == 0 or _is_traced(args[0]):
+            return original(*args)
+        self._note()
+        return original(*args[:place], 0.0, *args[place + 1 :])
 
     def _on_attention(
         self,

@@ -228,6 +228,8 @@ class RankRecord:
         compression: the name of a communication hook that changes gradients; "" without one.
         model_parallel: whether parameters are sharded over ranks, or activations travel between
             them: then ranks may well have the same rows.
+        draws: lines that called a module in training which drew random numbers, but for dropout
+            that was kept out (noise, or dropout in what torch.compile has made).
         unseen: what could not be looked at, as whole sentences.
     """
 
@@ -244,6 +246,7 @@ class RankRecord:
     epsilon: float = float(np.finfo(np.float32).eps)
     compression: str = ""
     model_parallel: bool = False
+    draws: list[Line | None] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
 

@@ -18,3 +18,12 @@ def learners_line() -> Line | None:
             code = frame.f_code
             return line_of(code.co_filename, frame.f_lineno or 0, code.co_name)
     return None
+
+
+def is_called_by(package: str) -> bool:
+    """Whether a module of this package, or of one inside of it, has called what runs now."""
+    for frame in outwards(sys._getframe(1)):
+        module = frame.f_globals.get("__name__", "")
+        if module == package or module.startswith(package + "."):
+            return True
+    return False

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.records import SeenParameter, SeenStep, Sketch
 from distlab.comparison.seen_lines import learners_line
 from distlab.comparison.sketches import sketch_of
@@ -26,8 +27,9 @@ from distlab.compat import torch_watching as private
 class Steps:
     """Looks at every step of an optimizer."""
 
-    def __init__(self, watching: Watching) -> None:
+    def __init__(self, watching: Watching, own_gradients: OwnGradients) -> None:
         self._watching = watching
+        self._own_gradients = own_gradients
         self._stepping: Optimizer | None = None  # the outermost one
         self._passes_before = 0  # backward passes when it began to step
         self._passes_at_step = -1  # when the newest step began
@@ -43,13 +45,19 @@ class Steps:
         if torch.compiler.is_compiling() or self._is_inside(optimizer):
             return
         self._stepping = optimizer
+        self._passes_before = self._watching.backward_passes
+        self._gradients = {}
+        with self._watching.careful(f"a step of {type(optimizer).__name__}"):
+            self._see_before(optimizer)
+
+    def _see_before(self, optimizer: Optimizer) -> None:
         watching = self._watching
-        self._passes_before = watching.backward_passes
         for number, parameter in enumerate(_parameters(optimizer)):
             if watching.naming.is_stranger(parameter):
                 name = f"parameter {number} of {type(optimizer).__name__}"
                 watching.naming.add_stranger(parameter, name)
             watching.see_initial(parameter)
+            self._own_gradients.look_at(parameter, parameter)
         self._gradients = self._see_gradients(optimizer)
 
     def _is_inside(self, optimizer: Optimizer) -> bool:
@@ -72,8 +80,11 @@ class Steps:
         if self._stepping is not optimizer:
             return
         self._stepping = None
-        watching = self._watching
-        if watching.backward_passes != self._passes_before:  # in a closure
+        with self._watching.careful(f"a step of {type(optimizer).__name__}"):
+            self._see_after(optimizer)
+
+    def _see_after(self, optimizer: Optimizer) -> None:
+        if self._watching.backward_passes != self._passes_before:  # in a closure
             self._gradients = self._see_gradients(optimizer)
         parameters = {}
         for parameter in _parameters(optimizer):
@@ -81,6 +92,7 @@ class Steps:
             parameters[id(parameter)] = replace(
                 seen(parameter),
                 gradient=self._gradients.get(id(parameter)),
+                own_gradient=self._own_gradients.take(parameter),
                 gradient_is_partial=partial,
             )
         self._gradients = {}

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from distlab.comparison.called_modules import CalledModules
 from distlab.comparison.forwards import Forwards
 from distlab.comparison.losses import Losses
+from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.randomness import Randomness
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.samplers import Samplers
@@ -80,18 +82,21 @@ def begin_watch(options: WatchOptions) -> None:
     """
     if _OfACell.watching is not None:
         end_watch()
-    record = RankRecord(_from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1))
-    _OfACell.watching = _begin(record, options, finds_earlier=True)
+    _OfACell.watching = _begin(_record_of_cell(), options, finds_earlier=True)
 
 
-def end_watch() -> RankRecord | None:
-    """Stop looking, and return what was seen; None if nothing looked.
+def end_watch() -> RankRecord:
+    """Stop looking, and return what was seen: an empty record if nothing looked.
 
     Runs on: every rank, after a cell.
     """
     watching = _OfACell.watching
     _OfACell.watching = None
-    return None if watching is None else watching.finish()
+    return _record_of_cell() if watching is None else watching.finish()
+
+
+def _record_of_cell() -> RankRecord:
+    return RankRecord(_from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1))
 
 
 def _from_environment(name: str, default: int) -> int:
@@ -104,8 +109,10 @@ def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = Fals
     if finds_earlier:
         wrappers.find_earlier()
     wrappers.install()
-    Forwards(watching, wrappers).install()
-    Steps(watching).install()
+    own_gradients = OwnGradients(watching)
+    modules = CalledModules(watching, own_gradients)
+    Forwards(watching, wrappers, modules).install()
+    Steps(watching, own_gradients).install()
     Losses(watching).install()
     Randomness(watching).install()
     Samplers(watching).install()

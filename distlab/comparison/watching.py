@@ -5,7 +5,9 @@ Runs on every rank; called by watch.py, and by the files that look.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -74,6 +76,14 @@ class Watching:
         """Note that something could not be looked at."""
         if sentence not in self.record.unseen:
             self.record.unseen.append(sentence)
+
+    @contextlib.contextmanager
+    def careful(self, what: str) -> Iterator[None]:
+        """Note that something could not be looked at, if looking raises: the program goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.note_unseen(f"{what} could not be looked at: {type(error).__name__}: {error}")
 
     def coarsen(self, dtype: torch.dtype) -> None:
         """Note that something was computed in this type."""

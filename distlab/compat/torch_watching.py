@@ -4,9 +4,11 @@ Runs on every rank.
 """
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 # what F.dropout and its kin, and recurrent layers, call; a name that a program has imported from
 # torch.nn.functional comes here as well
@@ -70,3 +72,61 @@ def _part(placement: Any, indices: torch.Tensor, parts: int, part: int) -> torch
     shape[placement.dim] = len(indices)
     pieces, _ = placement._split_tensor(indices.view(shape), parts, with_padding=False)
     return pieces[part].reshape(-1)
+
+
+def is_transforming() -> bool:
+    """Whether torch.func transforms what is called. Private: the stack of its transformations."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# --- sharded modules ---
+
+
+def fully_sharded(module: nn.Module) -> tuple[set[int], bool]:
+    """Which parameters fully_shard has sharded, and whether some were spread over ranks before.
+
+    Private: what fully_shard keeps of a module's parameters.
+
+    Returns:
+        ids: of the sharded parameters.
+        were_spread: whether another of them was a DTensor already, as for tensor parallelism.
+    """
+    ids = set()
+    were_spread = False
+    for parameter in _fsdp_parameters(module):
+        ids.add(id(parameter.sharded_param))
+        were_spread = were_spread or parameter.is_dtensor
+    return ids, were_spread
+
+
+def _fsdp_parameters(module: nn.Module) -> Iterator[Any]:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    for inner in module.modules():
+        if isinstance(inner, fsdp.FSDPModule):
+            for group in inner._get_fsdp_state()._fsdp_param_groups:
+                yield from group.fsdp_params
+
+
+def fsdp_types(module: nn.Module) -> Iterator[torch.dtype]:
+    """The types in which fully_shard computes and communicates; none where it changes nothing.
+
+    Private: where it keeps its policy of mixed precision.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    for inner in module.modules():
+        if isinstance(inner, fsdp.FSDPModule):
+            policy = inner._get_fsdp_state()._mp_policy
+            for dtype in (policy.param_dtype, policy.reduce_dtype):
+                if dtype is not None:
+                    yield dtype
+
+
+def is_spread(tensor: torch.Tensor) -> bool:
+    """Whether each rank has another part of a DTensor."""
+    if not is_dtensor(tensor):
+        return False
+    return any(hasattr(placement, "dim") for placement in tensor.placements)  # type: ignore[attr-defined]
