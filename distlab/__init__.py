@@ -28,11 +28,12 @@ __version__ = "0.1.0"
 # module -> its names that are public here; at most 30, so that they fit on a screen. Results that a
 # call returns are not among them, nor the errors that few programs catch: distlab.errors has them.
 PUBLIC = {
-    "distlab.notebook.cluster": ["Cluster", "attach", "export", "run", "trace"],
+    "distlab.notebook.cluster": ["Cluster", "export", "run", "trace"],
     "distlab.notebook.start_methods": ["Mpi", "Slurm", "Ssh"],
     "distlab.checking": ["exercise", "question"],
     "distlab.checking.check": ["check", "exercises", "hint"],
     "distlab.checking.progress": ["progress"],
+    "distlab.comparison.compare": ["compare"],
     "distlab.devices": ["device_for"],
     "distlab.errors": [
         "ArgumentError",

@@ -90,6 +90,8 @@ class Cluster:
         n: number of ranks.
         backend: name of the backend of the process group.
         timeout: seconds, as given.
+        of_tests: whether pytest's plugin has made it for marked tests: then a test without the mark
+            may replace it.
         threads: OpenMP threads of each rank, as given or as chosen.
         engines: the name of what started the ranks, such as "fork".
         last_trace: the newest `Trace`, from `trace()` or `%%px --trace`; None before the first.
@@ -103,6 +105,7 @@ class Cluster:
 
     current: Cluster | None = None
     last_trace: Trace | None = None
+    of_tests: bool = False
 
     def __init__(
         self,
@@ -476,8 +479,6 @@ def current_cluster() -> Cluster:
 
 
 # --- the cluster of this notebook, without its name ---
-
-attach = Cluster.attach
 
 
 def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

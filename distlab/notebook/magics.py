@@ -11,7 +11,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -19,7 +19,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display as ipython_display
 
 from distlab import arguments
-from distlab.errors import DistlabError
+from distlab.errors import ClusterError, DistlabError
 from distlab.notebook import interrupts, one_process, paragraphs, questions
 from distlab.notebook.cell import Cell, Options, may_pause
 from distlab.notebook.cluster import PACKED, Cluster, current_cluster
@@ -78,6 +78,11 @@ class PxMagics(Magics):
         help="record and show what the ranks do; it stays as cluster.last_trace",
     )
     @argument(
+        "--compare",
+        action="store_true",
+        help="watch what the ranks train, and say whether they agree: replicas, rows, dropout",
+    )
+    @argument(
         "--export",
         metavar="NAME.py",
         help="then write this and the cells before it into a script for torchrun",
@@ -119,7 +124,11 @@ class PxMagics(Magics):
         def send(view: Any) -> Any:
             return view.execute(code, silent=False, block=False)
 
-        with _shown_trace(cluster, targets) if args.trace else contextlib.nullcontext():
+        with contextlib.ExitStack() as around:
+            if args.compare:
+                around.enter_context(_shown_comparison(cluster, targets))
+            if args.trace:
+                around.enter_context(_shown_trace(cluster, targets))
             sent = Cell.send(cluster.ranks, targets, send, options)
             if args.local:
                 with interrupts.allowed():
@@ -136,6 +145,34 @@ def _shown_trace(cluster: Cluster, targets: list[int]) -> Iterator[None]:
     with contextlib.ExitStack() as afterwards, cluster.trace(targets) as trace:
         afterwards.callback(ipython_display, trace)
         yield
+
+
+@contextlib.contextmanager
+def _shown_comparison(cluster: Cluster, targets: list[int]) -> Iterator[None]:
+    """Watch what these ranks train, and at the end of the cell show whether they agree."""
+    # only now: a plain cell needs nothing of it
+    from distlab.comparison import entry as comparison_entry
+    from distlab.comparison.verdict import compared_ranks
+    from distlab.notebook.gathering import gather
+
+    if len(targets) < 2:
+        arguments.wrong("--compare compares ranks with each other: it needs two or more of them.")
+    ranks = cluster.ranks
+    ranks.ready(targets)
+    try:
+        _, missing = gather(ranks, targets, comparison_entry.begin_watching)
+        _raise_unwatched(missing)
+        yield
+    finally:
+        records, missing = gather(ranks, targets, comparison_entry.end_watching)
+    _raise_unwatched(missing)
+    ipython_display(compared_ranks([records[rank] for rank in targets]))
+
+
+def _raise_unwatched(missing: Mapping[int, str]) -> None:
+    """Raise ClusterError if some ranks cannot be watched; why, by rank."""
+    for rank, why in missing.items():
+        raise ClusterError(f"rank {rank} cannot be watched: {why}.")
 
 
 def with_first_line(first: str, cell: str) -> str:

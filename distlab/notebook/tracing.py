@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from distlab import simulated
 from distlab.errors import ClusterError
-from distlab.notebook import interrupts, seconds
+from distlab.notebook import seconds
+from distlab.notebook.gathering import gather
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
 from distlab.traces import read, virtual
@@ -51,7 +52,7 @@ def record_trace(cluster: Cluster, targets: list[int]) -> Iterator[Trace]:
             events = cluster.call(simulated.settle_notes)[0]
             trace.finish(virtual.from_simulation(events, targets), {})
         else:
-            received, missing = _gather(ranks, targets, entry.stop_recording)
+            received, missing = gather(ranks, targets, entry.stop_recording)
             offsets = clock_offsets(ranks, received)
             trace.finish(read.from_recordings(received, offsets), missing, offsets)
 
@@ -62,55 +63,14 @@ def _begin_recording(ranks: Ranks, targets: list[int]) -> None:
     Raises:
         ClusterError: a rank cannot, for example because it is being profiled.
     """
-    _, missing = _gather(ranks, targets, entry.start_recording)
+    _, missing = gather(ranks, targets, entry.start_recording)
     if not missing:
         return
-    _gather(ranks, set(targets) - set(missing), entry.stop_recording)
+    gather(ranks, set(targets) - set(missing), entry.stop_recording)
     rank, why = next(iter(missing.items()))
     raise ClusterError(
         f"rank {rank} cannot be traced: {why}. End that first, or call cluster.restart()."
     )
-
-
-def _gather(
-    ranks: Ranks, targets: Iterable[int], function: Callable[[], Any]
-) -> tuple[dict[int, Any], dict[int, str]]:
-    """Have each target call a function.
-
-    Args:
-        ranks: of the cluster.
-        targets: those that call it.
-        function: one of entry.py's.
-
-    Returns:
-        what it returns on each target that replies in time, by rank, and in words why the others
-        did not.
-    """
-    if ranks.stopped:
-        return {}, dict.fromkeys(targets, "the cluster was stopped before the end of the trace")
-    missing: dict[int, str] = {}
-    there = []
-    for rank in targets:
-        if rank not in ranks.client.ids or rank in ranks.lost:
-            missing[rank] = f"it {ranks.dead.mark_dead(rank).words()}"
-        else:
-            there.append(rank)
-    if not there:
-        return {}, missing
-    sent = ranks.send(there, function)
-    with interrupts.allowed():
-        replies = sent.within(seconds.BUILD)
-    received: dict[int, Any] = {}
-    for rank in there:
-        if rank not in replies:
-            missing[rank] = f"no answer came within {seconds.BUILD:g} s"
-            continue
-        reply = replies[rank]
-        if isinstance(reply, Exception):  # a RuntimeError has the words of rank/recording.py
-            missing[rank] = getattr(reply, "evalue", f"{type(reply).__name__}: {reply}")
-        else:
-            received[rank] = reply
-    return received, missing
 
 
 def clock_offsets(ranks: Ranks, targets: Iterable[int]) -> dict[int, Offset]:

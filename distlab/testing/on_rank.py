@@ -143,6 +143,20 @@ class RankPytest:
         return lambda: simulated.clock(self._rank, self._world_size)
 
     @pytest.fixture
+    def same_as_one_process(self) -> Callable[..., Any]:
+        # only now: other tests need none of it
+        from distlab.comparison.in_test import compare_in_test
+
+        def check(train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            found = compare_in_test(train, args, kwargs)
+            if not found.same:
+                pytest.fail(repr(found))
+            return found
+
+        return check
+
+    @pytest.fixture
     def tmp_path(self) -> Path | None:
         return self._test.tmp_path
 

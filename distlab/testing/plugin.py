@@ -90,3 +90,7 @@ world_size = _fixture("world_size", "In a test on ranks: how many ranks there ar
 cluster_clock = _fixture(
     "cluster_clock", "In a test with network=...: returns this rank's virtual seconds."
 )
+same_as_one_process = _fixture(
+    "same_as_one_process",
+    "In a test on ranks: compares train(rank, world_size, ...) on these ranks with one process.",
+)

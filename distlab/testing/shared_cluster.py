@@ -107,6 +107,7 @@ class SharedCluster:
         self._cluster = None
         self._kind = kind
         self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
+        self._cluster.of_tests = True
         return self._cluster
 
     def _test_of(self, item: pytest.Item) -> on_rank.RankTest:

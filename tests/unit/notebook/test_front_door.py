@@ -27,6 +27,7 @@ def test_an_unknown_name_lists_the_known_ones():
     [
         ("import distlab", {"torch", "ipyparallel", "matplotlib", "IPython"}),
         ("from distlab.measure import format_bytes", {"torch", "matplotlib"}),
+        ("from distlab import compare", {"torch", "matplotlib"}),
         ("from distlab.plotting import rank_color; rank_color(0)", {"matplotlib"}),
     ],
 )
@@ -61,12 +62,11 @@ def test_px_is_known_once_distlab_is_imported():
     ids=["run", "trace", "export"],
 )
 def test_what_acts_on_the_current_cluster_says_how_to_make_one(call):
-    """Without a cluster; `attach` makes one, and tests/cluster has them with ranks."""
+    """Without a cluster; tests/cluster has them with ranks."""
     with pytest.raises(
         distlab.ClusterError, match=r"^No cluster is running here\. Make one first: cluster = "
     ):
         call()
-    assert distlab.attach == distlab.Cluster.attach
 
 
 def test_the_error_tree():

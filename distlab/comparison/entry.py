@@ -1,0 +1,58 @@
+"""What the notebook calls on a rank for a comparison.
+
+Runs on every rank. The notebook's kernel imports it as well (compare.py), to send these functions,
+and has no torch: what needs torch is imported inside of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distlab.comparison.records import RankRecord, WatchOptions
+from distlab.wire.namespace import bind_rank_globals
+
+
+def watch_program(
+    rank: int,
+    world_size: int,
+    train: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    options: WatchOptions,
+) -> RankRecord:
+    """Call train(rank, world_size, *args, **kwargs), and return what was seen of it.
+
+    What it prints is shown only if it fails.
+
+    Runs on: every rank of a world that has just been built.
+    """
+    from distlab.comparison import watch
+    from distlab.comparison.surroundings import own_surroundings
+
+    bind_rank_globals(train, rank=rank, world_size=world_size)
+    printed = io.StringIO()
+    with own_surroundings(rank):
+        try:
+            with contextlib.redirect_stdout(printed):
+                return watch.watched(rank, world_size, train, args, dict(kwargs), options)
+        except BaseException:
+            sys.stdout.write(printed.getvalue())
+            raise
+
+
+def begin_watching() -> None:
+    """Look at what the next cell does on this rank. Runs on: a rank."""
+    from distlab.comparison import watch
+
+    watch.begin_watch(WatchOptions(detailed=True))
+
+
+def end_watching() -> RankRecord | None:
+    """End that, and return what was seen; None if nothing looked. Runs on: a rank."""
+    from distlab.comparison import watch
+
+    return watch.end_watch()
