@@ -37,6 +37,15 @@ def data_of(arguments: Any) -> torch.Tensor | None:
     return None
 
 
+def has_received(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module is called with activations that nothing here has computed."""
+    for tensor in tensors_in((args, kwargs)):
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        if tensor.requires_grad and tensor.is_leaf and not is_parameter:
+            return True
+    return False
+
+
 @torch.no_grad()
 def fingerprints(data: torch.Tensor) -> tuple[bytes, ...]:
     """Of each row a fingerprint of its content."""

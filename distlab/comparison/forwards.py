@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from distlab.comparison.called_modules import CalledModules
-from distlab.comparison.data_rows import data_of, fingerprints
+from distlab.comparison.data_rows import data_of, fingerprints, has_received
 from distlab.comparison.perturbing import Perturbation
 from distlab.comparison.records import SeenForward
 from distlab.comparison.seen_lines import is_called_by, learners_line
@@ -75,7 +75,7 @@ class Forwards:
     ) -> Any:
         if in_backward():  # computed again
             return original(module, *args, **kwargs)
-        stack = self._stack()
+        stack = self._watching.modules
         if not stack:
             if not _is_looked_at(module, args, kwargs):
                 return original(module, *args, **kwargs)
@@ -94,13 +94,6 @@ class Forwards:
             self._watching.coarsen(result.dtype)
         return result
 
-    def _stack(self) -> list[nn.Module]:
-        """The modules that this thread is in, outermost first."""
-        thread = self._watching.thread
-        if not hasattr(thread, "modules"):
-            thread.modules = []
-        return thread.modules
-
     def _begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -110,7 +103,7 @@ class Forwards:
         watching.thread.outermost = call
         with watching.careful(f"a call of {type(module).__name__}"):
             call.line = learners_line()
-            if is_called_by(_PIPELINES):
+            if is_called_by(_PIPELINES) or (watching.has_messages and has_received(args, kwargs)):
                 watching.record.model_parallel = True
             self._modules.look_at(module)
             data = data_of((args, kwargs))
@@ -148,6 +141,6 @@ class Forwards:
 
 def _is_looked_at(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an outermost call computes something with parameters."""
-    if next(module.parameters(), None) is None:
+    if next(module.parameters(), None) is None or private.is_rehearsing_pipeline():
         return False
     return not private.is_transforming() and not is_tracing((args, kwargs))

@@ -52,8 +52,12 @@ class Losses:
         return original(*args, **kwargs)
 
     def _note(self, tensors: Any, given: Any) -> None:
+        if private.is_rehearsing_pipeline():
+            return
         watching = self._watching
         watching.backward_passes += 1
+        if watching.has_messages and _are_activations(tensors, given):
+            watching.record.model_parallel = True
         watching.record.backwards.append(
             SeenBackward(
                 step=len(watching.steps),
@@ -101,6 +105,12 @@ def _number(tensors: Any, given: Any) -> float | None:
     if private.is_partial(tensors):
         return None
     return float(private.own_part(tensors))
+
+
+def _are_activations(tensors: Any, given: Any) -> bool:
+    """Whether a backward pass begins from gradients that came from elsewhere."""
+    gradients = [one for one in _as_list(given) if one is not None]
+    return bool(gradients) and any(one.numel() > 1 for one in _as_list(tensors))
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -5,6 +5,8 @@ Runs on every rank; called by forwards.py, steps.py and watching.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -22,12 +24,15 @@ class Naming:
 
     A model may be called layer by layer first, and as a whole later: the longest name is taken. An
     unsharded parameter of FSDP has the name of the sharded one.
+
+    Attributes:
+        parameters: all that have a name, by their id; as they are kept, no other gets the same id.
     """
 
     def __init__(self) -> None:
         self._places: dict[int, tuple[int, str]] = {}  # of a parameter: module and name there
         self._strangers: dict[int, str] = {}
-        self._kept: list[object] = []  # so that no other object gets the same id
+        self.parameters: dict[int, torch.Tensor] = {}
         self._roots: dict[int, nn.Module] = {}
 
     def add_module(self, module: nn.Module) -> None:
@@ -40,7 +45,7 @@ class Naming:
             plain = plain_name(name)
             known = self._places.get(id(parameter))
             if known is None:
-                self._kept.append(parameter)
+                self.parameters[id(parameter)] = parameter
             elif len(known[1]) >= len(plain):
                 continue
             self._places[id(parameter)] = (id(root), plain)
@@ -48,12 +53,20 @@ class Naming:
     def add_stranger(self, parameter: torch.Tensor, name: str) -> None:
         """Name a parameter that is in no module that was called so far."""
         if id(parameter) not in self._strangers:
-            self._kept.append(parameter)
+            self.parameters[id(parameter)] = parameter
             self._strangers[id(parameter)] = name
 
     def is_stranger(self, parameter: torch.Tensor) -> bool:
         """Whether it is in no module that was called so far."""
         return id(parameter) not in self._places
+
+    def other_parameters(self, stepped: set[int]) -> Iterator[torch.Tensor]:
+        """The trainable parameters of modules that are not among these, by id."""
+        places = {self._places.get(key) for key in stepped}
+        for key, parameter in self.parameters.items():
+            place = self._places.get(key)
+            if place is not None and place not in places and parameter.requires_grad:
+                yield parameter
 
     def names(self) -> dict[int, str]:
         """The names of all parameters, by their id. No two parameters have the same one."""

@@ -115,6 +115,8 @@ class SeenStep:
         learning_rates: of its groups.
         parameters: by name, see naming.py; those that the optimizers have.
         strangers: how many of them belong to no module that was called.
+        others: the trainable parameters of called modules that no optimizer of this rank has
+            stepped so far, by name, with their values before the step.
     """
 
     line: Line | None
@@ -122,6 +124,7 @@ class SeenStep:
     learning_rates: tuple[float, ...]
     parameters: dict[str, SeenParameter]
     strangers: int = 0
+    others: dict[str, SeenParameter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Runs on every rank; called by watch.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,8 +21,9 @@ from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.records import SeenParameter, SeenStep, Sketch
 from distlab.comparison.seen_lines import learners_line
 from distlab.comparison.sketches import sketch_of
-from distlab.comparison.watching import OpenStep, Watching, places_of, seen
+from distlab.comparison.watching import OpenStep, Watching, has_values, places_of, seen
 from distlab.compat import torch_watching as private
+from distlab.rank.frames import outwards
 
 
 class Steps:
@@ -34,6 +36,8 @@ class Steps:
         self._passes_before = 0  # backward passes when it began to step
         self._passes_at_step = -1  # when the newest step began
         self._gradients: dict[int, Sketch] = {}
+        self._others: dict[int, SeenParameter] = {}
+        self._stepped: set[int] = set()  # ids of parameters that any optimizer has
 
     def install(self) -> None:
         """Begin to look."""
@@ -58,11 +62,29 @@ class Steps:
                 watching.naming.add_stranger(parameter, name)
             watching.see_initial(parameter)
             self._own_gradients.look_at(parameter, parameter)
+            self._stepped.add(id(parameter))
+            if not has_values(parameter):
+                kind = type(optimizer).__name__
+                watching.note_unseen(
+                    f"{kind} has parameters whose values are not there at its step."
+                )
+            if watching.naming.is_stranger(parameter) and private.is_spread(parameter):
+                watching.record.model_parallel = True
         self._gradients = self._see_gradients(optimizer)
+        self._others = {}
+        for parameter in watching.naming.other_parameters(self._stepped):
+            if has_values(parameter):
+                self._others[id(parameter)] = seen(parameter)
 
     def _is_inside(self, optimizer: Optimizer) -> bool:
         """Whether another optimizer that has not ended its step makes this step."""
-        return self._stepping is not None and self._stepping is not optimizer
+        outer = self._stepping
+        if outer is None or outer is optimizer:
+            return False
+        for frame in outwards(sys._getframe(1)):
+            if frame.f_code.co_name == "step" and frame.f_locals.get("self") is outer:
+                return True
+        return False  # its step has raised
 
     def _see_gradients(self, optimizer: Optimizer) -> dict[int, Sketch]:
         gradients = {}
@@ -106,6 +128,8 @@ class Steps:
         if continues and not (parameters.keys() & watching.steps[-1].parameters.keys()):
             step = watching.steps[-1]
             step.parameters.update(parameters)
+            for key in parameters:
+                step.others.pop(key, None)
             step.seen = replace(
                 step.seen,
                 learning_rates=step.seen.learning_rates + rates,
@@ -115,7 +139,7 @@ class Steps:
         name = type(optimizer).__name__
         self._passes_at_step = watching.backward_passes
         seen_step = SeenStep(learners_line(), name, rates, {}, strangers)
-        watching.steps.append(OpenStep(seen_step, parameters))
+        watching.steps.append(OpenStep(seen_step, parameters, self._others))
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from distlab.comparison.called_modules import CalledModules
+from distlab.comparison.communication import Communication
 from distlab.comparison.forwards import Forwards
 from distlab.comparison.losses import Losses
 from distlab.comparison.own_gradients import OwnGradients
@@ -114,6 +115,7 @@ def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = Fals
     Forwards(watching, wrappers, modules).install()
     Steps(watching, own_gradients).install()
     Losses(watching).install()
+    Communication(watching).install()
     Randomness(watching).install()
     Samplers(watching).install()
     return watching

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from distlab.comparison.naming import Naming
 from distlab.comparison.patching import Patches
 from distlab.comparison.places import Places, whole
 from distlab.comparison.records import (
+    MOST_SUMS,
     RankRecord,
     SeenParameter,
     SeenStep,
@@ -34,10 +37,12 @@ class OpenStep:
     Attributes:
         seen: the step without its parameters.
         parameters: by id.
+        others: by id.
     """
 
     seen: SeenStep
     parameters: dict[int, SeenParameter] = field(default_factory=dict)
+    others: dict[int, SeenParameter] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,6 +58,9 @@ class Watching:
         steps: so far.
         backward_passes: how many began so far.
         coarsest: the largest epsilon of a type that was seen; 0 if none was.
+        has_messages: whether the program has sent or received one.
+        own_hook: the name of a communication hook of DDP's that the program has made itself; ""
+            without one.
         thread: what a thread is in, see forwards.py.
     """
 
@@ -64,7 +72,21 @@ class Watching:
     steps: list[OpenStep] = field(default_factory=list)
     backward_passes: int = 0
     coarsest: float = 0.0
+    has_messages: bool = False
+    own_hook: str = ""
     thread: threading.local = field(default_factory=threading.local)
+
+    @property
+    def is_in_module(self) -> bool:
+        """Whether this thread is in the call of a module that is looked at."""
+        return bool(self.modules)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules that this thread is in, outermost first."""
+        if not hasattr(self.thread, "modules"):
+            self.thread.modules = []
+        return self.thread.modules
 
     def see_initial(self, parameter: torch.Tensor) -> None:
         """Note the value that a parameter has before the first step."""
@@ -102,9 +124,9 @@ class Watching:
         names = self.naming.names()
         self.record.initial = _by_name(self.initial, names)
         for step in self.steps:
-            self.record.steps.append(
-                replace(step.seen, parameters=_by_name(step.parameters, names))
-            )
+            stepped = _by_name(step.parameters, names)
+            others = _by_name(step.others, names)
+            self.record.steps.append(replace(step.seen, parameters=stepped, others=others))
         self.steps = []
         return self.record
 
@@ -120,10 +142,8 @@ def _by_name(
 
 
 def has_values(parameter: torch.Tensor) -> bool:
-    """Whether a parameter has numbers: it is neither on the meta device nor still to be made."""
-    if is_lazy(parameter):
-        return False
-    return parameter.device.type != "meta"
+    """Whether a parameter has numbers: it is not on the meta device, nor still to be made."""
+    return not is_lazy(parameter) and private.has_storage(parameter)
 
 
 def places_of(tensor: torch.Tensor) -> Places:
@@ -142,7 +162,11 @@ def sketched(tensor: torch.Tensor) -> Sketch:
 
 
 def seen(parameter: torch.Tensor) -> SeenParameter:
-    """A parameter with the value that it has now."""
+    """A parameter with the value that it has now; with zeros if that cannot be read."""
     places = places_of(parameter)
+    if not has_values(parameter):
+        elements = min(places.elements, MOST_SUMS)
+        nothing = Sketch(np.zeros(elements), places.elements)
+        return SeenParameter(tuple(parameter.shape), places.piece, nothing)
     value = sketch_of(private.own_part(parameter), places)
     return SeenParameter(tuple(parameter.shape), places.piece, value)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distlab.comparison.watching import Watching
+from distlab.compat import torch_watching as private
 
 # module of torch's hooks, and those in it that change no gradient
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -33,7 +34,7 @@ class Wrappers:
     def install(self) -> None:
         """Begin to look."""
         patches = self._watching.patches
-        patches.replace(DistributedDataParallel, "__init__", self._on_made)
+        patches.replace(*private.MAKES_DDP, self._on_made)
         patches.replace(DistributedDataParallel, "register_comm_hook", self._on_hook)
 
     def find_earlier(self) -> None:
@@ -54,13 +55,13 @@ class Wrappers:
 
     def _on_made(
         self,
-        original: Callable[..., None],
+        original: Callable[..., Any],
         wrapper: DistributedDataParallel,
         *args: Any,
         **kwargs: Any,
-    ) -> None:
-        original(wrapper, *args, **kwargs)
+    ) -> Any:
         self._add(wrapper)
+        return original(wrapper, *args, **kwargs)
 
     def _on_hook(
         self,
@@ -71,7 +72,9 @@ class Wrappers:
     ) -> Any:
         name = getattr(hook, "__name__", type(hook).__name__)
         module = getattr(hook, "__module__", "")
-        if module.startswith(_HOOKS) and name not in _EXACT_HOOKS:
+        if not module.startswith(_HOOKS):
+            self._watching.own_hook = name
+        elif name not in _EXACT_HOOKS:
             self._watching.record.compression = name
             if "bf16" in name:
                 self._watching.coarsen(torch.bfloat16)

@@ -5,6 +5,7 @@ Runs on every rank.
 
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +14,11 @@ from torch import nn
 # what F.dropout and its kin, and recurrent layers, call; a name that a program has imported from
 # torch.nn.functional comes here as well
 DROPS_OUT: Any = torch._VF
+
+
+# what DDP's __init__ calls when it has its module; __init__ itself warns of the line that called it
+MAKES_DDP = (nn.parallel.DistributedDataParallel, "_ddp_init_helper")
+_REHEARSALS = ("_forward_metadata_inference", "_backward_metadata_inference")
 
 
 def _dtensor_module() -> Any:
@@ -79,6 +85,23 @@ def is_transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether the elements that this rank has of a tensor can be read.
+
+    FSDP takes the storage of whole parameters away while it does not need them; to read one then
+    would end the process.
+    """
+    own = own_part(tensor)
+    if own.device.type == "meta":
+        return False
+    if own.layout != torch.strided or own.numel() == 0:
+        return True
+    last = own.storage_offset()
+    for size, stride in zip(own.shape, own.stride(), strict=True):
+        last += (size - 1) * stride
+    return own.untyped_storage().size() >= (last + 1) * own.element_size()
+
+
 # --- sharded modules ---
 
 
@@ -130,3 +153,18 @@ def is_spread(tensor: torch.Tensor) -> bool:
     if not is_dtensor(tensor):
         return False
     return any(hasattr(placement, "dim") for placement in tensor.placements)  # type: ignore[attr-defined]
+
+
+def is_rehearsing_pipeline() -> bool:
+    """Whether a pipeline's stage runs only to find out the shapes of what it will send.
+
+    Private: the names of its methods.
+    """
+    if "torch.distributed.pipelining" not in sys.modules:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in _REHEARSALS:
+            return True
+        frame = frame.f_back
+    return False

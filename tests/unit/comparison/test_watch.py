@@ -19,7 +19,7 @@ PATCHED = [
     (functional, "cross_entropy"),
     (functional, "nll_loss"),
     (functional, "scaled_dot_product_attention"),
-    (nn.parallel.DistributedDataParallel, "__init__"),
+    (nn.parallel.DistributedDataParallel, "_ddp_init_helper"),
     (torch.utils.data.DistributedSampler, "__iter__"),
 ]
 
