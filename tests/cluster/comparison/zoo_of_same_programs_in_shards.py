@@ -6,13 +6,19 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -276,3 +282,67 @@ def a_pipeline_in_two_replicas(rank, world_size):
             dist.all_reduce(parameter.grad, group=mesh["data"].get_group())
             parameter.grad /= replicas
         optimizer.step()
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.output = nn.Linear(8, 16)
+
+    def forward(self, tokens):
+        return self.output(torch.relu(self.embedding(tokens)))
+
+
+@same(parameters=3)
+def with_a_vocabulary_in_shards(rank, world_size):
+    """Embedding, output and cross entropy are split over the ranks."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    torch.manual_seed(0)
+    plan = {
+        "embedding": RowwiseParallel(input_layouts=Replicate()),
+        "output": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    model = parallelize_module(Tokens(), mesh, plan)
+    tokens = torch.randint(16, (4, 7))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with loss_parallel():
+            logits = model(tokens[:, :-1]).flatten(0, 1)
+            F.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+
+
+@same(parameters=16)
+def a_pipeline_with_two_stages_on_each_rank(rank, world_size):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(8)]
+    count = 2 * world_size
+    models = []
+    for place in (rank, rank + world_size):
+        models.append(nn.Sequential(*layers[share(place, count, 8)]))
+    stages = [
+        PipelineStage(model, rank + number * world_size, count, torch.device("cpu"))
+        for number, model in enumerate(models)
+    ]
+    schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4, loss_fn=F.mse_loss)
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    inputs, _ = examples()
+    for _ in range(3):
+        optimizer.zero_grad()
+        given = [inputs] if rank == 0 else []
+        if rank == world_size - 1:
+            schedule.step(*given, target=inputs.flip(0))
+        else:
+            schedule.step(*given)
+        optimizer.step()
+
+
+@same()
+def with_fsdp_that_is_compiled(rank, world_size):
+    model = fully_shard(network())
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    descend(compiled, optimizer, *my_examples(rank, world_size))
