@@ -15,7 +15,7 @@ from distlab.comparison.records import SeenBackward
 from distlab.comparison.seen_lines import learners_line
 from distlab.comparison.watching import Watching
 from distlab.compat import torch_watching as private
-from distlab.compat.torch import in_backward
+from distlab.compat.torch import in_backward, is_tracing
 
 _IGNORED = -100  # what cross_entropy and nll_loss ignore if not told otherwise
 
@@ -36,7 +36,7 @@ class Losses:
         patches.replace(functional, "nll_loss", self._on_loss)
 
     def _on_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not in_backward():
+        if _is_a_training_pass():
             tensors = args[0] if args else kwargs.get("tensors")
             given = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             self._note(tensors, given)
@@ -45,17 +45,20 @@ class Losses:
     def _on_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """autograd.grad, where a program computes the gradients of parameters with it."""
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-        if not in_backward() and _are_leaves(inputs):
+        if _is_a_training_pass() and _are_leaves(inputs):
             outputs = args[0] if args else kwargs.get("outputs")
             given = args[2] if len(args) > 2 else kwargs.get("grad_outputs")
             self._note(outputs, given)
         return original(*args, **kwargs)
 
     def _note(self, tensors: Any, given: Any) -> None:
-        if private.is_rehearsing_pipeline():
-            return
         watching = self._watching
         watching.backward_passes += 1
+        with watching.careful("a backward pass"):
+            self._look_at(tensors, given)
+
+    def _look_at(self, tensors: Any, given: Any) -> None:
+        watching = self._watching
         if watching.has_messages and _are_activations(tensors, given):
             watching.record.model_parallel = True
         watching.record.backwards.append(
@@ -77,12 +80,19 @@ class Losses:
         **kwargs: Any,
     ) -> Any:
         loss = original(input, target, *args, **kwargs)
-        if torch.compiler.is_compiling() or in_backward():
-            return loss
-        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        is_of_training = isinstance(loss, torch.Tensor) and loss.requires_grad
+        if is_of_training and _is_a_training_pass() and not is_tracing([loss]):
             ignored = args[2] if len(args) > 2 else kwargs.get("ignore_index", _IGNORED)
-            self._targets = (self._targets or 0) + _counted(target, ignored)
+            with self._watching.careful("the targets of a loss"):
+                self._targets = (self._targets or 0) + _counted(target, ignored)
         return loss
+
+
+def _is_a_training_pass() -> bool:
+    """Whether what happens now is for the gradients of a step, once, with real numbers."""
+    if in_backward() or private.is_transforming():
+        return False
+    return not private.is_rehearsing_pipeline()
 
 
 def _are_leaves(inputs: Any) -> bool:

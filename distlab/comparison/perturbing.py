@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from distlab.comparison.sketches import BLOCK, signs_at
+from distlab.comparison.places import Places
+from distlab.comparison.sketches import BLOCK, signs_at, signs_of_block
 from distlab.comparison.watching import Watching, has_values, places_of
 from distlab.compat import torch_watching as private
 
@@ -59,11 +60,17 @@ class Perturbation:
         flat = own.contiguous().view(-1)
         for first in range(0, flat.numel(), BLOCK):
             part = flat[first : first + BLOCK]
-            positions = places.positions(first, first + len(part))
-            signs = signs_at(positions, self._salt * 101).to(part.device)
+            signs = self._signs(places, first, first + len(part)).to(part.device)
             part.copy_(part * (1 + self._watching.epsilon * signs))
         if own.data_ptr() != flat.data_ptr():
             own.copy_(flat.view(own.shape))
+
+    def _signs(self, places: Places, first: int, last: int) -> torch.Tensor:
+        """Of this rank's elements number first to last - 1: the same on every rank."""
+        salt = self._salt * 101
+        if places.start == 0 and first % BLOCK == 0:
+            return signs_of_block(first // BLOCK, salt)[: last - first]
+        return signs_at(places.positions(first, last), salt)
 
 
 def _replaced(arguments: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
