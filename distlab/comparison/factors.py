@@ -6,41 +6,15 @@ Runs where a comparison is judged, called by gradients.py, movements.py and verd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from distlab.comparison.records import Sketch
-from distlab.comparison.tolerances import exceeds
+from distlab.comparison.pairs import Pair
 from distlab.comparison.wording import name_list, number
 
-SURE = 20  # times its bound must a gradient be for its factor to count
 CLOSE = 2e-3  # relative distance of a factor from the number that it is taken for
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A parameter's gradient, or its change in a step, in both worlds.
-
-    Attributes:
-        expected: of the reference.
-        found: of the world that is compared.
-        bound: what rounding may change.
-    """
-
-    expected: Sketch
-    found: Sketch
-    bound: float
-
-    @property
-    def differs(self) -> bool:
-        """Whether they differ by more than rounding."""
-        return exceeds((self.found - self.expected).norm, self.bound)
-
-    def is_times(self, factor: float) -> bool:
-        """Whether the found one is a multiple of the expected one."""
-        rest = (self.found - self.expected.scaled(factor)).norm
-        return not exceeds(rest, self.bound * max(1.0, abs(factor)))
+VAGUEST = 0.1  # relative error of a factor that is still one
+ORDINARY = (0.0, 2.0, 0.5, -1.0)  # numbers that factors often are
 
 
 def common_factor(pairs: Mapping[str, Pair], numbers: Sequence[float]) -> float | None:
@@ -50,22 +24,32 @@ def common_factor(pairs: Mapping[str, Pair], numbers: Sequence[float]) -> float 
         pairs: by name.
         numbers: likely ones, which are preferred to the measured number.
     """
-    sure = [pair for pair in pairs.values() if pair.expected.norm > SURE * pair.bound]
-    if not sure:
+    measured, error = _measured(list(pairs.values()))
+    if not error <= VAGUEST:
         return None
-    measured = float(np.median([_factor_of(pair) for pair in sure]))
-    if not np.isfinite(measured):
-        return None
-    likely = sorted(numbers, key=lambda likely_one: abs(likely_one - measured))
+    likely = sorted([*numbers, *ORDINARY], key=lambda likely_one: abs(likely_one - measured))
     for factor in [*likely[:1], measured]:
-        is_close = abs(factor - measured) <= CLOSE * max(abs(factor), abs(measured), CLOSE)
+        distance = abs(factor - measured)
+        is_close = distance <= max(CLOSE, error) * max(abs(factor), abs(measured), CLOSE)
         if is_close and all(pair.is_times(factor) for pair in pairs.values()):
             return factor
     return None
 
 
-def _factor_of(pair: Pair) -> float:
-    return pair.found.dot(pair.expected) / pair.expected.dot(pair.expected)
+def _measured(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """The factor of the parameters that say it best, and its relative error."""
+    errors = []
+    factors = []
+    for pair in pairs:
+        size = pair.expected.dot(pair.expected)
+        if size and np.isfinite(size):
+            factors.append(pair.found.dot(pair.expected) / size)
+            errors.append(pair.bound / np.sqrt(size))
+    if not errors:
+        return 0.0, np.inf
+    best = min(errors)
+    sharp = [one for one, error in zip(factors, errors, strict=True) if error <= 4 * best]
+    return float(np.median(sharp)), float(best)
 
 
 def meanings(ranks: int, passes: int, passes_of_reference: int) -> dict[str, float]:
@@ -77,8 +61,9 @@ def meanings(ranks: int, passes: int, passes_of_reference: int) -> dict[str, flo
         passes_of_reference: of one process.
     """
     numbers: dict[str, float] = {}
-    if passes != passes_of_reference:
-        numbers[_passes_words(passes, passes_of_reference)] = passes / passes_of_reference
+    if passes != passes_of_reference:  # which is seldom so without a reason
+        words = f"{passes} / {passes_of_reference} backward passes per step"
+        numbers[words] = passes / passes_of_reference
     if ranks > 1:
         numbers |= {"1 / ranks": 1 / ranks, "ranks": ranks}
     if passes > 1:
@@ -91,10 +76,6 @@ def meanings(ranks: int, passes: int, passes_of_reference: int) -> dict[str, flo
         numbers["ranks / backward passes per step"] = ranks / passes
         numbers["backward passes per step / ranks"] = passes / ranks
     return numbers
-
-
-def _passes_words(passes: int, passes_of_reference: int) -> str:
-    return f"{passes} / {passes_of_reference} backward passes per step"
 
 
 def meanings_of(factor: float, numbers: Mapping[str, float]) -> tuple[str, ...]:

@@ -1,20 +1,34 @@
-"""What the forward and backward passes of a step say: rows, lines, and how many there were.
+"""What the forward and backward passes of a step say: rows, lines, losses, and how many they were.
 
 Runs where a comparison is judged, called by rows.py, replicas.py, gradients.py and movements.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from distlab.comparison.records import RankRecord, SeenForward
+from distlab.comparison.records import RankRecord, SeenBackward, SeenForward
 from distlab.comparison.wholes import World
+from distlab.comparison.wording import different
+from distlab.wire.source import Line
 
 
 def training_passes(record: RankRecord, step: int) -> list[SeenForward]:
-    """The forward passes in training before a step."""
-    return [one for one in record.forwards if one.training and one.step == step]
+    """The forward passes that a step is made of.
+
+    Those are passes in training mode. If there are none, passes in evaluation mode count, if they
+    have gradients and a step follows.
+    """
+    if step >= len(record.steps):
+        return []
+    passes = [one for one in record.forwards if one.step == step and one.has_gradients]
+    in_training = [one for one in passes if one.training]
+    return in_training or passes
+
+
+def backward_passes(record: RankRecord, step: int) -> list[SeenBackward]:
+    """The backward passes before a step."""
+    return [one for one in record.backwards if one.step == step]
 
 
 def rows_of(record: RankRecord, step: int) -> list[bytes]:
@@ -25,37 +39,83 @@ def rows_of(record: RankRecord, step: int) -> list[bytes]:
     return rows
 
 
-def rows_of_all(records: Sequence[RankRecord], step: int) -> Counter[bytes]:
-    """The rows that the ranks used for a step, with how often."""
-    counted: Counter[bytes] = Counter()
-    for record in records:
-        counted.update(rows_of(record, step))
-    return counted
+def training_rows(record: RankRecord) -> list[bytes]:
+    """The rows that a rank used for all steps, in their order."""
+    rows: list[bytes] = []
+    for step in range(len(record.steps)):
+        rows += rows_of(record, step)
+    return rows
+
+
+def evaluated_rows(record: RankRecord) -> list[bytes]:
+    """The rows that a rank evaluated, in their order."""
+    rows: list[bytes] = []
+    for one in evaluating_passes(record):
+        rows += one.rows
+    return rows
+
+
+def evaluating_passes(record: RankRecord) -> list[SeenForward]:
+    """The forward passes that no step is made of."""
+    found = []
+    for one in record.forwards:
+        is_of_step = any(one is other for other in training_passes(record, one.step))
+        if not is_of_step and not one.training:
+            found.append(one)
+    return found
 
 
 def most_passes(world: World, step: int) -> int:
     """The most backward passes of a rank before a step; 1 if none was seen."""
-    passes = [sum(one.step == step for one in record.backwards) for record in world.records]
-    return max([1, *passes])
+    return max([1, *[len(backward_passes(record, step)) for record in world.records]])
 
 
-def weights_by_rows(world: World, step: int) -> dict[int, float]:
-    """How many rows each rank had in a step."""
+def lines_of_backward(world: World, step: int) -> tuple[Line, ...]:
+    """The lines of the last backward passes before a step."""
+    lines = []
+    for record in world.records:
+        lines += [one.line for one in backward_passes(record, step)[-1:]]
+    return different(lines)
+
+
+def lines_of_step(world: World, step: int) -> tuple[Line, ...]:
+    """The lines that called step()."""
+    return different(world.records[rank].steps[step].line for rank in world.made_step(step))
+
+
+def losses_of(world: World, step: int) -> dict[int, float]:
+    """The loss of each rank in a step, added up over its backward passes, by rank."""
+    losses = {}
+    for rank, record in enumerate(world.records):
+        seen = [one.loss for one in backward_passes(record, step)]
+        known = [loss for loss in seen if loss is not None]
+        if known and len(known) == len(seen):
+            losses[rank] = sum(known)
+    return losses
+
+
+def unequal_weights(world: World, step: int) -> dict[str, dict[int, float]]:
+    """How many tokens and rows each rank had in a step, where these differ, by what was counted."""
+    candidates = {"tokens": _tokens(world, step), "rows": _rows(world, step)}
+    return {noun: found for noun, found in candidates.items() if are_unequal(found)}
+
+
+def _rows(world: World, step: int) -> dict[int, float]:
     return {rank: float(len(rows_of(one, step))) for rank, one in enumerate(world.records)}
 
 
-def weights_by_targets(world: World, step: int) -> dict[int, float]:
-    """How many targets the losses of each rank counted in a step; {} if that is not known."""
+def _tokens(world: World, step: int) -> dict[int, float]:
+    """{} if it is not known."""
     weights: dict[int, float] = {}
     for rank, record in enumerate(world.records):
-        counts = [one.targets for one in record.backwards if one.step == step]
+        counts = [one.targets for one in backward_passes(record, step)]
         known = [count for count in counts if count is not None]
-        if not known:
+        if counts and len(known) < len(counts):
             return {}
         weights[rank] = float(sum(known))
     return weights
 
 
-def are_unequal(weights: dict[int, float]) -> bool:
+def are_unequal(weights: Mapping[int, float]) -> bool:
     """Whether ranks have different shares."""
     return len(set(weights.values())) > 1

@@ -1,157 +1,269 @@
-"""Findings that say what cannot be compared, and numbers that are not finite.
+"""Findings that say what cannot be compared.
 
 Runs where a comparison is judged, called by judging.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from distlab.comparison.findings import Cause, Finding
-from distlab.comparison.tolerances import Tolerances, exceeds
+from distlab.comparison.forward_passes import training_rows
+from distlab.comparison.pairs import Numbers
+from distlab.comparison.records import RankRecord
+from distlab.comparison.tolerances import COARSE, Tolerances, exceeds
 from distlab.comparison.wholes import World
-from distlab.comparison.wording import name_list
+from distlab.comparison.wording import different, listed, name_list, number
 from distlab.words import rank_list
 
-# hooks that round, which the tolerance knows
-ROUNDING_HOOKS = ("fp16", "bf16")
+BLIND = 0.5  # a share of the gradient: if rounding explains so much, nothing is seen
+CHANGED = 1e-2  # a share of the gradient that rounding never changes, unless types are coarse
+CHANGED_IF_COARSE = 0.3
+SEED_IT = (
+    "Seed what the program draws, torch.manual_seed(0), and let neither rows nor parameters depend "
+    "on time."
+)
 
 
-def find_hindrances(world: World, reference: World, tolerances: Tolerances) -> list[Finding]:
-    """What makes a comparison of this world impossible, or incomplete."""
+def find_hindrances(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[Finding]:
+    """What makes a comparison of this world impossible, or incomplete.
+
+    Args:
+        numbers: of the world and of the reference.
+        left_out: shapes of parameters that could not be put together, by name.
+    """
+    unrepeatable = _find_unrepeatable(numbers)
     return [
-        *_no_step(world, reference),
-        *_unrepeatable(reference, tolerances),
-        *_other_beginning(world, reference, tolerances),
-        *_local_statistics(world, reference),
-        *_not_seen(world, reference),
+        *unrepeatable,
+        *_find_no_step(numbers.world, numbers.reference),
+        *([] if unrepeatable else _find_other_beginning(numbers)),
+        *_find_local_statistics(numbers.world, numbers.reference),
+        *_find_not_seen(numbers, left_out),
+        *([] if unrepeatable else _find_blindness(numbers)),
     ]
 
 
-def _no_step(world: World, reference: World) -> list[Finding]:
-    """No optimizer stepped, in one process or on some ranks."""
+def _find_no_step(world: World, reference: World) -> list[Finding]:
+    """No optimizer stepped, in one process or on the ranks."""
     if not reference.steps:
         sentence = "No optimizer stepped in one process."
-        details = ("step() of an optimizer of torch.optim is what is looked at.",)
+        details = ("What is looked at is step() of an optimizer of torch.optim.",)
         return [Finding(Cause.NO_STEP, sentence, details, 0, hinders=True)]
     still = [rank for rank in range(world.size) if not world.records[rank].steps]
-    if not still:
-        return []
-    sentence = f"No optimizer stepped on {rank_list(still)}."
-    return [Finding(Cause.NO_STEP, sentence, (), world.size, ranks=tuple(still), hinders=True)]
+    if world.steps:
+        return []  # some ranks stepped: the others' replicas, if they have any, are not equal
+    sentence = f"No optimizer stepped on {rank_list(still)}, and one did in one process."
+    return [Finding(Cause.NO_STEP, sentence, (), world.size, ranks=tuple(still))]
 
 
-def _unrepeatable(reference: World, tolerances: Tolerances) -> list[Finding]:
-    """One process begins with other values each time."""
+# --- one process alone ---
+
+
+def _find_unrepeatable(numbers: Numbers) -> list[Finding]:
+    """The reference does something else each time, and not because of rounding."""
+    reference = numbers.reference
+    perturbed = numbers.tolerances.perturbed
     names = []
-    for other in tolerances.perturbed:
-        for name, copies in reference.initial.items():
-            value = copies.whole("value")
+    for name, copies in reference.initial.items():
+        value = copies.whole("value")
+        for other in perturbed:
             again = other.initial[name].whole("value") if name in other.initial else None
-            if value is None or again is None:
+            if value is None or again is None or len(value.sums) != len(again.sums):
                 continue
-            if exceeds((value - again).norm, 4 * tolerances.of_initial(name)):
+            bound = 4 * numbers.tolerances.of_initial(name)
+            if name not in names and exceeds((value - again).norm, bound):
                 names.append(name)
-    if not names:
+    why = ""
+    if names:
+        why = f"{name_list(names)} began with other values"
+    elif any(len(other.steps) != len(reference.steps) for other in perturbed):
+        counts = listed([str(len(one.steps)) for one in (reference, *perturbed)])
+        why = f"it made {counts} steps"
+    elif _rows_are_others(reference, perturbed) and _is_changed(numbers.tolerances):
+        why = "its rows are others each time, as without a seed"
+    if not why:
         return []
-    sentence = (
-        "One process alone does not do the same twice: "
-        f"{name_list(list(dict.fromkeys(names)))} began with other values."
-    )
-    details = (
-        "Seed what the program draws, torch.manual_seed(0), and let nothing depend on time.",
-    )
-    return [
-        Finding(Cause.UNREPEATABLE, sentence, details, 0, parameters=tuple(names), hinders=True)
-    ]
-
-
-def _other_beginning(world: World, reference: World, tolerances: Tolerances) -> list[Finding]:
-    """The replicas are equal, but begin with other values than one process."""
-    names = []
-    for name, copies in world.initial.items():
-        expected = reference.initial.get(name)
-        right = None if expected is None else expected.whole("value")
-        value = copies.whole("value") if copies.is_complete else None
-        if right is None or value is None or len(value.sums) != len(right.sums):
-            continue
-        if exceeds((value - right).norm, tolerances.of_initial(name)):
-            names.append(name)
-    if not names:
-        return []
-    sentence = (
-        f"The parameters begin with other values than in one process: {name_list(names)}, before "
-        "the first forward pass."
-    )
-    details = (
-        "Make the model with the same seed in every world, torch.manual_seed(0), and shard it "
-        "afterwards.",
-    )
     return [
         Finding(
-            Cause.OTHER_INITIAL,
-            sentence,
-            details,
-            world.size,
+            Cause.UNREPEATABLE,
+            f"One process alone does not do the same twice: {why}.",
+            (SEED_IT,),
+            0,
             parameters=tuple(names),
             hinders=True,
         )
     ]
 
 
-def _local_statistics(world: World, reference: World) -> list[Finding]:
+def _rows_are_others(reference: World, perturbed: Sequence[World]) -> bool:
+    """Whether the rows of the first runs are not the same."""
+    plain = _rows(reference)
+    return any(_rows(other) != plain for other in perturbed)
+
+
+def _rows(world: World) -> Counter[bytes]:
+    rows: Counter[bytes] = Counter()
+    for record in world.records:
+        rows.update(training_rows(record))
+    return rows
+
+
+def _is_changed(tolerances: Tolerances) -> bool:
+    """Whether the perturbed runs have changed the first gradients by more than rounding does."""
+    reference = tolerances.reference
+    squares = 0.0
+    changed = 0.0
+    for name, copies in reference.steps[0].items() if reference.steps else ():
+        gradient = copies.whole("gradient")
+        if gradient is None:
+            continue
+        squares += gradient.norm**2
+        largest = 0.0
+        for other in tolerances.perturbed:
+            again = other.steps[0][name].whole("gradient") if other.steps else None
+            if again is not None:
+                largest = max(largest, (again - gradient).norm)
+        changed += largest**2
+    share = CHANGED_IF_COARSE if tolerances.epsilon > COARSE else CHANGED
+    return changed > share**2 * squares
+
+
+# --- the ranks ---
+
+
+def _find_other_beginning(numbers: Numbers) -> list[Finding]:
+    """The replicas are equal, but begin with other values than one process."""
+    names = []
+    for name, copies in numbers.world.initial.items():
+        expected = numbers.reference.initial.get(name)
+        right = None if expected is None else expected.whole("value")
+        value = copies.whole("value") if copies.is_complete else None
+        if right is None or value is None:
+            continue
+        if exceeds((value - right).norm, numbers.tolerances.of_initial(name)):
+            names.append(name)
+    if not names:
+        return []
+    what = "all parameters" if len(names) == len(numbers.world.initial) else name_list(names)
+    verb = "begins" if len(names) == 1 else "begin"
+    return [
+        Finding(
+            Cause.OTHER_INITIAL,
+            f"{what[0].upper()}{what[1:]} {verb} with other values than in one process.",
+            (
+                "Make the model with the same seed in every world, torch.manual_seed(0), and "
+                "shard it afterwards.",
+            ),
+            numbers.world.size,
+            parameters=tuple(names),
+            hinders=True,
+        )
+    ]
+
+
+def _find_local_statistics(world: World, reference: World) -> list[Finding]:
     """Batch normalisation sees the rows of one rank only."""
     names = list(dict.fromkeys(name for one in world.records for name in one.local_statistics))
     if not names or world.size == reference.size:
         return []
-    sentence = f"BatchNorm normalises by the rows of each rank alone: {name_list(names)}."
-    details = (
-        "Its mean and variance are others than those of the whole batch, and so are all "
-        "gradients. To compare, use nn.SyncBatchNorm.convert_sync_batchnorm(model) or "
-        "nn.GroupNorm.",
-    )
-    return [Finding(Cause.LOCAL_STATISTICS, sentence, details, world.size, hinders=True)]
-
-
-def _not_seen(world: World, reference: World) -> list[Finding]:
-    """What could not be looked at."""
-    sentences = []
-    for record in [*reference.records, *world.records]:
-        sentences += record.unseen
-        hook = record.compression
-        if hook and not any(known in hook.lower() for known in ROUNDING_HOOKS):
-            sentences.append(f"The hook {hook} changes gradients by more than rounding.")
-    missing = _missing(world, reference)
-    if missing:
-        whose = "belongs" if len(missing) == 1 else "belong"
-        sentences.append(f"{name_list(missing)} {whose} to no optimizer of {world.size} ranks.")
-    cut = _cut_by_hand(world, reference)
-    if cut:
-        sentences.append(
-            f"{name_list(cut)} {'has' if len(cut) == 1 else 'have'} another shape than in one "
-            "process: the program cuts them itself."
+    return [
+        Finding(
+            Cause.LOCAL_STATISTICS,
+            f"BatchNorm normalises by the rows of each rank alone: {name_list(names)}.",
+            (
+                "Its mean and variance are not those of the whole batch, so no gradient is that "
+                "of one process. To compare, use nn.SyncBatchNorm.convert_sync_batchnorm(model), "
+                "or nn.GroupNorm in its place.",
+            ),
+            world.size,
+            hinders=True,
         )
+    ]
+
+
+def _find_not_seen(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[Finding]:
+    """What could not be looked at."""
+    world = numbers.world
+    sentences: list[str] = []
+    for record in [*numbers.reference.records, *world.records]:
+        sentences += record.unseen
+    missing = []
+    if world.steps and numbers.reference.steps:
+        for name in numbers.reference.steps[0]:
+            if name not in world.steps[0] and name not in left_out:
+                missing.append(name)
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        sentences.append(f"{name_list(missing)} {verb} stepped by no rank under this name.")
+    for name, shape in left_out.items():
+        right = numbers.reference.initial.get(name)
+        if right is not None and right.shape != shape:
+            sentences.append(
+                f"{name} has the shape {list(shape)} on a rank and {list(right.shape)} in one "
+                "process, and it is not known which part that is."
+            )
+        else:
+            sentences.append(f"{name} has no shape of its own: its parts do not fit together.")
+    cut = (
+        [name for name in numbers.world.steps[0] if _is_incomplete(world, name)]
+        if (world.steps)
+        else []
+    )
+    if cut:
+        verb = "is" if len(cut) == 1 else "are"
+        sentences.append(f"{name_list(cut)} {verb} not whole: no rank stepped some of its parts.")
     findings = []
     for sentence in dict.fromkeys(sentences):
         findings.append(Finding(Cause.NOT_SEEN, sentence, (), world.size, hinders=True))
     return findings
 
 
-def _missing(world: World, reference: World) -> list[str]:
-    """Parameters that one process steps, and no rank."""
-    if not world.steps or not reference.steps:
+def _is_incomplete(world: World, name: str) -> bool:
+    return not world.steps[0][name].is_complete
+
+
+def _find_blindness(numbers: Numbers) -> list[Finding]:
+    """Rounding explains so much that nothing can be seen."""
+    if not numbers.steps:
         return []
-    return [name for name in reference.steps[0] if name not in world.steps[0]]
+    share = numbers.vagueness(0)
+    if not share > BLIND:
+        return []
+    sentence = (
+        f"Rounding alone explains {number(share)} of the norm of the gradient in step 0, so no "
+        "mistake could be seen."
+    )
+    details = ("Compare in float32, and without what makes the program sensitive.",)
+    return [Finding(Cause.NOT_SEEN, sentence, details, 0, hinders=True)]
 
 
-def _cut_by_hand(world: World, reference: World) -> list[str]:
-    """Parameters whose shape is another one."""
-    names = []
-    for step, right in zip(world.steps[:1], reference.steps[:1], strict=False):
-        for name, copies in step.items():
-            if name in right and _shape(copies) != _shape(right[name]):
-                names.append(name)
-    return names
+# --- what excuses numbers that nothing else explains ---
 
 
-def _shape(copies) -> tuple[int, ...]:
-    first, *_ = copies.by_rank.values()
-    return first.shape
+def excuse(world: World, reference: World) -> Finding | None:
+    """Why other numbers prove no mistake: random numbers, or gradients that are compressed."""
+    drawn = different(line for one in _records(world, reference) for line in one.draws)
+    if any(record.draws for record in _records(world, reference)):
+        return Finding(
+            Cause.NOT_SEEN,
+            "Random numbers are drawn in training, and the ranks draw others than one process.",
+            ("Give each row its own numbers, drawn with the data; or leave them out to compare.",),
+            world.size,
+            lines=drawn,
+            hinders=True,
+        )
+    hooks = [record.compression for record in world.records if record.compression]
+    if hooks:
+        return Finding(
+            Cause.NOT_SEEN,
+            f"The communication hook {hooks[0]} changes the gradients.",
+            ("Compare without register_comm_hook().",),
+            world.size,
+            hinders=True,
+        )
+    return None
+
+
+def _records(world: World, reference: World) -> list[RankRecord]:
+    return [*reference.records, *world.records]

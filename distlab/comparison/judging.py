@@ -6,6 +6,7 @@ in pytest's process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,33 +14,32 @@ from typing import NamedTuple
 from distlab.comparison.dropouts import find_dropouts
 from distlab.comparison.evaluations import find_evaluation
 from distlab.comparison.findings import Cause, Finding
-from distlab.comparison.gradients import find_gradient
-from distlab.comparison.hindrances import find_hindrances
-from distlab.comparison.matching import names_in_reference
-from distlab.comparison.movements import find_nothing_moved, find_step, is_noise
+from distlab.comparison.finiteness import find_not_finite
+from distlab.comparison.gradients import find_gradient, is_compensated
+from distlab.comparison.hand_made import with_pieces
+from distlab.comparison.hindrances import excuse, find_hindrances
+from distlab.comparison.loss_values import find_loss
+from distlab.comparison.matching import renamed
+from distlab.comparison.movements import find_nothing_moved, find_step
 from distlab.comparison.orders import find_same_order
+from distlab.comparison.pairs import Numbers
 from distlab.comparison.records import RankRecord
 from distlab.comparison.replicas import find_replicas
 from distlab.comparison.rows import find_rows
 from distlab.comparison.tolerances import Tolerances
-from distlab.comparison.wholes import Kind, World
+from distlab.comparison.wholes import World
 
-# with one of these, numbers of other trainings are compared, which says nothing
-OTHER_TRAINING = {
+# with one of these, the numbers of two different trainings are compared, which says nothing
+OTHER_TRAINING = (
     Cause.UNREPEATABLE,
     Cause.NO_STEP,
-    Cause.RANDOM_DATA,
-    Cause.UNDIVIDED,
     Cause.LARGER_BATCH,
-    Cause.SAME_ROWS,
-    Cause.ROWS_REPEATED,
-    Cause.ROWS_DIFFER,
     Cause.NOTHING_MOVED,
     Cause.OTHER_INITIAL,
-    Cause.NOT_AVERAGED,
-    Cause.PARTLY_AVERAGED,
-    Cause.REPLICAS_DIFFER,
-}
+)
+# these only explain other numbers
+EXPLAINS = (Cause.RANDOM_DATA, Cause.SAME_ROWS, Cause.ROWS_REPEATED, Cause.ROWS_DIFFER)
+UNEXPLAINED = (Cause.GRADIENT_DIFFERS, Cause.STEP_DIFFERS, Cause.LOSS_DIFFERS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Difference:
     Attributes:
         step: counted from 0.
         parameter: its name.
-        gradient, value: of the gradient, and of the value after the step.
+        gradient, value: of the gradient, and of the value after the step. The gradient is not a
+            number where the optimizer itself averages, so that only the value can be compared.
         gradient_bound, value_bound: what rounding explains.
     """
 
@@ -64,8 +65,11 @@ class Difference:
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Of the gradient and of the value, the difference and its bound."""
-        return [(self.gradient, self.gradient_bound), (self.value, self.value_bound)]
+        """Of the gradient, if it can be compared, and the value: the difference and its bound."""
+        of_value = (self.value, self.value_bound)
+        if math.isnan(self.gradient):
+            return [of_value]
+        return [(self.gradient, self.gradient_bound), of_value]
 
 
 class Judgement(NamedTuple):
@@ -74,10 +78,14 @@ class Judgement(NamedTuple):
     Attributes:
         findings: the most important first; none if it is the same.
         differences: of each step and parameter.
+        noise: parameters whose gradients were never larger than rounding.
+        vagueness: what share of the gradient rounding explains, at most.
     """
 
     findings: list[Finding]
     differences: list[Difference]
+    noise: list[str]
+    vagueness: float
 
 
 def judge(
@@ -95,19 +103,20 @@ def judge(
         ranks: what each rank of the world did.
     """
     right = World(_as_list(reference))
-    names = [names_in_reference(record, right) for record in ranks]
-    world = World(ranks, names)
+    records, left_out = with_pieces([renamed(record, right) for record in ranks], right)
+    world = World(records)
     shaken = [World(_as_list(one)) for one in perturbed]
-    tolerances = Tolerances(right, shaken, world.epsilon)
-    findings = find_hindrances(world, right, tolerances)
-    findings += find_rows(world, right)
+    numbers = Numbers(world, Tolerances(right, shaken, world.epsilon))
+    findings = find_hindrances(numbers, left_out)
     findings += find_same_order(world)
     findings += find_evaluation(world, right)
     findings += find_nothing_moved(world)
-    findings += find_replicas(world, tolerances)
+    findings += find_nothing_moved(right)
     findings += find_dropouts(world)
-    findings += _find_numbers(world, right, tolerances, findings)
-    return Judgement(in_order(findings), differences(world, tolerances))
+    findings += _find_trainings(numbers, shaken, findings)
+    noise = [name for name in numbers.names(0) if _is_noise(numbers, name)] if numbers.steps else []
+    vagueness = max([0.0, *[numbers.vagueness(step) for step in range(numbers.steps)]])
+    return Judgement(in_order(findings), differences(numbers), noise, vagueness)
 
 
 def judge_ranks(ranks: Sequence[RankRecord]) -> Judgement:
@@ -121,9 +130,9 @@ def judge_ranks(ranks: Sequence[RankRecord]) -> Judgement:
     world = World(ranks)
     findings = find_same_order(world)
     findings += find_nothing_moved(world)
-    findings += find_replicas(world, None)
+    findings += find_not_finite(world, None) or find_replicas(world, None)
     findings += find_dropouts(world)
-    return Judgement(in_order(findings), [])
+    return Judgement(in_order(findings), [], [], 0.0)
 
 
 def _as_list(records: RankRecord | Sequence[RankRecord]) -> list[RankRecord]:
@@ -131,59 +140,126 @@ def _as_list(records: RankRecord | Sequence[RankRecord]) -> list[RankRecord]:
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Mistakes before what cannot be compared, and each in the order of causes."""
+    """Findings in the order of their causes; of one cause, mistakes before what hinders."""
     order = list(Cause)
-    return sorted(findings, key=lambda one: (one.hinders, order.index(one.cause)))
+    return sorted(findings, key=lambda one: (order.index(one.cause), one.hinders))
 
 
-def _find_numbers(
-    world: World, reference: World, tolerances: Tolerances, known: Sequence[Finding]
+# --- rows, replicas and numbers, which explain each other ---
+
+
+def _find_trainings(
+    numbers: Numbers, perturbed: Sequence[World], known: Sequence[Finding]
 ) -> list[Finding]:
-    """The first gradient, or step, that is another one, unless something known explains it."""
-    explained = [one.step or 0 for one in known if one.cause in OTHER_TRAINING]
-    if any(one.cause is Cause.LOCAL_STATISTICS for one in known):
-        explained.append(0)
-    steps = min([len(world.steps), len(reference.steps), *explained])
-    for step in range(steps):
-        finding = find_gradient(world, tolerances, step) or find_step(world, tolerances, step)
+    """Findings about rows, replicas and numbers, without those that others explain."""
+    causes = {finding.cause for finding in known}
+    if causes & {Cause.UNREPEATABLE, Cause.NO_STEP}:
+        return []
+    not_finite = find_not_finite(numbers.world, numbers.reference)
+    rows = find_rows(numbers.world, numbers.reference, perturbed)
+    replicas = [] if not_finite else find_replicas(numbers.world, numbers.tolerances)
+    drifts = [finding for finding in replicas if finding.step is not None]
+    begins = [finding.step for finding in [*not_finite, *drifts] if finding.step is not None]
+    is_other = causes & set(OTHER_TRAINING) or any(
+        finding.cause in OTHER_TRAINING for finding in [*rows, *replicas]
+    )
+    number = None
+    if not is_other:
+        number = _find_number(numbers, min(begins, default=numbers.steps))
+    number = _excused(numbers, number, causes)
+    first = min([one.step or 0 for one in [*drifts, *not_finite, number] if one], default=None)
+    rows = _that_explain(numbers, rows, first)
+    if number is not None and any(_explain(finding, number) for finding in rows):
+        number = None
+    return [*not_finite, *rows, *replicas, *([] if number is None else [number])]
+
+
+def _explain(rows: Finding, number: Finding) -> bool:
+    """Whether other rows explain other numbers: only rows of the same step, or an earlier one."""
+    return rows.cause is not Cause.UNDIVIDED and (rows.step or 0) <= (number.step or 0)
+
+
+def _find_number(numbers: Numbers, until: int) -> Finding | None:
+    """The first gradient, step or loss that is another one."""
+    for step in range(min(numbers.steps, until)):
+        finding = (
+            find_gradient(numbers, step) or find_step(numbers, step) or find_loss(numbers, step)
+        )
         if finding is not None:
-            return [finding]
-    return []
+            return finding
+    return None
 
 
-def differences(world: World, tolerances: Tolerances) -> list[Difference]:
-    """The differences of all steps and parameters that both worlds have."""
+def _excused(numbers: Numbers, number: Finding | None, causes: set[Cause]) -> Finding | None:
+    """A finding about numbers; nothing, or what hinders, if they prove no mistake."""
+    if number is None or number.cause not in UNEXPLAINED:
+        return number
+    if Cause.LOCAL_STATISTICS in causes:
+        return None
+    return excuse(numbers.world, numbers.reference) or number
+
+
+def _that_explain(numbers: Numbers, rows: Sequence[Finding], first: int | None) -> list[Finding]:
+    """Findings about rows, without those that explain nothing.
+
+    Where all numbers agree, other rows are none that matter: parts of rows, or rows of a model.
+    Rows that become others after the numbers did are made by them.
+
+    Args:
+        numbers: of both worlds.
+        rows: the findings about rows.
+        first: the first step in which numbers differ; None if they agree.
+    """
     found = []
-    for step in range(min(len(world.steps), len(tolerances.reference.steps))):
-        for name in tolerances.reference.steps[step]:
-            if name in world.steps[step] and not is_noise(world, tolerances, step, name):
-                found.append(_difference(world, tolerances, step, name))
+    have_as_many_steps = len(numbers.world.steps) == len(numbers.reference.steps)
+    for finding in rows:
+        if finding.cause is Cause.UNDIVIDED and numbers.world.is_in_pieces:
+            continue
+        if finding.cause in EXPLAINS:
+            if first is None and have_as_many_steps:
+                continue
+            is_late = first is not None and first < (finding.step or 0)
+            if is_late and finding.cause is Cause.RANDOM_DATA:
+                continue
+        found.append(finding)
     return found
 
 
-def _difference(world: World, tolerances: Tolerances, step: int, name: str) -> Difference:
-    bounds = tolerances.at(step, name)
-    gradient, gradient_norm = _distance(world, tolerances, step, name, "gradient")
-    value, value_norm = _distance(world, tolerances, step, name, "value")
-    return Difference(
-        step,
-        name,
-        gradient / gradient_norm,
-        bounds.gradient / gradient_norm,
-        value / value_norm,
-        bounds.value / value_norm,
-    )
+# --- how far numbers are apart ---
 
 
-def _distance(
-    world: World, tolerances: Tolerances, step: int, name: str, kind: Kind
-) -> tuple[float, float]:
-    """How far a sketch is from that of the reference, and the norm of that one."""
-    expected = tolerances.reference.steps[step][name].whole(kind)
-    copies = world.steps[step][name]
-    found = copies.whole(kind)
-    if expected is None or found is None:
-        present = found or expected
-        return (0.0, 1.0) if present is None else (present.norm, present.norm or 1.0)
-    distance = max((found - expected).norm, copies.spread(kind))
-    return distance, expected.norm or 1.0
+def _is_noise(numbers: Numbers, name: str) -> bool:
+    """Whether the gradients of a parameter were never larger than rounding."""
+    return all(name in numbers.noise(step) for step in range(numbers.steps))
+
+
+def differences(numbers: Numbers) -> list[Difference]:
+    """The differences of all steps and parameters that both worlds have."""
+    found = []
+    for step in range(numbers.steps):
+        values = numbers.values(step)
+        pairs = numbers.gradients(step)
+        wrong = {name: pair for name, pair in pairs.items() if pair.differs}
+        compensated = wrong if wrong and is_compensated(numbers, step, wrong) else {}
+        for name, pair in pairs.items():
+            if name not in values:
+                continue
+            copies = numbers.world.steps[step][name]
+            norm = pair.expected.norm or 1.0
+            gradient = pair.distance / norm
+            if name in compensated:
+                gradient = math.nan
+            value = values[name]
+            value_norm = value.expected.norm or 1.0
+            distance = max(value.distance, copies.spread("value"))
+            found.append(
+                Difference(
+                    step,
+                    name,
+                    gradient,
+                    pair.bound / norm,
+                    distance / value_norm,
+                    value.bound / value_norm,
+                )
+            )
+    return found

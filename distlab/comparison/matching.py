@@ -6,11 +6,30 @@ Runs where a comparison is judged, called by judging.py.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 from distlab.comparison.records import RankRecord, SeenParameter, Sketch
 from distlab.comparison.wholes import Copies, World
 
 FEW = 8  # epsilons, by which equal numbers may differ
+
+
+def renamed(record: RankRecord, reference: World) -> RankRecord:
+    """A rank's record with the names of the reference."""
+    names = names_in_reference(record, reference)
+    if not names:
+        return record
+    steps = []
+    for step in record.steps:
+        steps.append(replace(step, parameters=_with_names(step.parameters, names)))
+    return replace(record, initial=_with_names(record.initial, names), steps=steps)
+
+
+def _with_names(
+    parameters: Mapping[str, SeenParameter], names: Mapping[str, str]
+) -> dict[str, SeenParameter]:
+    return {names.get(own, own): seen for own, seen in parameters.items()}
 
 
 def names_in_reference(record: RankRecord, reference: World) -> dict[str, str]:
@@ -61,9 +80,8 @@ def _same_values(seen: SeenParameter, reference: World) -> list[str]:
 
 def begins_alike(seen: SeenParameter, copies: Copies) -> bool:
     """Whether a rank's whole parameter has the shape and the values of one of the reference."""
-    first, *_ = copies.by_rank.values()
     value = copies.whole("value")
-    if first.shape != seen.shape or value is None:
+    if copies.shape != seen.shape or value is None:
         return False
     return (value - seen.value).norm <= FEW * 1.2e-7 * value.norm
 

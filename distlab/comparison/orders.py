@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlab.comparison.findings import Cause, Finding
+from distlab.comparison.forward_passes import training_rows
 from distlab.comparison.records import RankRecord, SeenSampler
 from distlab.comparison.wholes import World
 from distlab.comparison.wording import different
@@ -31,10 +32,7 @@ def _rows_repeat(record: RankRecord, passes: int) -> bool:
 
     A pass over a sampler may be but a look at the first batch.
     """
-    rows: list[bytes] = []
-    for one in record.forwards:
-        if one.training:
-            rows += one.rows
+    rows = training_rows(record)
     if not rows:
         return True
     for parts in range(2, passes + 1):

@@ -15,6 +15,10 @@ from distlab.comparison.wholes import Copies, Kind, World
 
 SAFETY = 16  # times what the perturbed runs have changed
 FEW = 16  # epsilons of the norm: never less than that
+# a coarse type hides the order of sums: products are added up in float32, and rounded once
+COARSE = 1e-4
+SAFETY_IF_COARSE = 3
+FEW_IF_COARSE = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class Tolerances:
         self.perturbed = list(perturbed)
         self.epsilon = max(epsilon, reference.epsilon)
         self.coarser = self.epsilon / reference.epsilon if reference.epsilon else 1.0
+        is_coarse = self.epsilon > COARSE
+        self.safety = SAFETY_IF_COARSE if is_coarse else SAFETY
+        self.few = (FEW_IF_COARSE if is_coarse else FEW) * self.epsilon
         self._bounds: dict[tuple[int, str], Bounds] = {}
         self._roughness: dict[int, float] = {}
 
@@ -61,10 +68,10 @@ class Tolerances:
     def of_initial(self, name: str) -> float:
         """What equal initial values may differ by."""
         value = self.reference.initial[name].whole("value")
-        return 0.0 if value is None else FEW * self.epsilon * value.norm
+        return 0.0 if value is None else self.few * value.norm
 
     def _bound(self, copies: Copies, step: int, kind: Kind) -> float:
-        """SAFETY times what the perturbed runs change, and not below FEW epsilons of the norm."""
+        """A multiple of what the perturbed runs change, and not below FEW epsilons of the norm."""
         plain = copies.whole(kind)
         if plain is None:
             return 0.0
@@ -74,7 +81,7 @@ class Tolerances:
                 other = world.steps[step][copies.name].whole(kind)
                 if other is not None:
                     changed = max(changed, (other - plain).norm)
-        return max(SAFETY * self.coarser * changed, FEW * self.epsilon * plain.norm)
+        return max(self.safety * self.coarser * changed, self.few * plain.norm)
 
     def _noise(self, step: int, copies: Copies) -> float:
         """What rounding leaves where a gradient is a sum of large numbers that cancel.
@@ -92,7 +99,7 @@ class Tolerances:
         gradient = copies.whole("gradient")
         if gradient is None:
             return 0.0
-        return FEW * self.epsilon * self._roughness[step] * float(np.sqrt(gradient.elements))
+        return self.few / 4 * self._roughness[step] * float(np.sqrt(gradient.elements))
 
 
 def _typical(sketch: Sketch) -> float:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from distlab.comparison.factors import factor_words
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.judging import Difference, Judgement, in_order, judge, judge_ranks
+from distlab.comparison.pairs import VAGUE
 from distlab.comparison.records import RankRecord
-from distlab.comparison.wording import number, on_worlds
+from distlab.comparison.wording import name_list, number, on_worlds
 from distlab.diagnosis.lines import position_words, with_text
 from distlab.tables import Table, count
 from distlab.words import fitted
@@ -23,8 +24,8 @@ from distlab.words import fitted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EQUAL_RANKS = "The ranks do the same"
 HEADS = ("ranks", "step", "differs most in", "gradient", "rounding", "value", "rounding")
-VAGUE = 0.1  # a bound above this share of the norm says little
 TINY = 1e-300  # instead of 0, to divide by
 FACTORS = (Cause.GRADIENT_FACTOR, Cause.STEP_FACTOR)
 WITHOUT_DROPOUT = "Dropout was left out, because masks over other parts of a batch are never equal."
@@ -88,7 +89,7 @@ class Comparison:
             return self._sentence(self.findings[0], is_first=True)
         what = f"{count(self.steps, 'step')}, {count(self.parameters, 'parameter')}"
         if not self.reference:
-            return f"The ranks do the same: {what}."
+            return f"{EQUAL_RANKS}: {what}."
         worst = self._worst()
         if worst is None:
             return f"{self._same_words()}: {what}."
@@ -110,6 +111,7 @@ class Comparison:
             for one in found:
                 sizes += one.pairs
         informative = [pair for pair in sizes if 0 < pair[1] < VAGUE]
+        informative = informative or [pair for pair in sizes if 0 < pair[1] < 1]
         return max(informative, key=lambda pair: pair[0] / pair[1], default=None)
 
     def _shown(self) -> list[Finding]:
@@ -131,10 +133,15 @@ class Comparison:
         if finding.cause in FACTORS:
             sentence = _of_several(finding, alike)
         worlds = on_worlds([one.world_size for one in alike])
-        begin = "Cannot be compared" if finding.hinders else "Not the same"
         if not is_first:
-            begin = "Also" if not finding.hinders else "Also, cannot be compared"
-        if not any(one.world_size for one in alike):
+            begin = "Also cannot be compared" if finding.hinders else "Also"
+        elif finding.hinders:
+            begin = "Cannot be compared"
+        elif self.reference:
+            begin = f"Not {_small_first(self._same_words())}"
+        else:
+            return f"The ranks do not do the same: {_small_first(sentence)}"
+        if not self.reference or not any(one.world_size for one in alike):
             return f"{begin}: {_small_first(sentence)}"
         return f"{begin}, {worlds}: {_small_first(sentence)}"
 
@@ -184,7 +191,7 @@ class Comparison:
             for size, found in self.differences.items():
                 for one in found:
                     if one.step == step and one.parameter == parameter:
-                        distance, bound = one.pairs[0 if is_gradient else 1]
+                        distance, bound = one.pairs[0 if is_gradient else -1]
                         lines[f"{size} ranks"][step] = distance
                         band[step] = bound
         return differences_by_step(lines, band, self._first_sentence())
@@ -194,9 +201,10 @@ class Comparison:
         worst: dict[int, tuple[float, str, bool]] = {}
         for found in self.differences.values():
             for one in found:
-                for is_gradient, (size, bound) in zip((True, False), one.pairs, strict=True):
+                for place, (size, bound) in enumerate(one.pairs):
                     if bound > VAGUE and size <= bound:
                         continue
+                    is_gradient = place < len(one.pairs) - 1
                     candidate = size / (bound or TINY), one.parameter, is_gradient
                     if one.step not in worst or candidate > worst[one.step]:
                         worst[one.step] = candidate
@@ -262,7 +270,7 @@ def compared(
         steps,
         parameters,
         {size: judgement.differences for size, judgement in judgements.items()},
-        _notes([*reference, *[record for ranks in worlds.values() for record in ranks]]),
+        _notes(reference, worlds, judgements),
     )
 
 
@@ -278,10 +286,40 @@ def compared_ranks(records: Sequence[RankRecord]) -> Comparison:
     steps = max((len(one.steps) for one in records), default=0)
     names = {name for one in records for step in one.steps for name in step.parameters}
     return Comparison(
-        tuple(judgement.findings), (len(records),), 0, steps, len(names), notes=_notes(records)
+        tuple(judgement.findings),
+        (len(records),),
+        0,
+        steps,
+        len(names),
+        notes=_notes(records, {}, {}),
     )
 
 
-def _notes(records: Sequence[RankRecord]) -> tuple[str, ...]:
+def _notes(
+    reference: Sequence[RankRecord],
+    worlds: Mapping[int, Sequence[RankRecord]],
+    judgements: Mapping[int, Judgement],
+) -> tuple[str, ...]:
     """What a person must know to read the verdict."""
-    return (WITHOUT_DROPOUT,) if any(record.dropouts for record in records) else ()
+    notes = []
+    if any(record.dropouts for ranks in (reference, *worlds.values()) for record in ranks):
+        notes.append(WITHOUT_DROPOUT)
+    noise: list[str] = []
+    vagueness = 0.0
+    for judgement in judgements.values():
+        noise += judgement.noise
+        vagueness = max(vagueness, judgement.vagueness)
+    names = list(dict.fromkeys(noise))
+    if names:
+        whose = "The gradient of" if len(names) == 1 else "The gradients of"
+        verb = "is" if len(names) == 1 else "are"
+        notes.append(
+            f"{whose} {name_list(names)} {verb} no larger than rounding, so little is known of "
+            f"{'it' if len(names) == 1 else 'them'}."
+        )
+    if vagueness > VAGUE:
+        notes.append(
+            f"Rounding explains up to {number(vagueness)} of a gradient's norm here, so smaller "
+            "mistakes cannot be seen: compare in float32, or fewer steps."
+        )
+    return tuple(notes)

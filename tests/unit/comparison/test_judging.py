@@ -34,8 +34,8 @@ def test_a_loss_that_is_divided_by_ranks():
     assert first.factor == 0.25
     assert first.world_size == 4
     assert repr(found).splitlines()[:2] == [
-        "Not the same, on 2 and on 4 ranks: the gradient is a multiple of the right one:",
-        "0.25 = 1 / ranks for every parameter (0.5 on 2 ranks).",
+        "Not the same as one process, on 2 and on 4 ranks: the gradient is a multiple of",
+        "the right one: 0.25 = 1 / ranks for every parameter (0.5 on 2 ranks).",
     ]
 
 
