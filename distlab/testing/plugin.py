@@ -5,6 +5,7 @@ Runs in pytest's process. It imports nothing of distlab's engine until a test ha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,14 +63,35 @@ def _shared_cluster(config: pytest.Config) -> SharedCluster:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show how a test has ended on a rank as the pytest of that rank describes it."""
+    """Show how a test has ended on a rank as the pytest of that rank describes it.
+
+    Of any test, show the verdict of a comparison that it asserts.
+    """
     report = yield
+    if call.excinfo and report.failed:
+        _show_verdict(report, call.excinfo)
     if item.get_closest_marker("ranks") and call.excinfo and SHARED_CLUSTER in item.config.stash:
         item.config.stash[SHARED_CLUSTER].describe(report, call.excinfo)
         # The debugger was opened on the rank: pytest must not open it in this process as well.
         if item.config.getoption("usepdb"):
             call.excinfo = None
     return report
+
+
+def _show_verdict(report: pytest.TestReport, found: pytest.ExceptionInfo[BaseException]) -> None:
+    """Add the whole verdict of the comparison that an assert has found false.
+
+    pytest itself shows the first 240 characters of a value. What a rewritten assert has computed is
+    among the variables of its frame.
+    """
+    verdict = sys.modules.get("distlab.comparison.verdict")
+    add_section = getattr(report.longrepr, "addsection", None)
+    if verdict is None or add_section is None:
+        return
+    for value in found.traceback[-1].frame.f_locals.values():
+        if isinstance(value, verdict.Comparison) and not value:
+            add_section("distlab.compare", repr(value))
+            return
 
 
 def _fixture(name: str, words: str) -> Any:

@@ -22,6 +22,7 @@ COMPLETED = {
     "%px my_f": ["my_function"],
     "%%px --tim": ["--timeout"],
     "%%px --trace --ch": ["--check"],
+    "%%px --co": ["--compare"],
     "distlab.check('ring_all": ["ring_all_reduce"],
     'distlab.hint("largest_o': ["largest_on"],
     "world_s": [],
