@@ -7,22 +7,26 @@ the ranks of a cluster; entry.py looks at it there, and verdict.py says what was
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab import arguments
-from distlab.arguments import refuse
+from distlab.arguments import refuse, wrong
 from distlab.comparison import entry
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
+from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import RanksFailed
 from distlab.notebook import paragraphs
 from distlab.notebook.cluster import Cluster
 from distlab.progress_bar import progress_bar
 
 PERTURBED_RUNS = (1, 2)  # of the smallest world: what they change, rounding may change
+OPTIONS = ("worlds", "seed", "timeout")  # of `compare`, which a program may have as well
 EXAMPLE = "Call distlab.compare(train, (1, 4))."
 MOST_SEED = 2**31  # numpy's seeds end at 2**32, and rank r takes seed + r
 
@@ -73,15 +77,38 @@ def compare(
             which world. Interrupted, where a person has ended it.
         SerializationError: the program, or an argument, cannot be sent.
     """
-    if not callable(train):
-        refuse("train", "a function", train, EXAMPLE, wrong_type=True)
     sizes = _check_worlds(worlds)
+    _check_train(train, args, kwargs)
     arguments.whole_number("seed", seed, 0, MOST_SEED)
     if timeout is not None:
         timeout = arguments.seconds("timeout", timeout)
-    with _cluster_of(max(sizes)) as cluster:
+    with _cluster_of(sizes[-1]) as cluster:
         program = Program(cluster, train, args, kwargs, seed, timeout)
         return _compare(program, sizes)
+
+
+def _check_train(train: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what is no ordinary function, or does not take these arguments."""
+    if not callable(train):
+        refuse("train", "a function", train, EXAMPLE, wrong_type=True)
+    if inspect.iscoroutinefunction(train) or inspect.isgeneratorfunction(train):
+        rule = "an ordinary function, which has done its work when it returns"
+        refuse("train", rule, train, EXAMPLE, wrong_type=True)
+    try:
+        signature = inspect.signature(train)
+    except ValueError:  # one of C's may have none
+        return
+    try:
+        signature.bind(0, 1, *args, **kwargs)
+    except TypeError as error:
+        given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+        call = f"train({', '.join(['rank', 'world_size', *given])})"
+        advice = "Its first two parameters are the rank and the number of ranks."
+        for name in kwargs:
+            meant = difflib.get_close_matches(name, OPTIONS, n=1)
+            if meant:
+                advice = f"Did you mean {meant[0]}=?"
+        wrong(f"train is called as {call}, and takes {signature}: {error}. {advice}")
 
 
 def _check_worlds(worlds: Any) -> list[int]:
@@ -91,7 +118,7 @@ def _check_worlds(worlds: Any) -> list[int]:
     if not isinstance(worlds, Sequence) or isinstance(worlds, (str, bytes)):
         refuse("worlds", rule, worlds, advice, wrong_type=True)
     for n in worlds:
-        arguments.whole_number("worlds", n, 1, advice=advice)
+        arguments.whole_number("each of worlds", n, 1, advice=advice)
     if len(worlds) < 2 or len(set(worlds)) < len(worlds):
         refuse("worlds", rule, worlds, advice)
     return sorted(worlds)
@@ -108,7 +135,11 @@ def _cluster_of(n: int) -> Iterator[Cluster]:
         # processes that were started in the same way are used again
         preload = () if running is None else running.ranks.plan.preload
         with Cluster(n, preload=preload) as started:
-            yield started
+            try:
+                yield started
+            except RanksFailed as error:
+                error.args = (NEXT_STEP.sub("", str(error)), *error.args[1:])
+                raise
         return
     if running.n < n:
         possible = tuple(size for size in (1, 2, 4, 8) if size <= running.n)

@@ -1,9 +1,10 @@
 """What became of ranks that were late, and of what ended with a group that was rebuilt, in words.
 
 No process is asked. Runs on the notebook's kernel, called by failed_cell.py, freeing.py, ranks.py
-and cluster.py, and by failures.py beside it.
+and cluster.py, by failures.py beside it, and by shared_cluster.py and compare.py.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ RPC_ENDED = (
 VARIABLES_ARE_KEPT = (
     "Variables are kept and the process group is rebuilt: change the cell and run it again."
 )
+# the line that says what a person can do next, which is left out where the cluster has ended
+NEXT_STEP = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import cast
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullLocator
 
-from distlab.plotting.axes import End, figure_of, label_ends, new_axes
+from distlab.plotting.axes import End, label_ends, new_panels
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import FAINT, INK, curve_color
 
@@ -38,8 +38,8 @@ def differences_by_step(
     heading = "\n".join(textwrap.wrap(title, TITLE_COLUMNS))
     steps: list[float] = sorted(band)
     lowest = min(band.values(), default=1e-7) * FLOOR
-    look = {"title": heading, "xlabel": "step", "ylabel": "relative difference"}
-    with new_axes(6.4, 3.8, **look) as ax:
+    with new_panels(6.4, 3.8, 1, 1, heading) as (drawn, (ax,)):
+        ax.set(xlabel="step", ylabel="relative difference")
         edges = [band[step] for step in sorted(band)]
         ends = []
         if len(steps) == 1:  # a band has a width
@@ -63,7 +63,7 @@ def differences_by_step(
         ax.yaxis.set_major_formatter(LogFormatterSciNotation())
         ax.yaxis.set_minor_locator(NullLocator())
         label_ends(ax, ends)
-    figure = cast(Drawing, figure_of(ax))
+    figure = cast(Drawing, drawn)
     figure.alt = _in_words(lines, band, title)
     return figure
 

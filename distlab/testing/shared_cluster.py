@@ -5,7 +5,6 @@ Runs in pytest's process, called by plugin.py; on_rank.py runs each test on the 
 
 from __future__ import annotations
 
-import re
 import sys
 from inspect import signature
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from distlab.arguments import one_of, whole_number
 from distlab.compat.pytest import base_folder
+from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
@@ -22,8 +22,6 @@ OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark
 CLUSTER_KEYWORDS = list(signature(Cluster).parameters)[1:]  # all but the number of ranks
 KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *CLUSTER_KEYWORDS]))
 MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
-# a notebook's next step, which a test does not have
-REBUILT_LINE = re.compile(r"\n.*(process group is rebuilt|rebuilds the process group).*")
 # of options that are sent to the ranks
 TRAVELLING_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 
@@ -146,7 +144,7 @@ class SharedCluster:
 
         It is the exception of a rank that is at fault, or else that of the whole run.
         """
-        error.args = (REBUILT_LINE.sub("", str(error)),)
+        error.args = (NEXT_STEP.sub("", str(error)),)
         self._words = str(error)
         if isinstance(error, RankDied):
             return error

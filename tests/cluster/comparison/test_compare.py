@@ -316,6 +316,9 @@ def test_without_a_cluster_one_is_started_and_stopped(shared):
         distlab.Cluster.current.stop()
     assert distlab.compare(train, (1, 2))
     assert distlab.Cluster.current is None
+    error = raised(distlab.RankError, distlab.compare, fail, (1, 2), "all raise", 2)
+    assert "process group" not in str(error)
+    assert distlab.Cluster.current is None
 
 
 def test_on_simulated_machines(shared):
