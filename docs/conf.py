@@ -85,9 +85,7 @@ def contents() -> str:
             "Reference", ["docs/api", "notebooks/cheat_sheet", "benchmarks/README", "CHANGELOG"]
         ),
         toctree("For teachers and developers", ["TEACHING", "CONTRIBUTING"]),
-        toctree(
-            "When something goes wrong", ["docs/silent_mistakes", "docs/reports/*"], glob=True
-        ),
+        toctree("When something goes wrong", ["docs/silent_mistakes", "docs/reports/*"], glob=True),
     ]
     trees = [*above, *trees, toctree("Answers", [f"{ANSWERS}*"], glob=True)]
     return "".join(trees)
