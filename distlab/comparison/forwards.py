@@ -37,6 +37,7 @@ class _Outermost:
     step: int
     has_gradients: bool
     rows: tuple[bytes, ...] = ()
+    row_shape: tuple[int, ...] = ()
     line: Line | None = None
     wrapper: str = ""
     bypassed: bool = False
@@ -47,6 +48,7 @@ class _Outermost:
             step=self.step,
             training=self.module.training,
             rows=self.rows,
+            row_shape=self.row_shape,
             line=self.line,
             wrapper=self.wrapper,
             bypassed=self.bypassed,
@@ -109,6 +111,7 @@ class Forwards:
             data = data_of((args, kwargs))
             if data is not None:
                 call.rows = fingerprints(data)
+                call.row_shape = tuple(data.shape[1:])
             if self._perturbation is not None:
                 return self._perturbation.perturb(module, data, args, kwargs)
         return args, kwargs

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from distlab.compat import torch_watching as private
+
 
 class Patches:
     """What was replaced, so that it can be put back.
@@ -37,12 +39,19 @@ class Patches:
             return
         had_own = name in vars(owner)
 
-        @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self.are_in_force:
                 return original(*args, **kwargs)
-            return replacement(original, *args, **kwargs)
+            compiler = private.set_compiler(None)
+            if compiler is None:
+                return replacement(original, *args, **kwargs)
+            try:
+                return replacement(_with_compiler(compiler, original), *args, **kwargs)
+            finally:
+                private.set_compiler(compiler)
 
+        private.skip_when_compiling(call.__code__)
+        functools.update_wrapper(call, original)
         setattr(owner, name, call)
         self._replaced.append((owner, name, call, original if had_own else None))
 
@@ -64,3 +73,16 @@ class Patches:
             else:
                 setattr(owner, name, original)
         self._replaced.clear()
+
+
+def _with_compiler(compiler: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The original, with whatever torch.compile compiles in it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        private.set_compiler(compiler)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            private.set_compiler(None)
+
+    return call

@@ -72,6 +72,19 @@ class Places:
             left = left // len(indices)
         return positions
 
+    def numbers_of(self, wanted: Places) -> tuple[torch.Tensor, ...] | None:
+        """Where this rank has the indices of other places, along each dimension.
+
+        None if it does not have all of them.
+        """
+        numbers = []
+        for indices, others in zip(self.along, wanted.along, strict=True):
+            if not bool(torch.isin(others, indices).all()):
+                return None
+            order = indices.argsort()
+            numbers.append(order[torch.searchsorted(indices[order], others)])
+        return tuple(numbers)
+
     @functools.cached_property
     def _strides(self) -> tuple[int, ...]:
         """How far apart neighbours along each dimension are, in row-major order."""

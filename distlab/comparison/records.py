@@ -136,6 +136,7 @@ class SeenForward:
         training: whether the module was in training mode.
         rows: of each row of its data (its first tensor that is no activation) a fingerprint of the
             content; empty if it has none.
+        row_shape: of each of these rows.
         line: the learner's line that called it.
         wrapper: "DistributedDataParallel" where the call went through one; "" without one.
         bypassed: whether the module is wrapped in a DistributedDataParallel, but called past it.
@@ -151,6 +152,7 @@ class SeenForward:
     bypassed: bool = False
     averages: bool = True
     has_gradients: bool = True
+    row_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

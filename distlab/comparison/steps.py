@@ -20,8 +20,7 @@ from torch.optim.optimizer import (
 from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.records import SeenParameter, SeenStep, Sketch
 from distlab.comparison.seen_lines import learners_line
-from distlab.comparison.sketches import sketch_of
-from distlab.comparison.watching import OpenStep, Watching, has_values, places_of, seen
+from distlab.comparison.watching import OpenStep, Watching, has_values, seen, seen_gradient
 from distlab.compat import torch_watching as private
 from distlab.rank.frames import outwards
 
@@ -35,7 +34,7 @@ class Steps:
         self._stepping: Optimizer | None = None  # the outermost one
         self._passes_before = 0  # backward passes when it began to step
         self._passes_at_step = -1  # when the newest step began
-        self._gradients: dict[int, Sketch] = {}
+        self._gradients: dict[int, tuple[Sketch, bool]] = {}
         self._others: dict[int, SeenParameter] = {}
         self._stepped: set[int] = set()  # ids of parameters that any optimizer has
 
@@ -86,16 +85,16 @@ class Steps:
                 return True
         return False  # its step has raised
 
-    def _see_gradients(self, optimizer: Optimizer) -> dict[int, Sketch]:
+    def _see_gradients(self, optimizer: Optimizer) -> dict[int, tuple[Sketch, bool]]:
         gradients = {}
         scale = getattr(optimizer, "grad_scale", None)
         for parameter in _parameters(optimizer):
             if parameter.grad is None:
                 continue
-            sketch = sketch_of(private.own_part(parameter.grad), places_of(parameter.grad))
+            sketch, is_partial = seen_gradient(parameter)
             if scale is not None:  # the optimizer itself divides by it
                 sketch = sketch.scaled(1 / float(scale))
-            gradients[id(parameter)] = sketch
+            gradients[id(parameter)] = (sketch, is_partial)
         return gradients
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -110,12 +109,12 @@ class Steps:
             self._gradients = self._see_gradients(optimizer)
         parameters = {}
         for parameter in _parameters(optimizer):
-            partial = parameter.grad is not None and private.is_partial(parameter.grad)
+            gradient, is_partial = self._gradients.get(id(parameter), (None, False))
             parameters[id(parameter)] = replace(
                 seen(parameter),
-                gradient=self._gradients.get(id(parameter)),
+                gradient=gradient,
                 own_gradient=self._own_gradients.take(parameter),
-                gradient_is_partial=partial,
+                gradient_is_partial=is_partial,
             )
         self._gradients = {}
         self._add(optimizer, parameters)

@@ -161,6 +161,30 @@ def sketched(tensor: torch.Tensor) -> Sketch:
     return sketch_of(private.own_part(tensor), places_of(tensor))
 
 
+def seen_gradient(parameter: torch.Tensor) -> tuple[Sketch, bool]:
+    """The sketch of a gradient, of the elements that this rank has of its parameter.
+
+    Returns:
+        sketch: of all elements that it has here, if it is partial or lacks some of the parameter's.
+        is_partial: whether it is a summand of the gradient, instead of a part.
+    """
+    gradient = parameter.grad
+    assert gradient is not None
+    own = private.own_part(gradient)
+    places = places_of(gradient)
+    if not private.is_dtensor(gradient) or not private.is_dtensor(parameter):
+        return sketch_of(own, places), False
+    wanted = places_of(parameter)
+    if wanted.piece == places.piece and not private.is_partial(gradient):
+        return sketch_of(own, places), False
+    numbers = places.numbers_of(wanted)
+    if numbers is None or private.is_partial(gradient):
+        return sketch_of(own, places), True
+    for dimension, along in enumerate(numbers):
+        own = own.index_select(dimension, along.to(own.device))
+    return sketch_of(own, wanted), False
+
+
 def seen(parameter: torch.Tensor) -> SeenParameter:
     """A parameter with the value that it has now; with zeros if that cannot be read."""
     places = places_of(parameter)

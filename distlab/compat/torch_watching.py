@@ -5,7 +5,7 @@ Runs on every rank.
 
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,9 +16,21 @@ from torch import nn
 DROPS_OUT: Any = torch._VF
 
 
+# gives what compiles the frames that Python evaluates, or None, and takes another; it has no frame
+set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
 # what DDP's __init__ calls when it has its module; __init__ itself warns of the line that called it
 MAKES_DDP = (nn.parallel.DistributedDataParallel, "_ddp_init_helper")
 _REHEARSALS = ("_forward_metadata_inference", "_backward_metadata_inference")
+
+
+def skip_when_compiling(code: CodeType) -> None:
+    """Have torch.compile leave this code as it is, but where code that it compiles calls it.
+
+    What it calls is compiled as before. Private: the strategy of a code object.
+    """
+    dynamo = torch._C._dynamo.eval_frame
+    strategy = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
+    dynamo.set_code_exec_strategy(code, strategy)
 
 
 def _dtensor_module() -> Any:

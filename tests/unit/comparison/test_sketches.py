@@ -5,13 +5,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers "fake"
 
 from distlab.comparison.places import Places, whole
 from distlab.comparison.records import MOST_SUMS, Sketch
 from distlab.comparison.sketches import BLOCK, sketch_of
-from distlab.comparison.watching import places_of, sketched
+from distlab.comparison.watching import places_of, seen_gradient, sketched
 from distlab.compat import torch_watching as private
 
 RANKS = 4
@@ -124,3 +124,34 @@ def test_a_sparse_gradient_and_a_complex_one_have_sketches():
     assert_same(sketched(layer.weight.grad), sketched(dense))
     waves = torch.complex(tensor_of(3, 2), tensor_of(3, 2).flip(0))
     assert sketched(waves).norm == pytest.approx(float(waves.norm()))
+
+
+GRADIENTS = [
+    ([Shard(0)], [Shard(0)], False),
+    ([Shard(0)], [Replicate()], False),
+    ([Shard(0)], [Partial()], True),
+    ([Replicate()], [Shard(0)], True),
+    ([Replicate()], [Replicate()], False),
+    ([Shard(1)], [Replicate()], False),
+]
+
+
+@pytest.mark.parametrize(("placements", "of_gradient", "is_partial"), GRADIENTS)
+def test_a_gradient_is_seen_where_the_parameter_is(placements, of_gradient, is_partial):
+    """The gradients of the ranks add up once for each piece, or those of all ranks if partial."""
+    tensor = tensor_of(130, 70)
+
+    def made(rank):
+        mesh = init_device_mesh("cpu", (RANKS,))
+        parameter = distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+        parameter.requires_grad_()
+        if of_gradient == [Partial()]:
+            parameter.grad = DTensor.from_local(tensor / RANKS, mesh, of_gradient, run_check=False)
+        else:
+            parameter.grad = distribute_tensor(tensor, mesh, of_gradient, src_data_rank=None)
+        sketch, partial = seen_gradient(parameter)
+        assert partial == is_partial
+        return rank if partial else places_of(parameter).piece, sketch
+
+    sketches = dict(on_fake_ranks(made))
+    assert_same(total(list(sketches.values())), sketch_of(tensor, whole((130, 70))))
