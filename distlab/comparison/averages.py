@@ -128,7 +128,7 @@ def _are_own(world: World, drift: Drift) -> bool:
             own = seen.own_gradient
             if own is None or len(own.sums) != len(seen.gradient.sums):
                 return False
-            if exceeds((seen.gradient - own).norm, small(world, seen.gradient)):
+            if exceeds((seen.gradient - own).norm, small(seen.gradient)):
                 return False
     return True
 
@@ -183,7 +183,10 @@ def _nothing(
     passes: Sequence[SeenForward],
 ) -> Finding:
     """Nothing averages any gradient."""
-    sentence = f"In step {drift.step} nothing averaged the gradients: {why}."
+    whose = ""
+    if len(drift.gradients) < len(world.steps[drift.step]):
+        whose = f" of {name_list(drift.gradients)}"
+    sentence = f"In step {drift.step} nothing averaged the gradients{whose}: {why}."
     lines = different(one.line for one in passes) or lines_of_step(world, drift.step)
     return _finding(world, drift, Cause.NOT_AVERAGED, sentence, details, lines)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distlab.comparison.records import Sketch
-from distlab.comparison.tolerances import Bounds, Tolerances, exceeds
+from distlab.comparison.tolerances import COARSE, OF_FLOAT32, Bounds, Tolerances, exceeds
 from distlab.comparison.wholes import Copies, World
 from distlab.comparison.wording import number
 
@@ -119,17 +119,21 @@ def _are_averaged_later(world: World, tolerances: Tolerances) -> bool:
 
 
 def bounds_of(copies: Copies, step: int, world: World, tolerances: Tolerances | None) -> Bounds:
-    """The bounds of a parameter, also of one that the reference does not have."""
-    if tolerances is not None:
+    """The bounds by which replicas of a parameter may differ.
+
+    They get the same gradients, in whichever type these were computed, so a coarse type is no
+    excuse.
+    """
+    if tolerances is not None and world.epsilon <= COARSE:
         steps = tolerances.reference.steps
         if step < len(steps) and copies.name in steps[step]:
             return tolerances.at(step, copies.name)
-    return Bounds(small(world, copies.whole("gradient")), small(world, copies.whole("value")))
+    return Bounds(small(copies.whole("gradient")), small(copies.whole("value")))
 
 
-def small(world: World, sketch: Sketch | None) -> float:
+def small(sketch: Sketch | None) -> float:
     """What equal numbers may differ by where nothing was measured."""
-    return 0.0 if sketch is None else EQUAL * world.epsilon * sketch.norm
+    return 0.0 if sketch is None else EQUAL * OF_FLOAT32 * sketch.norm
 
 
 # --- which ranks ---

@@ -25,11 +25,12 @@ def find_dropouts(world: World) -> list[Finding]:
     if not same:
         return []
     how_many = "" if same == shortest else f" in {same} of {shortest} dropouts"
-    sentence = f"All {world.size} ranks drew the same dropout masks{how_many}."
+    sentence = f"All ranks drew the same dropout masks{how_many}."
     seeds = [record.seeds[-1] for record in world.records if record.seeds]
     details = [
-        "So the masks of other rows are not independent, as if the batch was smaller. Seed each "
-        "rank differently once the model is made: torch.manual_seed(seed + rank)."
+        "Rows on different ranks share their masks, so dropout regularises less than in one "
+        "process. Once the model is made, give each rank a seed of its own: "
+        "torch.manual_seed(seed + rank)."
     ]
     lines = [seed.line for seed in seeds] or [one.line for one in world.records[0].dropouts]
     finding = Finding(

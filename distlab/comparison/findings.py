@@ -22,6 +22,7 @@ class Cause(Enum):
     RANDOM_DATA = "ranks draw their data without a common seed"
     UNDIVIDED = "the ranks do not divide the work"
     LARGER_BATCH = "the batch grows with the number of ranks"
+    OTHER_STEPS = "the ranks make another number of steps"
     SAME_ROWS = "some ranks have the same rows"
     ROWS_REPEATED = "rows are used twice, or never"
     ROWS_DIFFER = "the ranks use other rows"

@@ -19,11 +19,11 @@ def training_passes(record: RankRecord, step: int) -> list[SeenForward]:
     Those are passes in training mode. If there are none, passes in evaluation mode count, if they
     have gradients and a step follows.
     """
-    if step >= len(record.steps):
-        return []
     passes = [one for one in record.forwards if one.step == step and one.has_gradients]
     in_training = [one for one in passes if one.training]
-    return in_training or passes
+    if in_training or step >= len(record.steps):
+        return in_training
+    return passes
 
 
 def backward_passes(record: RankRecord, step: int) -> list[SeenBackward]:
@@ -42,7 +42,7 @@ def rows_of(record: RankRecord, step: int) -> list[bytes]:
 def training_rows(record: RankRecord) -> list[bytes]:
     """The rows that a rank used for all steps, in their order."""
     rows: list[bytes] = []
-    for step in range(len(record.steps)):
+    for step in range(len(record.steps) + 1):  # a pass may have no step
         rows += rows_of(record, step)
     return rows
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distlab.comparison.factors import common_factor, factor_words, meanings, meanings_of
+from distlab.comparison.factors import ORDINARY, common_factor, factor_words, meanings, meanings_of
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.forward_passes import lines_of_backward, most_passes
 from distlab.comparison.other_gradients import find_other_gradient, find_unequal_parts
@@ -82,6 +82,8 @@ def _find_factor(numbers: Numbers, step: int, wrong: Mapping[str, Pair]) -> Find
         factor = common_factor(candidates, list(likely.values()))
         if factor is None or factor in (0.0, 1.0):
             continue
+        if len(candidates) == 1 < len(pairs) and factor not in (*likely.values(), *ORDINARY):
+            continue  # one tensor, of few elements, is nearly a multiple of another one by chance
         names = () if len(candidates) == len(pairs) else tuple(wrong)
         means = meanings_of(factor, likely)
         details = [reason_for_factor(factor, means, bool(names))]

@@ -13,7 +13,7 @@ from distlab.comparison.forward_passes import training_rows
 from distlab.comparison.pairs import Numbers
 from distlab.comparison.records import RankRecord
 from distlab.comparison.tolerances import COARSE, Tolerances, exceeds
-from distlab.comparison.wholes import World
+from distlab.comparison.wholes import World, stepped
 from distlab.comparison.wording import different, listed, name_list, number
 from distlab.words import rank_list
 
@@ -55,6 +55,14 @@ def _find_no_step(world: World, reference: World) -> list[Finding]:
         return []  # some ranks stepped: the others' replicas, if they have any, are not equal
     sentence = f"No optimizer stepped on {rank_list(still)}, and one did in one process."
     return [Finding(Cause.NO_STEP, sentence, (), world.size, ranks=tuple(still))]
+
+
+def find_no_step_on_ranks(world: World) -> list[Finding]:
+    """No optimizer stepped on any rank, where ranks are compared with each other."""
+    if world.steps:
+        return []
+    details = ("What is looked at is step() of an optimizer of torch.optim.",)
+    return [Finding(Cause.NO_STEP, "No optimizer stepped.", details, world.size, hinders=True)]
 
 
 # --- one process alone ---
@@ -135,7 +143,10 @@ def _is_changed(tolerances: Tolerances) -> bool:
 def _find_other_beginning(numbers: Numbers) -> list[Finding]:
     """The replicas are equal, but begin with other values than one process."""
     names = []
+    of_optimizers = stepped(numbers.world)
     for name, copies in numbers.world.initial.items():
+        if name not in of_optimizers:
+            continue
         expected = numbers.reference.initial.get(name)
         right = None if expected is None else expected.whole("value")
         value = copies.whole("value") if copies.is_complete else None
@@ -145,7 +156,7 @@ def _find_other_beginning(numbers: Numbers) -> list[Finding]:
             names.append(name)
     if not names:
         return []
-    what = "all parameters" if len(names) == len(numbers.world.initial) else name_list(names)
+    what = "all parameters" if len(names) == len(of_optimizers) else name_list(names)
     verb = "begins" if len(names) == 1 else "begin"
     return [
         Finding(
@@ -227,6 +238,9 @@ def _find_blindness(numbers: Numbers) -> list[Finding]:
     """Rounding explains so much that nothing can be seen."""
     if not numbers.steps:
         return []
+    if not any(numbers.gradients(step) for step in range(numbers.steps)):
+        sentence = "No parameter has a gradient that could be compared."
+        return [Finding(Cause.NOT_SEEN, sentence, (), numbers.world.size, hinders=True)]
     share = numbers.vagueness(0)
     if not share > BLIND:
         return []

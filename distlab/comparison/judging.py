@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from distlab.comparison.dropouts import find_dropouts
 from distlab.comparison.evaluations import find_evaluation
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.finiteness import find_not_finite
+from distlab.comparison.forward_passes import lines_of_step
 from distlab.comparison.gradients import find_gradient, is_compensated
 from distlab.comparison.hand_made import with_pieces
-from distlab.comparison.hindrances import excuse, find_hindrances
+from distlab.comparison.hindrances import excuse, find_hindrances, find_no_step_on_ranks
 from distlab.comparison.loss_values import find_loss
 from distlab.comparison.matching import renamed
-from distlab.comparison.movements import find_nothing_moved, find_step
+from distlab.comparison.movements import find_nothing_moved, find_other_steps, find_step
 from distlab.comparison.orders import find_same_order
 from distlab.comparison.pairs import Numbers
+from distlab.comparison.rank_rows import find_rows_of_ranks
 from distlab.comparison.records import RankRecord
 from distlab.comparison.replicas import find_replicas
-from distlab.comparison.rows import find_rows
+from distlab.comparison.rows import find_rows, lines_of_forward
 from distlab.comparison.tolerances import Tolerances
 from distlab.comparison.wholes import World
 
@@ -34,6 +38,7 @@ OTHER_TRAINING = (
     Cause.UNREPEATABLE,
     Cause.NO_STEP,
     Cause.LARGER_BATCH,
+    Cause.OTHER_STEPS,
     Cause.NOTHING_MOVED,
     Cause.OTHER_INITIAL,
 )
@@ -102,11 +107,20 @@ def judge(
         perturbed: the same world, each time with its numbers changed by one unit of rounding.
         ranks: what each rank of the world did.
     """
-    right = World(_as_list(reference))
+    with np.errstate(all="ignore"):  # numbers that are not finite are found, and said
+        return _judged(_as_list(reference), [_as_list(one) for one in perturbed], ranks)
+
+
+def _judged(
+    reference: Sequence[RankRecord],
+    perturbed: Sequence[Sequence[RankRecord]],
+    ranks: Sequence[RankRecord],
+) -> Judgement:
+    right = World(reference)
     records, left_out = with_pieces([renamed(record, right) for record in ranks], right)
     world = World(records)
-    shaken = [World(_as_list(one)) for one in perturbed]
-    numbers = Numbers(world, Tolerances(right, shaken, world.epsilon))
+    shaken = [World(one) for one in perturbed]
+    numbers = Numbers(world, Tolerances(right, shaken, world))
     findings = find_hindrances(numbers, left_out)
     findings += find_same_order(world)
     findings += find_evaluation(world, right)
@@ -116,6 +130,7 @@ def judge(
     findings += _find_trainings(numbers, shaken, findings)
     noise = [name for name in numbers.names(0) if _is_noise(numbers, name)] if numbers.steps else []
     vagueness = max([0.0, *[numbers.vagueness(step) for step in range(numbers.steps)]])
+    findings = [with_lines(finding, world) for finding in findings]
     return Judgement(in_order(findings), differences(numbers), noise, vagueness)
 
 
@@ -128,11 +143,26 @@ def judge_ranks(ranks: Sequence[RankRecord]) -> Judgement:
         ranks: what each rank did.
     """
     world = World(ranks)
-    findings = find_same_order(world)
-    findings += find_nothing_moved(world)
-    findings += find_not_finite(world, None) or find_replicas(world, None)
-    findings += find_dropouts(world)
+    with np.errstate(all="ignore"):
+        findings = find_no_step_on_ranks(world)
+        findings += find_rows_of_ranks(world)
+        findings += find_same_order(world)
+        findings += find_nothing_moved(world)
+        findings += find_not_finite(world, None) or find_replicas(world, None)
+        findings += find_dropouts(world)
+    findings = [with_lines(finding, world) for finding in findings]
     return Judgement(in_order(findings), [], [], 0.0)
+
+
+def with_lines(finding: Finding, world: World) -> Finding:
+    """A finding with some line to look at: that of a forward pass or of a step, if no other."""
+    if finding.lines or not finding.world_size:
+        return finding
+    step = finding.step or 0
+    lines = lines_of_forward(world, step)
+    if step < len(world.steps) and not lines:
+        lines = lines_of_step(world, step)
+    return replace(finding, lines=lines[:1])
 
 
 def _as_list(records: RankRecord | Sequence[RankRecord]) -> list[RankRecord]:
@@ -169,6 +199,10 @@ def _find_trainings(
     number = _excused(numbers, number, causes)
     first = min([one.step or 0 for one in [*drifts, *not_finite, number] if one], default=None)
     rows = _that_explain(numbers, rows, first)
+    if any(finding.ranks and not finding.parameters for finding in drifts):
+        rows = []  # of ranks that do not step as often
+    if not rows and not replicas and not not_finite:
+        rows = find_other_steps(numbers)
     if number is not None and any(_explain(finding, number) for finding in rows):
         number = None
     return [*not_finite, *rows, *replicas, *([] if number is None else [number])]

@@ -22,7 +22,8 @@ def renamed(record: RankRecord, reference: World) -> RankRecord:
         return record
     steps = []
     for step in record.steps:
-        steps.append(replace(step, parameters=_with_names(step.parameters, names)))
+        parameters = _with_names(step.parameters, names)
+        steps.append(replace(step, parameters=parameters, others=_with_names(step.others, names)))
     return replace(record, initial=_with_names(record.initial, names), steps=steps)
 
 

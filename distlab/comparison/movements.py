@@ -14,6 +14,7 @@ from distlab.comparison.pairs import Numbers, Pair
 from distlab.comparison.records import RankRecord
 from distlab.comparison.wholes import World
 from distlab.comparison.wording import different, name_list, number
+from distlab.tables import count
 from distlab.words import rank_list
 
 AFTER_SHARDING = (
@@ -91,6 +92,26 @@ def _why_still(record: RankRecord) -> tuple[str, str]:
     return "the steps are smaller than the last digit of the parameters", (
         "Keep the parameters in float32, or take a larger learning rate."
     )
+
+
+def find_other_steps(numbers: Numbers) -> list[Finding]:
+    """The finding that the ranks make more steps than one process, or fewer."""
+    steps = len(numbers.world.steps)
+    right = len(numbers.reference.steps)
+    if steps == right or not steps or not right:
+        return []
+    finding = Finding(
+        Cause.OTHER_STEPS,
+        f"The ranks make {count(steps, 'step')}, and one process makes {right:,}.",
+        (
+            f"Only the first {numbers.steps:,} could be compared. Look at what the number of "
+            "batches depends on: drop_last, or a batch size that does not follow world_size.",
+        ),
+        numbers.world.size,
+        lines=lines_of_step(numbers.world, 0),
+        hinders=True,
+    )
+    return [finding]
 
 
 # --- equal gradients, and other steps ---

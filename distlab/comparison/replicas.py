@@ -12,7 +12,8 @@ from distlab.comparison.drifts import Drift, alike, first_drift, odd_ranks, smal
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.forward_passes import lines_of_step, rows_of
 from distlab.comparison.tolerances import Tolerances, exceeds
-from distlab.comparison.wholes import World
+from distlab.comparison.uneven import find_stale, find_uneven_steps
+from distlab.comparison.wholes import World, stepped
 from distlab.comparison.wording import listed, name_list, number
 from distlab.words import grouped, rank_list
 
@@ -31,9 +32,14 @@ def find_replicas(world: World, tolerances: Tolerances | None) -> list[Finding]:
         tolerances: those of the reference; None where the ranks are compared with each other.
     """
     beginning = _find_other_initial(world)
+    uneven = find_uneven_steps(world)
+    if uneven is not None:
+        return [*beginning, uneven]
     drift = first_drift(world, tolerances)
     if drift is None:
-        return beginning
+        return beginning or find_stale(world)
+    if _have_other_rows(world, drift):
+        return [_other_rows(world, drift)]
     not_averaged = find_not_averaged(world, drift, tolerances)
     if not_averaged is not None:
         return [*beginning, not_averaged]
@@ -50,16 +56,16 @@ def _find_other_initial(world: World) -> list[Finding]:
     largest = 0.0
     for name, copies in world.initial.items():
         value = copies.whole("value")
-        if value is None or _may_be_parts(world, name):
+        if value is None or name not in stepped(world) or _may_be_parts(world, name):
             continue
-        bound = small(world, value)
+        bound = small(value)
         if exceeds(copies.spread("value"), bound):
             names.append(name)
             ranks |= odd_ranks(copies, bound)
             largest = max(largest, copies.spread("value") / (value.norm or 1.0))
     if not names:
         return []
-    what = "all parameters" if len(names) == len(world.initial) else name_list(names)
+    what = "all parameters" if len(names) == len(stepped(world)) else name_list(names)
     others = [rank for rank in range(world.size) if rank not in ranks]
     which = "differ between all ranks"
     if others:
@@ -89,16 +95,9 @@ def _may_be_parts(world: World, name: str) -> bool:
 
 def _differ(world: World, drift: Drift) -> Finding:
     """Replicas differ, and not because nothing averages."""
-    if _have_other_rows(world, drift.step):
-        return _other_rows(world, drift)
     step = drift.step
-    uneven = _uneven_steps(world)
     rates = _rates(world)
-    if uneven:
-        sentence = (
-            f"The replicas are not equal, because ranks make other numbers of steps: {uneven}."
-        )
-    elif rates:
+    if rates:
         sentence = f"The replicas are not equal, because their learning rates are not: {rates}."
     else:
         gradients = "although their gradients are equal"
@@ -127,17 +126,6 @@ def _differ(world: World, drift: Drift) -> Finding:
     )
 
 
-def _uneven_steps(world: World) -> str:
-    """How many steps the ranks made, if not equally many; "" otherwise."""
-    by_number = grouped((len(record.steps), rank) for rank, record in enumerate(world.records))
-    if len(by_number) < 2:
-        return ""
-    parts = []
-    for many, ranks in sorted(by_number.items(), reverse=True):
-        parts.append(f"{many} on {rank_list(ranks)}")
-    return listed(parts)
-
-
 def _rates(world: World) -> str:
     """The first learning rates that differ between ranks, if they do; "" otherwise."""
     for step in range(len(world.steps)):
@@ -154,10 +142,13 @@ def _rates(world: World) -> str:
     return ""
 
 
-def _have_other_rows(world: World, step: int) -> bool:
+def _have_other_rows(world: World, drift: Drift) -> bool:
     """Whether ranks that hold pieces of one layer have different rows."""
-    if not world.is_model_parallel:
+    parameters = world.steps[drift.step]
+    are_all_whole = not any(copies.is_in_pieces for copies in parameters.values())
+    if not world.is_model_parallel or are_all_whole:
         return False
+    step = drift.step
     rows: Sequence[tuple[bytes, ...]] = [
         tuple(sorted(rows_of(record, step))) for record in world.records
     ]

@@ -154,7 +154,9 @@ def _shuffled_apart(world: World, seen: RowsOfStep) -> Finding:
         f"another order: in step {seen.step} {count(twice, 'row')} came too often, and "
         f"{count(never, 'row')} not at all."
     )
-    return _of_data(world, Cause.RANDOM_DATA, sentence, [*_seeds(world), COMMON_SEED], seen, False)
+    is_chosen = any(record.seeds or record.samplers for record in world.records)
+    details = [*_seeds(world), COMMON_SEED]
+    return _of_data(world, Cause.RANDOM_DATA, sentence, details, seen, not is_chosen)
 
 
 def _seeds(world: World) -> list[str]:
@@ -204,7 +206,7 @@ def _same_rows(world: World, seen: RowsOfStep, equal: Sequence[Sequence[int]]) -
     which = f"{', and '.join(pairs)}, in step {seen.step}"
     sentence = f"Some ranks have the same rows: {which}."
     if len(equal[0]) == world.size:
-        sentence = f"All {world.size} ranks have the same rows in step {seen.step}."
+        sentence = f"All ranks have the same rows in step {seen.step}."
     missing = (seen.expected - seen.used).total()
     details = []
     if missing:

@@ -133,6 +133,10 @@ class Comparison:
         if finding.cause in FACTORS:
             sentence = _of_several(finding, alike)
         worlds = on_worlds([one.world_size for one in alike])
+        others = [one for one in alike if one.sentence != finding.sentence]
+        if others and finding.cause not in FACTORS:
+            similarly = on_worlds([one.world_size for one in others])
+            worlds = f"{on_worlds([finding.world_size])} (and similarly {similarly})"
         if not is_first:
             begin = "Also cannot be compared" if finding.hinders else "Also"
         elif finding.hinders:
@@ -229,7 +233,7 @@ def _of_several(finding: Finding, alike: Sequence[Finding]) -> str:
     means = [
         meaning for meaning in finding.meanings if all(meaning in one.meanings for one in alike)
     ]
-    if len(alike) == 1 or not means or finding.cause is Cause.STEP_FACTOR:
+    if len(alike) == 1 or finding.cause is Cause.STEP_FACTOR:
         return finding.sentence
     others = [one for one in alike if one is not finding and one.factor is not None]
     values = [f"{number(one.factor or 0.0, 4)} on {one.world_size} ranks" for one in others]

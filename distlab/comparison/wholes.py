@@ -203,6 +203,11 @@ class World:
         return max((record.epsilon for record in self.records), default=0.0)
 
 
+def stepped(world: World) -> set[str]:
+    """The parameters that some optimizer has stepped."""
+    return {name for step in world.steps for name in step}
+
+
 def _joined(by_rank: Sequence[Mapping[str, SeenParameter]]) -> dict[str, Copies]:
     """Parameters by their name, with what each rank has of them."""
     joined: dict[str, dict[int, SeenParameter]] = {}
