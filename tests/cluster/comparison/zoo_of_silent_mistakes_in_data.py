@@ -26,13 +26,12 @@ def loaded(dataset, rank, world_size, batch=8, **options):
     return DataLoader(dataset, batch // world_size, sampler=sampler), sampler
 
 
-def train_on(loader, net, epochs=1):
+def train_on(batches, net):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    for _ in range(epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            squares(net, inputs, targets).backward()
-            optimizer.step()
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        squares(net, inputs, targets).backward()
+        optimizer.step()
 
 
 # github.com/pytorch/pytorch/issues/22584
@@ -93,9 +92,9 @@ def whole_batch_on_every_rank(rank, world_size):
 def batch_size_per_rank(rank, world_size):
     """batch ... 4 times"""
     dataset = TensorDataset(*rows(32))
-    sampler = DistributedSampler(dataset, world_size, rank, shuffle=True, seed=3)
+    sampler = DistributedSampler(dataset, world_size, rank, seed=3)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
-    train_on(loader, replicated(network(), world_size), epochs=2)
+    train_on(loader, replicated(network(), world_size))
 
 
 # github.com/pytorch/pytorch/issues/25162
