@@ -192,3 +192,50 @@ def targets_of_rank_0(rank, world_size):
     inputs = inputs[rank * each : (rank + 1) * each]
     targets = targets[:each]
     train_on([(inputs, targets)] * 2, replicated(network(), world_size))
+
+
+@mistake(Cause.UNEQUAL_PARTS)
+def rank_without_a_target(rank, world_size):
+    """unequal parts ... 8, 0, 8 and 8"""
+    torch.manual_seed(0)
+    net = replicated(nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7)), world_size)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    tokens = torch.randint(7, (8, 4), generator=torch.Generator().manual_seed(2))
+    labels = tokens.roll(-1, dims=1)
+    labels[2:4] = -100
+    inputs, labels = mine(rank, world_size, tokens, labels)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs).flatten(0, 1), labels.flatten()).backward()
+        optimizer.step()
+
+
+class WithPositions(nn.Module):
+    """Adds the first positions to a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.positions = nn.Parameter(torch.randn(8, 6))
+        self.mix = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, sequences):
+        length = sequences.shape[1]
+        return self.out(torch.tanh(self.mix(sequences + self.positions[:length])))
+
+
+@mistake(Cause.GRADIENT_DIFFERS)
+def positions_from_0_on_every_rank(rank, world_size):
+    """loss"""
+    net = replicated(WithPositions(), world_size)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    numbers = torch.Generator().manual_seed(1)
+    sequences = torch.randn(4, 8, 6, generator=numbers)
+    labels = torch.randint(3, (4, 8), generator=numbers)
+    inputs = sequences.chunk(world_size, dim=1)[rank]
+    targets = labels.chunk(world_size, dim=1)[rank]
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()

@@ -47,6 +47,20 @@ def loss_divided_although_ddp_divides(rank, world_size):
         optimizer.step()
 
 
+@mistake(Cause.GRADIENT_FACTOR, factor=0.25)
+def loss_divided_in_bfloat16(rank, world_size):
+    """0.25 = 1 / ranks"""
+    net = replicated(network(), world_size)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    inputs, targets = mine(rank, world_size, *rows(32))
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.mse_loss(net(inputs).float(), targets)
+        (loss / world_size).backward()
+        optimizer.step()
+
+
 # github.com/NVIDIA-NeMo/Automodel/pull/3830
 @mistake(Cause.GRADIENT_FACTOR, factor=0.25)
 def sum_over_all_tokens_averaged_by_ddp(rank, world_size):

@@ -193,6 +193,22 @@ def step_on_rank_0_alone(rank, world_size):
 
 
 @mistake(Cause.REPLICAS_DIFFER)
+def step_left_out_where_the_loss_is_large(rank, world_size):
+    """rank 0"""
+    net = replicated(network(), world_size)
+    optimizer = torch.optim.Adagrad(net.parameters(), lr=0.05)
+    inputs, targets = rows(48)
+    targets[16:20] += 20
+    for x, y in zip(inputs.split(16), targets.split(16), strict=True):
+        x, y = mine(rank, world_size, x, y)
+        optimizer.zero_grad()
+        loss = squares(net, x, y)
+        loss.backward()
+        if loss.item() < 200:
+            optimizer.step()
+
+
+@mistake(Cause.REPLICAS_DIFFER)
 def updates_that_are_sent_by_another_owner(rank, world_size):
     """replicas"""
     net = replicated(network(), world_size)

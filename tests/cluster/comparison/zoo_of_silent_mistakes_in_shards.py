@@ -125,6 +125,22 @@ def other_rows_in_one_tensor_parallel_group(rank, world_size):
         optimizer.step()
 
 
+@mistake(Cause.NOT_AVERAGED)
+def tensor_parallel_pairs_that_share_nothing(rank, world_size):
+    """ranks"""
+    model_ranks = 2 if world_size > 1 else 1
+    shape = (world_size // model_ranks, model_ranks)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(network(), mesh["model"], plan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = mine(mesh["data"].get_local_rank(), shape[0], *rows())
+    for _ in range(2):
+        optimizer.zero_grad()
+        squares(model, inputs, targets).backward()
+        optimizer.step()
+
+
 class Block(nn.Module):
     """A norm, and two layers that are split by their hidden features over ranks."""
 
