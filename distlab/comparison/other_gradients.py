@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distlab.comparison.changed_gradients import are_right, why_changed
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.forward_passes import (
     lines_of_backward,
@@ -14,16 +15,19 @@ from distlab.comparison.forward_passes import (
     rows_of,
     unequal_weights,
 )
+from distlab.comparison.mixtures import (
+    bound_of,
+    find_weights,
+    own_gradients_of,
+    own_gradients_of_reference,
+)
+from distlab.comparison.other_losses import losses_in_words, why_other_loss
 from distlab.comparison.pairs import Numbers, Pair
 from distlab.comparison.tolerances import exceeds
 from distlab.comparison.wholes import weighted_mean
 from distlab.comparison.wording import listed, name_list, number
 
 ALMOST = 1e-3  # relative difference of losses that are taken for equal
-AFTER_BACKWARD = (
-    "The mean of the ranks' own gradients is that of one process, but step() got another one, so "
-    "something changes it between backward() and step()."
-)
 
 
 # --- means of unequal parts ---
@@ -106,6 +110,37 @@ def _unequal(
     )
 
 
+def _hidden_weights(numbers: Numbers, step: int) -> Finding | None:
+    """The finding that other weights of the ranks, which nothing shows, would make it right."""
+    own = own_gradients_of(numbers, step)
+    if not own or are_right(numbers, step, own):
+        return None
+    right = own_gradients_of_reference(numbers, step)
+    bounds = {name: bound_of(numbers, step, name, right[name]) for name in own}
+    weights = find_weights(right, own, bounds)
+    if weights is None or min(weights.values()) < 0:
+        return None
+    words = listed([number(weight, 3) for weight in weights.values()])
+    sentence = (
+        f"The gradient is a mean of means over unequal parts: in step {step} the ranks' own "
+        f"gradients, times {words}, add up to that of one process."
+    )
+    advice = (
+        "Usual reasons: each rank divides by a number of its own, such as its tokens with padding, "
+        "or the sum of its rows' weights. Divide by the sum over all ranks, which all_reduce "
+        "gives, and multiply by world_size if DistributedDataParallel averages."
+    )
+    return Finding(
+        Cause.UNEQUAL_PARTS,
+        sentence,
+        (advice,),
+        numbers.world.size,
+        step,
+        tuple(numbers.gradients(step)),
+        lines=lines_of_backward(numbers.world, step),
+    )
+
+
 # --- anything else ---
 
 
@@ -124,11 +159,14 @@ def find_other_gradient(numbers: Numbers, step: int, wrong: Mapping[str, Pair]) 
             "from another rank, or a parameter that was replaced."
         ]
         return _finding(numbers, step, missing, sentence, details)
+    weighted = _hidden_weights(numbers, step)
+    if weighted is not None:
+        return weighted
     why, details = _why(numbers, step)
     whom = "every parameter"
     if len(wrong) < len(numbers.gradients(step)):
         whom = name_list(list(wrong))
-    losses = _losses_in_words(numbers, step)
+    losses = losses_in_words(numbers, step)
     what = "The gradient is another one"
     if losses:
         what = "The gradient and the loss are others"
@@ -172,28 +210,6 @@ def _size_in_words(wrong: Mapping[str, Pair]) -> str:
     )
 
 
-def _losses_in_words(numbers: Numbers, step: int) -> list[str]:
-    """That the losses, however they are put together, are not that of one process."""
-    losses = losses_of(numbers.world, step)
-    expected = losses_of(numbers.reference, step)
-    if not losses or not expected:
-        return []
-    right = sum(expected.values()) / len(expected)
-    total = sum(losses.values())
-    mean = total / len(losses)
-    possible = [total, mean, *losses.values()]
-    for weights in unequal_weights(numbers.world, step).values():
-        weight = sum(weights[rank] for rank in losses)
-        if weight:
-            possible.append(sum(losses[rank] * weights[rank] for rank in losses) / weight)
-    if any(abs(one - right) <= ALMOST * abs(right) for one in possible):
-        return []
-    return [
-        f"The mean of the ranks' losses is {number(mean, 4)}, and {number(right, 4)} in one "
-        "process."
-    ]
-
-
 def _why(numbers: Numbers, step: int) -> tuple[str, list[str]]:
     """What is known of the reason: words for the sentence, and further sentences."""
     scales = _scales_of_pieces(numbers, step)
@@ -215,19 +231,10 @@ def _why(numbers: Numbers, step: int) -> tuple[str, list[str]]:
             "Tensor-parallel ranks each compute a part of every row: give all of them the same "
             "batch, and divide rows only between groups that have the whole model."
         ]
-    if _own_mean_is_right(numbers, step):
-        return ", so it was clipped or changed after the backward pass", [
-            AFTER_BACKWARD,
-            "Usual reasons: each rank clips or scales its gradient before the average, or only "
-            "some ranks take part in it.",
-        ]
-    if any(numbers.world.steps[step][name].own_gradients() for name in numbers.names(step)):
-        return "", [
-            "Already the mean of the ranks' own gradients is not that of one process, so look at "
-            "the forward and the backward pass: targets of other rows, a missing part of the loss, "
-            "or gradients of an earlier step that nothing has set to 0."
-        ]
-    return "", []
+    own = own_gradients_of(numbers, step)
+    if own and are_right(numbers, step, own):
+        return why_changed(numbers, step, own)
+    return why_other_loss(numbers, step, bool(own))
 
 
 def _scales_of_pieces(numbers: Numbers, step: int) -> dict[int, float]:

@@ -12,7 +12,8 @@ OF_MEANINGS = {
     "1 / ranks": (
         "Usual reasons: the loss is divided by world_size although DistributedDataParallel divides "
         "the gradients as well, or a sum over the rows of all ranks is averaged. Leave one "
-        "division out, or multiply the loss by world_size."
+        "division out, or multiply the loss by world_size. Or every rank computes the loss of all "
+        "rows, which all_gather gives without a gradient, so that only its own rows get one."
     ),
     "ranks": (
         "Usual reason: the gradients are summed over the ranks and nothing divides them. Call "

@@ -114,7 +114,7 @@ def evaluation_of_padded_rows(rank, world_size):
     dist.all_reduce(total)
 
 
-@mistake(Cause.RANDOM_DATA)
+@mistake(Cause.UNREPEATABLE)
 def data_of_no_common_seed(rank, world_size):
     """seed"""
     net = replicated(network(), world_size)

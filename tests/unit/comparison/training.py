@@ -60,6 +60,8 @@ class Training:
         sharded: whether each rank keeps a part of each parameter.
         detailed: whether the ranks' own gradients are seen.
         dropout: a state for (rank, step), or None.
+        targets_of_rank_0: whether every rank takes the targets of rank 0's rows.
+        detaches: whether half of the first layer's gradient is lost where there are several ranks.
         perturbed: a number, if the numbers are changed by one unit of rounding.
     """
 
@@ -78,6 +80,8 @@ class Training:
     sharded: bool = False
     detailed: bool = False
     dropout: Callable | None = None
+    targets_of_rank_0: bool = False
+    detaches: bool = False
     perturbed: int | None = None
     record: dict = field(default_factory=dict)
 
@@ -144,9 +148,14 @@ class Ranks:
             inputs = self.inputs[step][part]
             scale = training.scale(rank, self.size, len(rows), training.rows) / training.passes
             parameters = self.parameters[rank]
+            targets = self.targets[step][part]
+            if training.targets_of_rank_0:
+                targets = self.targets[step][part - rank]
             loss, gradients = loss_and_gradients(
-                parameters, self._shake(inputs), self.targets[step][part], np.float32(scale)
+                parameters, self._shake(inputs), targets, np.float32(scale)
             )
+            if training.detaches and self.size > 1:
+                gradients["0.weight"][:4] = 0
             for name, gradient in gradients.items():
                 total[name] = total[name] + gradient
             prints = tuple(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in inputs)
