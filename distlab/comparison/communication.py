@@ -44,7 +44,7 @@ class Communication:
             watching.has_messages = True
         if in_backward():
             self._look_at_types(note)
-        elif watching.is_in_module and torch.is_grad_enabled() and _sends_activations():
+        elif watching.is_training and _sends_activations():
             watching.record.model_parallel = True
 
     def _look_at_types(self, note: Note) -> None:

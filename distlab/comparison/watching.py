@@ -77,9 +77,12 @@ class Watching:
     thread: threading.local = field(default_factory=threading.local)
 
     @property
-    def is_in_module(self) -> bool:
-        """Whether this thread is in the call of a module that is looked at."""
-        return bool(self.modules)
+    def is_training(self) -> bool:
+        """Whether this thread is in the call of a module that will have gradients.
+
+        That was enabled where the outermost one was called; a function of autograd disables them.
+        """
+        return bool(self.modules) and self.thread.outermost.has_gradients
 
     @property
     def modules(self) -> list[nn.Module]:
