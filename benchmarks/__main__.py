@@ -13,7 +13,17 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import all_reduce, cells, harness, hosts, mpi, shaped, startup, stuck
+from benchmarks import (
+    all_reduce,
+    cells,
+    comparison,
+    harness,
+    hosts,
+    mpi,
+    shaped,
+    startup,
+    stuck,
+)
 from distlab import plotting
 
 
@@ -54,6 +64,7 @@ def main() -> None:
             show(harness.table(f"warm: {title}", found))
     freed = stuck.stuck_cells(n, repeat)
     show(harness.table(f"until a stuck cell of {n} ranks is reported, freed and rebuilt", freed))
+    show(comparison.report(n, repeat))
     for title, found in hosts.measure(repeat).items():
         show(harness.table(f"4 ranks on two hosts: {title}", found))
     for count in all_reduce.RANKS:
