@@ -5,6 +5,7 @@ Called by benchmarks/__main__.py; alone, `python -m benchmarks.comparison`.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ def train(rank: int, world_size: int, widths: tuple[int, ...]) -> None:
 
     torch.manual_seed(1)
     layers: list[Any] = []
-    for width, following in zip(widths[:-1], widths[1:], strict=True):
+    for width, following in itertools.pairwise(widths):
         layers += [nn.Linear(width, following), nn.Tanh()]
     model = nn.Sequential(*layers)
     net = DistributedDataParallel(model)
@@ -42,8 +43,7 @@ def train(rank: int, world_size: int, widths: tuple[int, ...]) -> None:
 
 def parameters(widths: tuple[int, ...]) -> int:
     """How many a model has."""
-    pairs = zip(widths[:-1], widths[1:], strict=True)
-    return sum((width + 1) * following for width, following in pairs)
+    return sum((width + 1) * following for width, following in itertools.pairwise(widths))
 
 
 def measure(n: int, repeat: int) -> dict[str, Found]:

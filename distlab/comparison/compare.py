@@ -22,8 +22,9 @@ from distlab.comparison.verdict import Comparison, compared
 from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import RanksFailed
 from distlab.notebook import paragraphs
-from distlab.notebook.cluster import Cluster
+from distlab.notebook.cluster import PACKED, Cluster
 from distlab.progress_bar import progress_bar
+from distlab.wire import pickling
 
 PERTURBED_RUNS = (1, 2)  # of the smallest world: what they change, rounding may change
 OPTIONS = ("worlds", "seed", "timeout")  # of `compare`, which a program may have as well
@@ -82,6 +83,8 @@ def compare(
     arguments.whole_number("seed", seed, 0, MOST_SEED)
     if timeout is not None:
         timeout = arguments.seconds("timeout", timeout)
+    # also has a module of the learner's travel by value, as that of a function for `Cluster.run`
+    pickling.pack((train, args, kwargs), PACKED)
     with _cluster_of(sizes[-1]) as cluster:
         program = Program(cluster, train, args, kwargs, seed, timeout)
         return _compare(program, sizes)

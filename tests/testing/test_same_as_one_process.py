@@ -80,7 +80,7 @@ def test_after_plain_tests(world_size):
 def test_without_ranks(same_as_one_process):
     pass
 """
-SENTENCE = "Not the same, on {n} ranks: in step 0 nothing averaged the gradients"
+SENTENCE = "on {n} ranks: in step 0 nothing averaged the gradients"
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def words_of(ended, name):
 def test_a_wrong_program_fails_with_the_verdict(ended):
     """At the test's own line, and not at a line of distlab's."""
     line, text = words_of(ended, "test_wrong")
-    assert line.startswith(f"rank 0: Failed: {SENTENCE.format(n=4)}")
+    assert line.startswith("rank 0: Failed: Not the same")
+    assert SENTENCE.format(n=4) in " ".join(line.split())
     assert "> same_as_one_process(train, wrong=True)" in text
     assert "program.py:17 in train called(rows).square().mean().backward()" in text
     assert "in_test.py" not in text

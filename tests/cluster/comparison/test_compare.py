@@ -303,7 +303,15 @@ def test_a_cluster_must_be_large_enough(usable):
 
 
 def test_what_cannot_be_sent_is_refused(kept):
+    """Before anything runs, with the variable that cannot travel."""
     lock = threading.Lock()
+
+    def locked(rank, world_size):
+        with lock:
+            return None
+
+    error = raised(distlab.errors.SerializationError, distlab.compare, locked, (1, 4))
+    assert "It uses lock, which is the notebook's." in str(error)
     raised(distlab.errors.SerializationError, distlab.compare, train, (1, 4), lock)
     kept()
 
