@@ -15,6 +15,7 @@ import torch.distributed as dist
 import distlab
 from tests.tool import ROOT
 
+RANKS_OF_NOTEBOOK = 4
 PAGE = (ROOT / "docs/silent_mistakes.md").read_text()
 README = (ROOT / "README.md").read_text()
 EXAMPLE = re.compile(
@@ -24,6 +25,7 @@ EXAMPLE = re.compile(
     re.DOTALL,
 )
 EXAMPLES = {found["name"]: found for found in EXAMPLE.finditer(PAGE)}
+CELL = re.search(r"```python\n(%%px.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 CHECKS = "".join(re.findall(r"```python\n(def print_.*?)```", PAGE, re.DOTALL))
 
 
@@ -75,6 +77,11 @@ def test_with_its_fix_a_program_is_the_same(name, usable, tmp_path):
     program = fixed(EXAMPLES[name]["program"], EXAMPLES[name]["fix"])
     verdict = distlab.compare(train_of(program, tmp_path / f"{name}.py"), worlds=(1, 4))
     assert verdict.same, str(verdict)
+
+
+def test_a_cell_gets_the_verdict_that_the_page_shows(notebook):
+    cell, verdict = CELL.groups()
+    assert plain(notebook.text(cell)) == plain(verdict)
 
 
 def test_the_table_has_a_report_for_every_mistake():
