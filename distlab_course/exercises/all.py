@@ -29,6 +29,7 @@ from distlab_course.exercises import (
 )
 from distlab_course.exercises import (
     stop_and_resume,
+    silent_mistakes,
     initialization,
     backends,
     logs_and_errors,
@@ -60,6 +61,7 @@ name_labs(
         "20": "Overlap and scaling",
         "21": "Fewer bytes",
         "22": "Stop and resume",
+        "23": "Silent mistakes",
         "30": "Initialization",
         "31": "Backends",
         "32": "Logs, errors, elastic",

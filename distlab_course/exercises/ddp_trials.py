@@ -1,10 +1,10 @@
-"""How the answers of labs 07, 21 and 22 are tried, with facts about what they leave behind.
+"""How the answers of labs 07 and 21 to 23 are tried, with facts about what they leave behind.
 
 They leave behind a trained model, gradients, or a file. Facts are compared as words (`Seen`), and
 numbers as tensors.
 
 Runs on every rank of the small world, called by distlab's check; the exercises are in
-distributed_data_parallel.py, fewer_bytes.py and stop_and_resume.py.
+distributed_data_parallel.py, fewer_bytes.py, stop_and_resume.py and silent_mistakes.py.
 """
 
 import contextlib

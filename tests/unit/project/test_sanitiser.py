@@ -27,6 +27,13 @@ EXAMPLES = {
     ],
     "<address>": [("<function ring at 0x7f3a5c0d1e20>", "<function ring at 0x7f0011223344>")],
     "<port>": [("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"), ("localhost:8888", "localhost:1")],
+    "<difference>": [
+        (
+            "largest difference 4e-7 (rounding explains up to 2e-6)",
+            "largest difference 1.2e-8 (rounding explains up to 9e-7)",
+        ),
+        ("the largest difference 3e-08", "the largest difference 0"),
+    ],
     "<size>": [("<Figure size 239.844x300 with 1 Axes>", "<Figure size 240.1x301.5 with 1 Axes>")],
 }
 
@@ -38,6 +45,8 @@ COMPARED = [
     ("50 % of the data", "75 % of the data"),
     ("recv(src=1)", "recv(src=0)"),
     ("step 1.5", "step 2.5"),
+    ("largest difference 0.25", "largest difference 0.5"),
+    ("largest difference 2e-3", "largest difference 4e-7"),
     ("<Figure size 640x480 with 1 Axes>", "<Figure size 640x480 with 2 Axes>"),
     ("Writing /tmp/distlab-8f7_b9sf/toy.py", "Writing /tmp/distlab-lcy4o27y/toy.py"),
 ]
