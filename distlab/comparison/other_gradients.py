@@ -148,7 +148,6 @@ def find_other_gradient(numbers: Numbers, step: int, wrong: Mapping[str, Pair]) 
     """The finding that the gradient is another one, with all that is known of it."""
     missing = _without_gradient(numbers, step, wrong)
     if missing:
-        sentence = f"In step {step} {name_list(missing)} got no gradient, as in one process."
         verb = "has" if len(missing) == 1 else "have"
         sentence = (
             f"The gradient is another one than in one process: in step {step} "

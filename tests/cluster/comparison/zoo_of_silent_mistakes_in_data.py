@@ -37,7 +37,7 @@ def train_on(batches, net):
 # github.com/pytorch/pytorch/issues/22584
 @mistake(Cause.ROWS_REPEATED)
 def padded_sampler(rank, world_size):
-    """twice"""
+    """rows 0 and 1 are used twice"""
     dataset = TensorDataset(*rows(22))
     loader, _ = loaded(dataset, rank, world_size, shuffle=False)
     train_on(loader, replicated(network(), world_size))
@@ -45,7 +45,7 @@ def padded_sampler(rank, world_size):
 
 @mistake(Cause.ROWS_REPEATED)
 def rows_that_are_left_over(rank, world_size):
-    """never"""
+    """rows 16 and 17 are never used"""
     inputs, targets = rows(18)
     each = len(inputs) // world_size
     part = slice(rank * each, (rank + 1) * each)
@@ -82,7 +82,7 @@ def rank_within_the_host(rank, world_size):
 
 @mistake(Cause.UNDIVIDED, worlds=(1, 2, 4))
 def whole_batch_on_every_rank(rank, world_size):
-    """divide"""
+    """do not divide the work"""
     inputs, targets = rows(16)
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=8)
     train_on(loader, replicated(network(), world_size))
@@ -100,7 +100,7 @@ def batch_size_per_rank(rank, world_size):
 # github.com/pytorch/pytorch/issues/25162
 @mistake(Cause.EVALUATION_ROWS)
 def evaluation_of_padded_rows(rank, world_size):
-    """evaluat ... twice"""
+    """evaluation counts rows 0 and 1 twice"""
     net = replicated(network(), world_size)
     train_on([mine(rank, world_size, *rows(16))], net)
     dataset = TensorDataset(*rows(10))
@@ -116,7 +116,7 @@ def evaluation_of_padded_rows(rank, world_size):
 
 @mistake(Cause.UNREPEATABLE)
 def data_of_no_common_seed(rank, world_size):
-    """seed"""
+    """does not do the same twice ... without a seed"""
     net = replicated(network(), world_size)
     torch.seed()
     inputs = torch.randn(16, 4)
@@ -126,7 +126,7 @@ def data_of_no_common_seed(rank, world_size):
 
 @mistake(Cause.RANDOM_DATA)
 def shuffled_by_each_rank(rank, world_size):
-    """seed"""
+    """the order of their data without a common seed"""
     inputs, targets = rows(32)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     for parameter in net.parameters():
@@ -186,7 +186,7 @@ def mean_over_the_tokens_of_a_rank(rank, world_size):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def targets_of_rank_0(rank, world_size):
-    """loss"""
+    """the same rows give another loss"""
     inputs, targets = rows(16)
     each = len(inputs) // world_size
     inputs = inputs[rank * each : (rank + 1) * each]
@@ -210,6 +210,36 @@ def rank_without_a_target(rank, world_size):
         optimizer.step()
 
 
+@mistake(Cause.UNEQUAL_PARTS)
+def weights_of_classes_added_up_by_each_rank(rank, world_size):
+    """unequal parts ... the ranks' own gradients, times"""
+    torch.manual_seed(0)
+    net = replicated(nn.Linear(4, 3), world_size)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    labels = torch.tensor([0, 0, 0, 0, 0, 1, 0, 2, 2, 2, 1, 2, 0, 1, 0, 0])
+    inputs, targets = mine(rank, world_size, rows()[0], labels)
+    for _ in range(2):
+        loss = F.cross_entropy(net(inputs), targets, weight=torch.tensor([0.2, 1.0, 3.0]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@mistake(Cause.GRADIENT_DIFFERS)
+def negatives_of_the_rank_alone(rank, world_size):
+    """the same rows give another loss"""
+    torch.manual_seed(0)
+    net = replicated(nn.Linear(4, 3), world_size)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    inputs, others = mine(rank, world_size, rows(16)[0], rows(17)[0][:16])
+    for _ in range(2):
+        first, second = F.normalize(net(torch.cat([inputs, others])), dim=1).chunk(2)
+        loss = F.cross_entropy(first @ second.T / 0.2, torch.arange(len(first)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 class WithPositions(nn.Module):
     """Adds the first positions to a sequence."""
 
@@ -227,7 +257,7 @@ class WithPositions(nn.Module):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def positions_from_0_on_every_rank(rank, world_size):
-    """loss"""
+    """backward passes already give others"""
     net = replicated(WithPositions(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     numbers = torch.Generator().manual_seed(1)

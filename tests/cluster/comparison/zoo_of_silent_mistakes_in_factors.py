@@ -165,7 +165,7 @@ def shards_that_are_summed(rank, world_size):
 
 @mistake(Cause.STEP_FACTOR, worlds=(1, 2, 4), factor=4)
 def learning_rate_scaled_with_ranks(rank, world_size):
-    """4 ... learning rate"""
+    """4 = ranks ... learning rate is 0.04 instead of 0.01"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01 * world_size, momentum=0.9)
     inputs, targets = mine(rank, world_size, *rows())
@@ -176,9 +176,9 @@ def learning_rate_scaled_with_ranks(rank, world_size):
 
 
 # github.com/huggingface/accelerate/issues/2926
-@mistake(Cause.STEP_FACTOR)
+@mistake(Cause.STEP_FACTOR, factor=0.125)
 def scheduler_stepped_once_for_each_rank(rank, world_size):
-    """learning rate"""
+    """learning rate is 0.00625 instead of 0.05"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
@@ -193,7 +193,7 @@ def scheduler_stepped_once_for_each_rank(rank, world_size):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def summed_after_every_micro_batch(rank, world_size):
-    """gradient"""
+    """2 backward passes"""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     inputs, targets = mine(rank, world_size, *rows(32))
@@ -210,7 +210,7 @@ def summed_after_every_micro_batch(rank, world_size):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def gradients_of_the_last_step_kept(rank, world_size):
-    """gradient"""
+    """the gradient of step 0 is still in it"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     inputs, targets = mine(rank, world_size, *rows())
@@ -230,4 +230,22 @@ def weight_decay_divided_by_ranks(rank, world_size):
     for _ in range(2):
         optimizer.zero_grad()
         squares(net, inputs, targets).backward()
+        optimizer.step()
+
+
+@mistake(Cause.GRADIENT_DIFFERS)
+def penalty_on_every_rank_of_a_sum(rank, world_size):
+    """a penalty on the parameters counts otherwise"""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, targets = rows()
+    total = len(inputs)
+    inputs, targets = mine(rank, world_size, inputs, targets)
+    for _ in range(2):
+        penalty = sum(parameter.square().sum() for parameter in model.parameters())
+        loss = F.mse_loss(model(inputs), targets, reduction="sum") / total + 0.1 * penalty
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
         optimizer.step()

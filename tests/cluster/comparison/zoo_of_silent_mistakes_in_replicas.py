@@ -29,7 +29,7 @@ def average(parameters, world_size):
 # github.com/rosinality/swapping-autoencoder-pytorch/issues/22
 @mistake(Cause.NOT_AVERAGED, worlds=(1, 2, 4))
 def forward_past_ddp(rank, world_size):
-    """nothing ... averaged"""
+    """nothing averaged ... past DistributedDataParallel"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows())
@@ -44,7 +44,7 @@ def forward_past_ddp(rank, world_size):
 # github.com/modelscope/FunASR/pull/3472
 @mistake(Cause.NOT_AVERAGED)
 def no_sync_around_the_last_micro_batch(rank, world_size):
-    """no_sync()"""
+    """nothing averaged ... no_sync()"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows(32))
@@ -61,7 +61,7 @@ def no_sync_around_the_last_micro_batch(rank, world_size):
 
 @mistake(Cause.PARTLY_AVERAGED)
 def layer_added_after_ddp(rank, world_size):
-    """head.weight"""
+    """head.weight and head.bias are not"""
     torch.manual_seed(0)
     model = nn.Sequential()
     model.add_module("body", nn.Linear(4, 8))
@@ -150,7 +150,7 @@ def averaged_after_the_step(rank, world_size):
 
 @mistake(Cause.PARTLY_AVERAGED)
 def second_group_forgotten(rank, world_size):
-    """0.bias"""
+    """0.bias and 2.bias are not"""
     model = network()
     weights = [model[0].weight, model[2].weight]
     biases = [model[0].bias, model[2].bias]
@@ -166,7 +166,7 @@ def second_group_forgotten(rank, world_size):
 
 @mistake(Cause.REPLICAS_DIFFER)
 def scheduler_on_rank_0_alone(rank, world_size):
-    """learning rate"""
+    """learning rates are not ... 0.05 on rank 0"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
@@ -181,7 +181,7 @@ def scheduler_on_rank_0_alone(rank, world_size):
 
 @mistake(Cause.REPLICAS_DIFFER)
 def step_on_rank_0_alone(rank, world_size):
-    """rank 0"""
+    """not all ranks step as often ... 0 on ranks 1-3"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows())
@@ -194,7 +194,7 @@ def step_on_rank_0_alone(rank, world_size):
 
 @mistake(Cause.REPLICAS_DIFFER)
 def step_left_out_where_the_loss_is_large(rank, world_size):
-    """rank 0"""
+    """not all ranks step as often ... 2 on rank 0"""
     net = replicated(network(), world_size)
     optimizer = torch.optim.Adagrad(net.parameters(), lr=0.05)
     inputs, targets = rows(48)
@@ -210,7 +210,7 @@ def step_left_out_where_the_loss_is_large(rank, world_size):
 
 @mistake(Cause.REPLICAS_DIFFER)
 def updates_that_are_sent_by_another_owner(rank, world_size):
-    """replicas"""
+    """2.bias is not on ranks 0-2"""
     net = replicated(network(), world_size)
     parameters = list(net.parameters())
     owned = [one for index, one in enumerate(parameters) if index % world_size == rank]
@@ -226,7 +226,7 @@ def updates_that_are_sent_by_another_owner(rank, world_size):
 
 @mistake(Cause.NOT_AVERAGED)
 def averaged_in_pairs(rank, world_size):
-    """ranks"""
+    """within ranks 0 and 2 and within ranks 1 and 3 only"""
     half = max(world_size // 2, 1)
     mesh = dist.device_mesh.init_device_mesh(
         "cpu", (world_size // half, half), mesh_dim_names=("data", "model")

@@ -65,7 +65,7 @@ def optimizer_of_a_copy(rank, world_size):
 # github.com/pytorch/pytorch/issues/166638
 @mistake(Cause.GRADIENT_DIFFERS)
 def clipped_by_the_norm_of_a_shard(rank, world_size):
-    """gradient ... clip"""
+    """each rank clips or scales its own part"""
     model = sharded(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows())
@@ -81,7 +81,7 @@ def clipped_by_the_norm_of_a_shard(rank, world_size):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def clipped_before_the_average(rank, world_size):
-    """gradient ... clip"""
+    """each rank clips its own gradient before the average"""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows())
@@ -98,7 +98,7 @@ def clipped_before_the_average(rank, world_size):
 # github.com/pytorch/pytorch/issues/144054
 @mistake(Cause.GRADIENT_DIFFERS)
 def loss_scaled_by_the_item_of_a_partial_sum(rank, world_size):
-    """gradient"""
+    """each rank clips or scales its own part"""
     model = sharded(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = mine(rank, world_size, *rows())
@@ -127,7 +127,7 @@ def other_rows_in_one_tensor_parallel_group(rank, world_size):
 
 @mistake(Cause.NOT_AVERAGED)
 def tensor_parallel_pairs_that_share_nothing(rank, world_size):
-    """ranks"""
+    """nothing averaged ... ranks 0 and 2"""
     model_ranks = 2 if world_size > 1 else 1
     shape = (world_size // model_ranks, model_ranks)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
@@ -186,7 +186,7 @@ def norm_before_layers_that_are_split(rank, world_size):
 
 @mistake(Cause.GRADIENT_DIFFERS)
 def features_gathered_without_a_gradient(rank, world_size):
-    """gradient"""
+    """a part of the loss carries no gradient"""
     torch.manual_seed(0)
     net = replicated(nn.Linear(4, 3), world_size)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
