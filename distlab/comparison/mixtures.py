@@ -32,17 +32,22 @@ def own_gradients_of(numbers: Numbers, step: int) -> OWN:
         seen = copies.own_gradients()
         if not seen and not pair.expected.norm:
             continue
-        if len(seen) < numbers.world.size or _are_of_parts(copies, seen):
+        if len(seen) < numbers.world.size:
+            return {}
+        if copies.is_in_pieces and _are_of_parts(copies, seen, numbers.world.is_model_parallel):
             return {}
         own[name] = seen
     return own
 
 
-def _are_of_parts(copies: Copies, own: Mapping[int, Sketch]) -> bool:
-    """Whether each rank has the gradient of its part of the parameter only."""
-    if not copies.is_in_pieces:
-        return False
+def _are_of_parts(copies: Copies, own: Mapping[int, Sketch], is_model_parallel: bool) -> bool:
+    """Whether each rank has the gradient of its part of the parameter only.
+
+    A sketch of random sums does not show which elements it is of.
+    """
     for rank, sketch in own.items():
+        if not sketch.is_whole:
+            return is_model_parallel
         held = copies.by_rank[rank].value.sums != 0
         if sketch.sums[~held].any():
             return False
