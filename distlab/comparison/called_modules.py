@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from distlab.comparison.flat_parameters import FlatPart
 from distlab.comparison.naming import plain_name
 from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.watching import Watching
@@ -29,6 +30,7 @@ class CalledModules:
         """Look at a module that is about to be called."""
         watching = self._watching
         watching.naming.add_module(module)
+        self._look_for_flat_parameters(module)
         sharded, were_spread = private.fully_sharded(module)
         is_parallel = were_spread
         for parameter in module.parameters():
@@ -46,6 +48,26 @@ class CalledModules:
         if module.training and id(module) not in self._trained:
             self._trained.add(id(module))
             self._look_for_statistics(module)
+
+    def _look_for_flat_parameters(self, module: nn.Module) -> None:
+        watching = self._watching
+        known = set(watching.flat)
+        paths = {unit: path for path, unit in module.named_modules()}
+        for unit, name, parameter, shape, place in private.flat_parts(module):
+            if id(parameter) in known:
+                continue
+            first = place.offset_in_shard or 0
+            if parameter.numel() == place.numel_in_shard:  # it is this part alone
+                first = 0
+            part = FlatPart(
+                parameter,
+                tuple(shape),
+                first=first,
+                start=place.intra_param_start_idx or 0,
+                elements=place.numel_in_shard or 0,
+            )
+            watching.flat.setdefault(id(parameter), []).append(part)
+            watching.naming.add_part(module, part, f"{paths[unit]}.{name}".lstrip("."))
 
     def _look_for_statistics(self, module: nn.Module) -> None:
         names = self._watching.record.local_statistics

@@ -50,6 +50,11 @@ class Naming:
                 continue
             self._places[id(parameter)] = (id(root), plain)
 
+    def add_part(self, module: nn.Module, part: object, name: str) -> None:
+        """Name a part of a flat parameter; known by the id of an object that is kept elsewhere."""
+        root = without_wrappers(module)
+        self._places[id(part)] = (id(root), plain_name(name))
+
     def add_stranger(self, parameter: torch.Tensor, name: str) -> None:
         """Name a parameter that is in no module that was called so far."""
         if id(parameter) not in self._strangers:

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from distlab.comparison.records import Sketch
-from distlab.comparison.watching import Watching, sketched
+from distlab.comparison.seen_tensors import sketched
+from distlab.comparison.watching import Watching
 from distlab.compat import torch_watching as private
 
 

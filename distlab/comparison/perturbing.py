@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from distlab.comparison.places import Places
+from distlab.comparison.seen_tensors import has_values, places_of
 from distlab.comparison.sketches import BLOCK, signs_at, signs_of_block
-from distlab.comparison.watching import Watching, has_values, places_of
+from distlab.comparison.watching import Watching
 from distlab.compat import torch_watching as private
 
 

@@ -17,10 +17,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from distlab.comparison.flat_parameters import FlatPart
 from distlab.comparison.own_gradients import OwnGradients
 from distlab.comparison.records import SeenParameter, SeenStep, Sketch
 from distlab.comparison.seen_lines import learners_line
-from distlab.comparison.watching import OpenStep, Watching, has_values, seen, seen_gradient
+from distlab.comparison.seen_tensors import has_values, seen, seen_gradient
+from distlab.comparison.watching import OpenStep, Watching
 from distlab.compat import torch_watching as private
 from distlab.rank.frames import outwards
 
@@ -88,13 +90,15 @@ class Steps:
     def _see_gradients(self, optimizer: Optimizer) -> dict[int, tuple[Sketch, bool]]:
         gradients = {}
         scale = getattr(optimizer, "grad_scale", None)
+        factor = 1.0 if scale is None else 1 / float(scale)  # the optimizer itself divides by it
         for parameter in _parameters(optimizer):
-            if parameter.grad is None:
-                continue
-            sketch, is_partial = seen_gradient(parameter)
-            if scale is not None:  # the optimizer itself divides by it
-                sketch = sketch.scaled(1 / float(scale))
-            gradients[id(parameter)] = (sketch, is_partial)
+            for part in self._watching.flat.get(id(parameter), []):
+                own = part.gradient()
+                if own is not None:
+                    gradients[id(part)] = (own.scaled(factor), False)
+            if parameter.grad is not None and id(parameter) not in self._watching.flat:
+                sketch, is_partial = seen_gradient(parameter)
+                gradients[id(parameter)] = (sketch.scaled(factor), is_partial)
         return gradients
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -109,6 +113,9 @@ class Steps:
             self._gradients = self._see_gradients(optimizer)
         parameters = {}
         for parameter in _parameters(optimizer):
+            if id(parameter) in self._watching.flat:
+                parameters.update(self._see_parts(self._watching.flat[id(parameter)]))
+                continue
             gradient, is_partial = self._gradients.get(id(parameter), (None, False))
             parameters[id(parameter)] = replace(
                 seen(parameter),
@@ -118,6 +125,14 @@ class Steps:
             )
         self._gradients = {}
         self._add(optimizer, parameters)
+
+    def _see_parts(self, parts: list[FlatPart]) -> dict[int, SeenParameter]:
+        """The parts of a flat parameter."""
+        parameters = {}
+        for part in parts:
+            gradient, _ = self._gradients.get(id(part), (None, False))
+            parameters[id(part)] = replace(part.seen(), gradient=gradient)
+        return parameters
 
     def _add(self, optimizer: Optimizer, parameters: dict[int, SeenParameter]) -> None:
         watching = self._watching

@@ -180,3 +180,29 @@ def is_rehearsing_pipeline() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def flat_parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, Any, Any]]:
+    """What this rank has of the parameters that the first FSDP has put into flat ones.
+
+    Private: what it keeps of its flat parameters.
+
+    Returns:
+        For each parameter: the unit of FSDP; its name there; the parameter that optimizers have;
+        its whole shape; and its place, with the attributes in_shard, offset_in_shard,
+        numel_in_shard and intra_param_start_idx.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    for unit in module.modules():
+        handle = getattr(unit, "_handle", None)
+        if not isinstance(unit, fsdp.FullyShardedDataParallel) or handle is None:
+            continue
+        flat = handle.flat_param
+        given = flat._params
+        if given is not None and not handle.uses_sharded_strategy:
+            continue  # they are as they were
+        for number, place in enumerate(flat._shard_param_infos):
+            parameter = flat if given is None else given[number]
+            yield unit, flat._fqns[number], parameter, flat._shapes[number], place

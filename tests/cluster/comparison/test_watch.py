@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -93,6 +93,17 @@ def with_fsdp_in_replicas(rank, world_size):
     descend(model, momentum(model), *rows_of(rank, world_size))
 
 
+def with_first_fsdp(rank, world_size, keeps_parameters=True):
+    model = FullyShardedDataParallel(
+        network(), use_orig_params=keeps_parameters, device_id=torch.device("cpu")
+    )
+    descend(model, momentum(model), *rows_of(rank, world_size))
+
+
+def with_first_fsdp_in_flat_parameters(rank, world_size):
+    with_first_fsdp(rank, world_size, keeps_parameters=False)
+
+
 def parallel(mesh):
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     return parallelize_module(network(), mesh, plan)
@@ -128,10 +139,12 @@ def assert_close(seen, expected):
 
 
 DATA_PARALLEL = (with_ddp, with_zero, with_fsdp, with_fsdp_in_replicas)
+# the own gradients of the first FSDP are not looked at
+FLAT = (with_first_fsdp, with_first_fsdp_in_flat_parameters)
 MODEL_PARALLEL = (with_tensor_parallel_layers, with_tensor_parallel_layers_in_shards)
 
 
-@pytest.mark.parametrize("train", DATA_PARALLEL + MODEL_PARALLEL)
+@pytest.mark.parametrize("train", DATA_PARALLEL + FLAT + MODEL_PARALLEL)
 def test_pieces_of_all_ranks_are_those_of_one_process(cluster, reference, train):
     """By name and step, each piece once: values and gradients."""
     records = cluster.run(on_rank, train, WatchOptions(detailed=True))

@@ -10,8 +10,8 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers
 
 from distlab.comparison.places import Places, whole
 from distlab.comparison.records import MOST_SUMS, Sketch
+from distlab.comparison.seen_tensors import places_of, seen_gradient, sketched
 from distlab.comparison.sketches import BLOCK, sketch_of
-from distlab.comparison.watching import places_of, seen_gradient, sketched
 from distlab.compat import torch_watching as private
 
 RANKS = 4
