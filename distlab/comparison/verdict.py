@@ -266,13 +266,13 @@ def compared(
     for size in sorted(judgements, reverse=True):
         findings += judgements[size].findings
     steps = min([len(one.steps) for one in reference], default=0)
-    parameters = len(reference[0].steps[0].parameters) if steps else 0
+    names = {name for one in reference for step in one.steps for name in step.parameters}
     return Comparison(
         tuple(in_order(list(dict.fromkeys(findings)))),
         tuple(worlds),
         len(reference),
         steps,
-        parameters,
+        len(names),
         {size: judgement.differences for size, judgement in judgements.items()},
         _notes(reference, worlds, judgements),
     )
