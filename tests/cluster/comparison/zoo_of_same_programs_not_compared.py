@@ -54,21 +54,6 @@ def drawing_rows_without_a_seed(rank, world_size):
         descend(model, optimizer, rows, rows.sum(1, keepdim=True), steps=1)
 
 
-@hindered(Cause.RANDOM_DATA)
-def shuffling_without_a_seed(rank, world_size):
-    """Each rank draws its rows from the whole data, in an order of its own."""
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-    model = DDP(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    dataset = TensorDataset(*examples(64))
-    for inputs, targets in DataLoader(dataset, 16 // world_size, shuffle=True):
-        optimizer.zero_grad()
-        F.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-        if dist.get_world_size() > 4:
-            break
-
-
 @hindered(Cause.UNREPEATABLE)
 def with_data_of_this_moment(rank, world_size):
     inputs, targets = my_examples(rank, world_size)
@@ -154,26 +139,3 @@ def with_columns_sharded_by_hand(rank, world_size):
         output = Summed.apply(last(model(inputs)))
         F.mse_loss(output, targets).backward()
         optimizer.step()
-
-
-@hindered(Cause.NOT_SEEN)
-def with_a_flat_shard_for_the_optimizer(rank, world_size):
-    """ZeRO-1 by hand: gradients are scattered, each rank steps its part of one long vector."""
-    inputs, targets = my_examples(rank, world_size)
-    model = network()
-    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
-    flat = F.pad(flat, (0, -len(flat) % 4))
-    shard = flat.chunk(world_size)[rank].clone().requires_grad_()
-    optimizer = torch.optim.Adam([shard], lr=0.01)
-    for _ in range(3):
-        model.zero_grad()
-        F.mse_loss(model(inputs), targets).backward()
-        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-        gradient = F.pad(gradient, (0, len(flat) - len(gradient)))
-        dist.all_reduce(gradient)
-        shard.grad = gradient.chunk(world_size)[rank] / world_size
-        optimizer.step()
-        pieces = [torch.empty_like(shard) for _ in range(world_size)]
-        dist.all_gather(pieces, shard.detach())
-        whole = torch.cat(pieces)[: sum(parameter.numel() for parameter in model.parameters())]
-        nn.utils.vector_to_parameters(whole, model.parameters())
