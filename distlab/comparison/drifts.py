@@ -13,6 +13,7 @@ from distlab.comparison.tolerances import COARSE, OF_FLOAT32, Bounds, Tolerances
 from distlab.comparison.wholes import Copies, World
 from distlab.comparison.wording import number
 
+PLAIN = 100  # times its bound must replicas differ for their mean to prove something
 EQUAL = 64  # epsilons of the norm by which replicas may differ where there is no reference
 
 
@@ -103,9 +104,10 @@ def _are_averaged_later(world: World, tolerances: Tolerances) -> bool:
 
     What the steps do must depend on the values, so one step proves nothing.
     """
-    steps = min(len(world.steps), len(tolerances.reference.steps))
-    if steps < 2 or len(world.steps) != len(tolerances.reference.steps):
+    steps = len(tolerances.reference.steps)
+    if steps < 2 or len(world.steps) != steps or tolerances.epsilon > COARSE:
         return False
+    largest = 0.0
     for step in range(steps):
         for name, expected in tolerances.reference.steps[step].items():
             copies = world.steps[step].get(name)
@@ -113,9 +115,12 @@ def _are_averaged_later(world: World, tolerances: Tolerances) -> bool:
             mean = None if copies is None else copies.mean_value()
             if right is None or mean is None or len(mean.sums) != len(right.sums):
                 return False
-            if exceeds((mean - right).norm, tolerances.at(step, name).value):
+            bound = tolerances.at(step, name).value
+            if exceeds((mean - right).norm, bound):
                 return False
-    return True
+            if copies is not None and bound:
+                largest = max(largest, copies.spread("value") / bound)
+    return largest > PLAIN
 
 
 def bounds_of(copies: Copies, step: int, world: World, tolerances: Tolerances | None) -> Bounds:

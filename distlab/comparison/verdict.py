@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 EQUAL_RANKS = "The ranks do the same"
 HEADS = ("ranks", "step", "differs most in", "gradient", "rounding", "value", "rounding")
 TINY = 1e-300  # instead of 0, to divide by
-FACTORS = (Cause.GRADIENT_FACTOR, Cause.STEP_FACTOR)
 WITHOUT_DROPOUT = "Dropout was left out, because masks over other parts of a batch are never equal."
 
 
@@ -130,11 +129,11 @@ class Comparison:
             if one.cause is finding.cause and one.hinders == finding.hinders
         ]
         sentence = finding.sentence
-        if finding.cause in FACTORS:
+        if finding.cause is Cause.GRADIENT_FACTOR:
             sentence = _of_several(finding, alike)
         worlds = on_worlds([one.world_size for one in alike])
         others = [one for one in alike if one.sentence != finding.sentence]
-        if others and finding.cause not in FACTORS:
+        if others and finding.cause is not Cause.GRADIENT_FACTOR:
             similarly = on_worlds([one.world_size for one in others])
             worlds = f"{on_worlds([finding.world_size])} (and similarly {similarly})"
         if not is_first:
@@ -233,7 +232,7 @@ def _of_several(finding: Finding, alike: Sequence[Finding]) -> str:
     means = [
         meaning for meaning in finding.meanings if all(meaning in one.meanings for one in alike)
     ]
-    if len(alike) == 1 or finding.cause is Cause.STEP_FACTOR:
+    if len(alike) == 1:
         return finding.sentence
     others = [one for one in alike if one is not finding and one.factor is not None]
     values = [f"{number(one.factor or 0.0, 4)} on {one.world_size} ranks" for one in others]
@@ -311,6 +310,8 @@ def _notes(
     noise: list[str] = []
     vagueness = 0.0
     for judgement in judgements.values():
+        if any(finding.cause is Cause.UNREPEATABLE for finding in judgement.findings):
+            continue  # what changed was not rounding
         noise += judgement.noise
         vagueness = max(vagueness, judgement.vagueness)
     names = list(dict.fromkeys(noise))

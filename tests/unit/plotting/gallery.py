@@ -210,8 +210,8 @@ FIGURES = {
     ),
     "differences_by_step": (
         differences_by_step,
-        (APART, {0: 2e-6, 1: 3e-6, 2: 8e-6}, "t"),
-        {"t", "4 ranks", "2 ranks", "rounding", "step", "relative difference"},
+        (APART, {0: 2e-6, 1: 3e-6, 2: 8e-6}, "a long title " * 14),
+        {"4 ranks", "2 ranks", "rounding", "step", "relative difference"},
     ),
     "space_time": (
         one_step,
