@@ -40,7 +40,7 @@ def find_hindrances(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -
         *([] if unrepeatable else _find_other_beginning(numbers)),
         *_find_local_statistics(numbers.world, numbers.reference),
         *_find_not_seen(numbers, left_out),
-        *([] if unrepeatable else _find_blindness(numbers)),
+        *([] if unrepeatable else _find_blindness(numbers, left_out)),
     ]
 
 
@@ -207,15 +207,8 @@ def _find_not_seen(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) ->
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         sentences.append(f"{name_list(missing)} {verb} stepped by no rank under this name.")
-    for name, shape in left_out.items():
-        right = numbers.reference.initial.get(name)
-        if right is not None and right.shape != shape:
-            sentences.append(
-                f"{name} has the shape {list(shape)} on a rank and {list(right.shape)} in one "
-                "process, and it is not known which part that is."
-            )
-        else:
-            sentences.append(f"{name} has no shape of its own: its parts do not fit together.")
+    if left_out:
+        sentences.append(_left_out_words(numbers, left_out))
     cut = (
         [name for name in numbers.world.steps[0] if _is_incomplete(world, name)]
         if (world.steps)
@@ -230,15 +223,32 @@ def _find_not_seen(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) ->
     return findings
 
 
+def _left_out_words(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> str:
+    """That parameters have other shapes than in one process, or parts that do not fit."""
+    names = list(left_out)
+    first = names[0]
+    right = numbers.reference.initial.get(first)
+    if right is None or right.shape == left_out[first]:
+        verb = "is" if len(names) == 1 else "are"
+        return f"{name_list(names)} {verb} in parts that do not make a whole."
+    verb = "has another shape" if len(names) == 1 else "have other shapes"
+    return (
+        f"{name_list(names)} {verb} than in one process, and it is not known which part each rank "
+        f"has: {list(left_out[first])} instead of {list(right.shape)} for {first}."
+    )
+
+
 def _is_incomplete(world: World, name: str) -> bool:
     return not world.steps[0][name].is_complete
 
 
-def _find_blindness(numbers: Numbers) -> list[Finding]:
+def _find_blindness(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[Finding]:
     """Rounding explains so much that nothing can be seen."""
     if not numbers.steps:
         return []
     if not any(numbers.gradients(step) for step in range(numbers.steps)):
+        if left_out:
+            return []
         sentence = "No parameter has a gradient that could be compared."
         return [Finding(Cause.NOT_SEEN, sentence, (), numbers.world.size, hinders=True)]
     share = numbers.vagueness(0)

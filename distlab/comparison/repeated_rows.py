@@ -47,7 +47,7 @@ def find_repeated(
     ]
     return Finding(
         Cause.ROWS_REPEATED,
-        f"The ranks do not use each row once: {where} {words}.",
+        f"The ranks do not use each row once: {where}, {words}.",
         tuple(details),
         world.size,
         seen.step,

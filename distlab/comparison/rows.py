@@ -114,6 +114,12 @@ def _what_differs(
         are_parts_of_rows = unknown == seen.used.total() and sizes == {size}
         if some_are_computed or are_parts_of_rows or world.is_model_parallel:
             return None
+        if not _shapes(world, seen.step) <= _shapes(reference, seen.step):
+            return None  # padded in another way, or cut
+        if any(_are_mixed(part, seen.numbers) for part in seen.parts.values()):
+            if _is_shuffled_apart(world, seen.numbers):
+                return _shuffled_apart(world, seen)
+            return _other_rows_of_data(world, seen, unknown)
         return _unknown_rows(world, seen, unknown)
     if all(part == seen.expected for part in seen.parts.values() if part) and len(seen.parts) > 1:
         return _undivided(world, seen)
@@ -133,7 +139,29 @@ def _what_differs(
     return find_repeated(world, reference, seen, lines_of_forward(world, seen.step))
 
 
+def _shapes(world: World, step: int) -> set[tuple[int, ...]]:
+    """The shapes of the rows of a step."""
+    shapes = set()
+    for record in world.records:
+        shapes |= {one.row_shape for one in training_passes(record, step) if one.rows}
+    return shapes
+
+
+def _are_mixed(part: Rows, numbers: Mapping[bytes, int]) -> bool:
+    """Whether a rank has rows of one process and others: then all come from the same data."""
+    return len({row in numbers for row in part}) == 2
+
+
 # --- each finding ---
+
+
+def _other_rows_of_data(world: World, seen: RowsOfStep, unknown: int) -> Finding:
+    total = seen.used.total()
+    sentence = (
+        f"The ranks use other rows: {unknown:,} of {total:,} rows of step {seen.step} are rows "
+        "that one process never used."
+    )
+    return _of_data(world, Cause.ROWS_DIFFER, sentence, [DIVIDE], seen, False)
 
 
 def _unknown_rows(world: World, seen: RowsOfStep, unknown: int) -> Finding:
@@ -151,7 +179,7 @@ def _shuffled_apart(world: World, seen: RowsOfStep) -> Finding:
     never = sum(1 for row in seen.expected if not seen.used[row])
     sentence = (
         "The ranks draw the order of their data without a common seed, so each takes its part of "
-        f"another order: in step {seen.step} {count(twice, 'row')} came too often, and "
+        f"another order: in step {seen.step}, {count(twice, 'row')} came too often, and "
         f"{count(never, 'row')} not at all."
     )
     is_chosen = any(record.seeds or record.samplers for record in world.records)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distlab.comparison.factors import factor_words
 from distlab.comparison.findings import Cause, Finding
@@ -17,6 +17,7 @@ from distlab.comparison.judging import Difference, Judgement, in_order, judge, j
 from distlab.comparison.pairs import VAGUE
 from distlab.comparison.records import RankRecord
 from distlab.comparison.wording import name_list, number, on_worlds
+from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.diagnosis.lines import position_words, with_text
 from distlab.tables import Table, count
 from distlab.words import fitted
@@ -67,8 +68,24 @@ class Comparison:
     def __repr__(self) -> str:
         return "\n".join(fitted("\n".join(self._lines())))
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """For a person, sentences that break where the pane of the notebook ends."""
+        if notebook_shell() is None or not somebody_watches():
+            return {}, {}
+        return {"text/plain": repr(self), "text/html": self._as_html()}, {}
+
+    def _as_html(self) -> str:
+        """The verdict as HTML, its first sentence in bold."""
+        first, *lines = self._lines()
+        blocks = [f"<div><b>{html.escape(first)}</b></div>"]
+        for line in lines:
+            look = ""
+            if line.startswith(" "):  # a line of source
+                look = ' style="font-family:monospace;white-space:pre-wrap;padding-left:2ch"'
+            blocks.append(f"<div{look}>{html.escape(line.strip())}</div>")
+        return "".join(blocks)
 
     def _lines(self) -> list[str]:
         """The verdict's lines: its first sentence, then the findings."""
@@ -140,6 +157,8 @@ class Comparison:
             begin = "Also cannot be compared" if finding.hinders else "Also"
         elif finding.hinders:
             begin = "Cannot be compared"
+        elif any(one.world_size == 1 for one in alike):
+            return f"Wrong {worlds}: {_small_first(sentence)}"
         elif self.reference:
             begin = f"Not {_small_first(self._same_words())}"
         else:

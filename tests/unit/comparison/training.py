@@ -5,6 +5,7 @@ argument. The rows are inputs of a network of two layers, with the mean of squar
 """
 
 import hashlib
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -63,6 +64,9 @@ class Training:
         targets_of_rank_0: whether every rank takes the targets of rank 0's rows.
         detaches: whether half of the first layer's gradient is lost where there are several ranks.
         perturbed: a number, if the numbers are changed by one unit of rounding.
+        grain: that unit.
+        key_bias: whether there is a bias whose gradient is 0, but for rounding.
+        record: fields of RankRecord, on every rank.
     """
 
     rows: int = 16
@@ -83,6 +87,8 @@ class Training:
     targets_of_rank_0: bool = False
     detaches: bool = False
     perturbed: int | None = None
+    grain: float = 1.2e-7
+    key_bias: bool = False
     record: dict = field(default_factory=dict)
 
     def on(self, size):
@@ -110,6 +116,8 @@ class Ranks:
         begin = {}
         for name, shape in SHAPES.items():
             begin[name] = (0.5 * numbers.normal(size=shape)).astype(np.float32)
+        if training.key_bias:
+            begin["key.bias"] = np.ones(6, np.float32)
         self.parameters = []
         self.records = []
         self.moments = [{} for _ in range(size)]
@@ -128,7 +136,7 @@ class Ranks:
         if self.training.perturbed is None:
             return value
         signs = self.noise.choice([-1.0, 1.0], size=value.shape)
-        return (value * (1 + signs * 1.2e-7)).astype(np.float32)
+        return (value * (1 + signs * self.training.grain)).astype(np.float32)
 
     def run(self):
         for step in range(self.training.steps):
@@ -143,7 +151,7 @@ class Ranks:
         """The rank's own gradient of a step, and what was seen of its passes."""
         training = self.training
         rows = training.part(rank, self.size, training.rows, step)
-        total = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        total = {name: np.zeros_like(value) for name, value in self.parameters[rank].items()}
         for number, part in enumerate(np.array_split(np.asarray(rows), training.passes)):
             inputs = self.inputs[step][part]
             scale = training.scale(rank, self.size, len(rows), training.rows) / training.passes
@@ -230,4 +238,15 @@ def loss_and_gradients(parameters, inputs, targets, scale):
         "2.weight": of_outputs.T @ hidden,
         "2.bias": of_outputs.sum(0),
     }
+    if "key.bias" in parameters:
+        # numbers that cancel, in another order each time
+        order = np.random.default_rng(zlib.crc32(inputs.tobytes()))
+        gradients["key.bias"] = np.stack([_cancelled(order) for _ in range(6)])
     return loss, {name: value.astype(np.float32) for name, value in gradients.items()}
+
+
+def _cancelled(order):
+    """The rounding that is left of numbers whose sum is 0."""
+    numbers = order.normal(size=8).astype(np.float32)
+    numbers = np.concatenate([numbers, -numbers])
+    return order.permutation(numbers).cumsum(dtype=np.float32)[-1]
