@@ -82,14 +82,11 @@ def test_a_factor_that_is_the_same_in_two_worlds_means_no_ranks():
 def test_mistakes_of_different_worlds_are_said_as_such():
     rates = {1: 0.1, 2: 0.2, 4: 0.4}
     found = verdict(Training(rate=lambda size, step: rates[size]), worlds=(2, 4))
-    assert (
-        repr(found)
-        .replace("\n", " ")
-        .startswith(
-            "Not the same as one process, on 4 ranks (and similarly on 2 ranks): the step is a "
-            "multiple of the right one: 4 = ranks for every parameter, because in step 0 the learning "
-            "rate is 0.4 instead of 0.1."
-        )
+    words = repr(found).replace("\n", " ")
+    assert words.startswith(
+        "Not the same as one process, on 4 ranks (and similarly on 2 ranks): the step is a "
+        "multiple of the right one: 4 = ranks for every parameter, because in step 0 the "
+        "learning rate is 0.4 instead of 0.1."
     )
 
 
