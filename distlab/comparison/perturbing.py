@@ -57,7 +57,8 @@ class Perturbation:
             return
         self._salt += 1
         places = places_of(tensor)
-        own = private.own_part(tensor)
+        # by .data: the program may have used the parameter already, and autograd would refuse that
+        own = private.own_part(tensor).data
         flat = own.contiguous().view(-1)
         for first in range(0, flat.numel(), BLOCK):
             part = flat[first : first + BLOCK]

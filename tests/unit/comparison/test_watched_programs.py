@@ -55,6 +55,18 @@ def test_accumulation_is_one_step_of_several_passes():
             np.testing.assert_allclose(own, parameter.gradient.sums, atol=1e-6)
 
 
+def test_parameters_that_are_used_before_the_forward_pass_may_be_perturbed():
+    """A penalty that is computed first."""
+
+    def train():
+        model, optimizer = make()
+        penalty = sum(parameter.square().sum() for parameter in model.parameters())
+        (functional.cross_entropy(model(ROWS), TARGETS) + penalty).backward()
+        optimizer.step()
+
+    assert len(look_at(train, perturbation=1).steps) == 1
+
+
 def test_two_optimizers_that_step_together_make_one_step():
     def train():
         model, _ = make()
