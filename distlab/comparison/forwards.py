@@ -8,6 +8,7 @@ by its own method compile() calls those inside of what is compiled.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,8 @@ class Forwards:
         self._watching = watching
         self._wrappers = wrappers
         self._modules = modules
+        self._get_activations: set[int] = set()  # ids of modules
+        self._newest_result: Callable[[], Any] = lambda: None
         self._perturbation: Perturbation | None = None
         if watching.options.perturbation is not None:
             self._perturbation = Perturbation(watching, watching.options.perturbation)
@@ -94,6 +97,8 @@ class Forwards:
         self._look_at_draws(state)
         if isinstance(result, torch.Tensor):
             self._watching.coarsen(result.dtype)
+            if not stack:
+                self._newest_result = weakref.ref(result)
         return result
 
     def _begin(
@@ -101,20 +106,33 @@ class Forwards:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """An outermost module is called; returns the arguments to call it with."""
         watching = self._watching
-        call = _Outermost(module, len(watching.steps), torch.is_grad_enabled())
+        call = _Outermost(module, watching.number_of_steps, torch.is_grad_enabled())
         watching.thread.outermost = call
         with watching.careful(f"a call of {type(module).__name__}"):
             call.line = learners_line()
             if is_called_by(_PIPELINES) or (watching.has_messages and has_received(args, kwargs)):
                 watching.record.model_parallel = True
             self._modules.look_at(module)
-            data = data_of((args, kwargs))
+            data = self._data(module, args, kwargs)
             if data is not None:
                 call.rows = fingerprints(data)
                 call.row_shape = tuple(data.shape[1:])
             if self._perturbation is not None:
                 return self._perturbation.perturb(module, data, args, kwargs)
         return args, kwargs
+
+    def _data(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor | None:
+        """What has the rows. Without gradients, activations look like data."""
+        data = data_of((args, kwargs))
+        if torch.is_grad_enabled():
+            if data is None:
+                self._get_activations.add(id(module))
+            return data
+        if id(module) in self._get_activations or data is self._newest_result():
+            return None
+        return data
 
     def _random_state(self, stack: list[nn.Module]) -> torch.Tensor | None:
         """The state of the random numbers before an outermost module trains."""

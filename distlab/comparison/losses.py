@@ -63,7 +63,7 @@ class Losses:
             watching.record.model_parallel = True
         watching.record.backwards.append(
             SeenBackward(
-                step=len(watching.steps),
+                step=watching.number_of_steps,
                 loss=_number(tensors, given),
                 targets=self._targets,
                 line=learners_line(),

@@ -40,7 +40,8 @@ class Patches:
         had_own = name in vars(owner)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.are_in_force:
+            is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+            if is_traced or not self.are_in_force:
                 return original(*args, **kwargs)
             compiler = private.set_compiler(None)
             if compiler is None:

@@ -98,7 +98,7 @@ class Randomness:
         fingerprint = hashlib.blake2b(state, digest_size=8).digest()
         watching = self._watching
         watching.record.dropouts.append(
-            SeenDropout(len(watching.steps), fingerprint, learners_line())
+            SeenDropout(watching.number_of_steps, fingerprint, learners_line())
         )
 
 

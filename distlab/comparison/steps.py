@@ -52,6 +52,8 @@ class Steps:
         self._stepping = optimizer
         self._passes_before = self._watching.backward_passes
         self._gradients = {}
+        if self._watching.is_full:
+            return
         with self._watching.careful(f"a step of {type(optimizer).__name__}"):
             self._see_before(optimizer)
 
@@ -105,6 +107,11 @@ class Steps:
         if self._stepping is not optimizer:
             return
         self._stepping = None
+        if self._watching.is_full:
+            if self._passes_at_step != self._watching.backward_passes:
+                self._passes_at_step = self._watching.backward_passes
+                self._watching.add_unkept_step()
+            return
         with self._watching.careful(f"a step of {type(optimizer).__name__}"):
             self._see_after(optimizer)
 
@@ -138,7 +145,7 @@ class Steps:
         watching = self._watching
         strangers = sum(map(watching.naming.is_stranger, _parameters(optimizer)))
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-        continues = watching.steps and self._passes_at_step == watching.backward_passes
+        continues = watching.number_of_steps and self._passes_at_step == watching.backward_passes
         if continues and not (parameters.keys() & watching.steps[-1].parameters.keys()):
             step = watching.steps[-1]
             step.parameters.update(parameters)
@@ -153,7 +160,7 @@ class Steps:
         name = type(optimizer).__name__
         self._passes_at_step = watching.backward_passes
         seen_step = SeenStep(learners_line(), name, rates, {}, strangers)
-        watching.steps.append(OpenStep(seen_step, parameters, self._others))
+        watching.add_step(OpenStep(seen_step, parameters, self._others))
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -8,13 +8,13 @@ for a unit of rounding where it is asked to (perturbing.py). It never communicat
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from distlab.comparison.called_modules import CalledModules
 from distlab.comparison.communication import Communication
@@ -97,15 +97,22 @@ def end_watch() -> RankRecord:
 
 
 def _record_of_cell() -> RankRecord:
-    return RankRecord(_from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1))
-
-
-def _from_environment(name: str, default: int) -> int:
-    return int(os.environ.get(name, default))
+    if dist.is_available() and dist.is_initialized():
+        return RankRecord(dist.get_rank(), dist.get_world_size())
+    return RankRecord(0, 1)
 
 
 def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = False) -> Watching:
     watching = Watching(options, record)
+    try:
+        _install(watching, finds_earlier)
+    except BaseException:
+        watching.patches.end()
+        raise
+    return watching
+
+
+def _install(watching: Watching, finds_earlier: bool) -> None:
     wrappers = Wrappers(watching)
     if finds_earlier:
         wrappers.find_earlier()
@@ -118,4 +125,3 @@ def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = Fals
     Communication(watching).install()
     Randomness(watching).install()
     Samplers(watching).install()
-    return watching

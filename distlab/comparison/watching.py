@@ -24,6 +24,9 @@ from distlab.comparison.records import (
 )
 from distlab.comparison.seen_tensors import has_values, seen
 
+# of 8 bytes, in the sketches of a rank; further steps are not kept
+MOST_NUMBERS = 2**24
+
 
 @dataclass
 class OpenStep:
@@ -51,7 +54,8 @@ class Watching:
         patches: what was replaced in torch.
         flat: the parts of flat parameters, by the id of the parameter that optimizers have.
         initial: parameters by id.
-        steps: so far.
+        steps: so far, but for those that are not kept.
+        number_of_steps: so far.
         backward_passes: how many began so far.
         coarsest: the largest epsilon of a type that was seen; 0 if none was.
         has_messages: whether the program has sent or received one.
@@ -67,11 +71,13 @@ class Watching:
     flat: dict[int, list[FlatPart]] = field(default_factory=dict)
     initial: dict[int, SeenParameter] = field(default_factory=dict)
     steps: list[OpenStep] = field(default_factory=list)
+    number_of_steps: int = 0
     backward_passes: int = 0
     coarsest: float = 0.0
     has_messages: bool = False
     own_hook: str = ""
     thread: threading.local = field(default_factory=threading.local)
+    _kept_numbers: int = 0
 
     @property
     def is_training(self) -> bool:
@@ -98,6 +104,25 @@ class Watching:
                     self.initial[id(part)] = part.seen()
             return
         self.initial[id(parameter)] = seen(parameter)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the sketches take so much memory that no further step is kept."""
+        return self._kept_numbers > MOST_NUMBERS
+
+    def add_unkept_step(self) -> None:
+        """Count a step, and say that it is not kept."""
+        self.number_of_steps += 1
+        self.note_unseen(f"Of the steps, only the first {len(self.steps)} were looked at.")
+
+    def add_step(self, step: OpenStep) -> None:
+        """Keep a step."""
+        self.number_of_steps += 1
+        self.steps.append(step)
+        for parameter in (*step.parameters.values(), *step.others.values()):
+            self._kept_numbers += len(parameter.value.sums)
+            if parameter.gradient is not None:
+                self._kept_numbers += len(parameter.gradient.sums)
 
     def note_unseen(self, sentence: str) -> None:
         """Note that something could not be looked at."""

@@ -1,5 +1,7 @@
 """What is seen of programs that train in other ways than a plain loop."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -377,3 +379,46 @@ def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one(by_method):
     for name, parameter in plain.steps[1].parameters.items():
         value = compiled.steps[1].parameters[name].value.sums
         np.testing.assert_allclose(value, parameter.value.sums, rtol=1e-6)
+
+
+def test_of_layers_that_are_called_one_by_one_the_first_has_the_rows():
+    """In evaluation as well, where nothing tells an activation from data."""
+
+    def train():
+        model, optimizer = make()
+        with torch.no_grad():
+            model[1](model[0](ROWS))
+        model[1](torch.tanh(model[0](ROWS))).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model[1](torch.tanh(model[0](ROWS)))
+
+    assert [len(one.rows) for one in look_at(train).forwards] == [8, 0] * 3
+
+
+def test_what_is_traced_is_not_looked_into():
+    """torch.jit would record what looks."""
+    model, _ = make()
+    traced = []
+
+    def train():
+        traced.append(torch.jit.trace(model, ROWS))
+
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        look_at(train)
+    torch.testing.assert_close(traced[0](ROWS), model(ROWS))
+
+
+def test_of_many_steps_the_first_are_kept(monkeypatch):
+    monkeypatch.setattr("distlab.comparison.watching.MOST_NUMBERS", 200)
+
+    def train(rank, world_size):
+        model, optimizer = make()
+        for _ in range(9):
+            model(ROWS).sum().backward()
+            optimizer.step()
+
+    record = watched(0, 1, train, (), {}, WatchOptions())
+    assert len(record.steps) == 2
+    assert record.unseen == ["Of the steps, only the first 2 were looked at."]
+    assert [one.step for one in record.forwards] == list(range(9))
