@@ -7,28 +7,26 @@ the ranks of a cluster; entry.py looks at it there, and verdict.py says what was
 from __future__ import annotations
 
 import contextlib
-import difflib
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab import arguments
-from distlab.arguments import refuse, wrong
+from distlab.arguments import refuse
 from distlab.comparison import entry
+from distlab.comparison.given import EXAMPLE, check_program
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.diagnosis.afterwards import NEXT_STEP
-from distlab.errors import RanksFailed
+from distlab.errors import ClusterError, RanksFailed
 from distlab.notebook import paragraphs
 from distlab.notebook.cluster import PACKED, Cluster
 from distlab.progress_bar import progress_bar
+from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import pickling
 
 PERTURBED_RUNS = (1, 2)  # of the smallest world: what they change, rounding may change
-OPTIONS = ("worlds", "seed", "timeout")  # of `compare`, which a program may have as well
-EXAMPLE = "Call distlab.compare(train, (1, 4))."
 MOST_SEED = 2**31  # numpy's seeds end at 2**32, and rank r takes seed + r
 
 
@@ -76,10 +74,12 @@ def compare(
         ArgumentError: an argument breaks its rule, or the running cluster is too small.
         RankError, RankDied, DeadlockError, RankTimeout: the program failed; the message says in
             which world. Interrupted, where a person has ended it.
+        ClusterError: this is a rank.
         SerializationError: the program, or an argument, cannot be sent.
     """
+    _refuse_on_rank()
     sizes = _check_worlds(worlds)
-    _check_train(train, args, kwargs)
+    check_program(train, args, kwargs)
     arguments.whole_number("seed", seed, 0, MOST_SEED)
     if timeout is not None:
         timeout = arguments.seconds("timeout", timeout)
@@ -90,28 +90,14 @@ def compare(
         return _compare(program, sizes)
 
 
-def _check_train(train: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse what is no ordinary function, or does not take these arguments."""
-    if not callable(train):
-        refuse("train", "a function", train, EXAMPLE, wrong_type=True)
-    if inspect.iscoroutinefunction(train) or inspect.isgeneratorfunction(train):
-        rule = "an ordinary function, which has done its work when it returns"
-        refuse("train", rule, train, EXAMPLE, wrong_type=True)
-    try:
-        signature = inspect.signature(train)
-    except ValueError:  # one of C's may have none
-        return
-    try:
-        signature.bind(0, 1, *args, **kwargs)
-    except TypeError as error:
-        given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
-        call = f"train({', '.join(['rank', 'world_size', *given])})"
-        advice = "Its first two parameters are the rank and the number of ranks."
-        for name in kwargs:
-            meant = difflib.get_close_matches(name, OPTIONS, n=1)
-            if meant:
-                advice = f"Did you mean {meant[0]}=?"
-        wrong(f"train is called as {call}, and takes {signature}: {error}. {advice}")
+def _refuse_on_rank() -> None:
+    """Refuse to start clusters on a rank, each of which would start its own."""
+    if THIS_RANK.meeting is not None:
+        raise ClusterError(
+            f"distlab.compare makes worlds of ranks, and this is rank {THIS_RANK.rank}: call it in "
+            "the notebook, without %%px, or in a test without the mark. A test on ranks has the "
+            "fixture same_as_one_process(train, ...)."
+        )
 
 
 def _check_worlds(worlds: Any) -> list[int]:

@@ -26,7 +26,7 @@ def watch_program(
 ) -> RankRecord:
     """Call train(rank, world_size, *args, **kwargs), and return what was seen of it.
 
-    What it prints is shown only if it fails.
+    What it prints is shown only if it fails; warnings are shown by the plain runs.
 
     Runs on: every rank of a world that has just been built.
     """
@@ -35,12 +35,18 @@ def watch_program(
 
     bind_rank_globals(train, rank=rank, world_size=world_size)
     printed = io.StringIO()
-    with own_surroundings(rank):
+    warned = io.StringIO()
+    is_plain = options.perturbation is None and not options.detailed
+    with own_surroundings(rank), contextlib.ExitStack() as kept:
+        kept.enter_context(contextlib.redirect_stdout(printed))
+        if not is_plain:
+            kept.enter_context(contextlib.redirect_stderr(warned))
         try:
-            with contextlib.redirect_stdout(printed):
-                return watch.watched(rank, world_size, train, args, dict(kwargs), options)
+            return watch.watched(rank, world_size, train, args, dict(kwargs), options)
         except BaseException:
+            kept.close()
             sys.stdout.write(printed.getvalue())
+            sys.stderr.write(warned.getvalue())
             raise
 
 

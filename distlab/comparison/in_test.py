@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.comparison import entry
+from distlab.comparison.given import check_program
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.rank import group
@@ -23,8 +24,6 @@ from distlab.rank.waits import waiting
 from distlab.wire.rendezvous import Meeting
 
 LOOK_SECONDS = 0.002  # between two looks at who has come
-
-__tracebackhide__ = True  # for pytest: a test's failure ends where the test called this
 
 
 def compare_in_test(
@@ -41,8 +40,10 @@ def compare_in_test(
         the same comparison on every rank.
 
     Raises:
-        Whatever the program raises.
+        ArgumentError: the program does not take these arguments.
+        Whatever it raises.
     """
+    check_program(train, args, kwargs)
     meeting = THIS_RANK.meeting
     if meeting is None:
         raise RuntimeError("this process has not joined a group")

@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -56,6 +57,9 @@ FUNCTIONAL_METHODS = {
     **_OF_ONE_TENSOR,
     **{f"{name}_coalesced": method for name, method in _OF_ONE_TENSOR.items()},
 }
+# modules with functions whose default argument is the group that was the default one when torch
+# imported them
+BOUND_TO_GROUP = ("torch.distributed.nn.functional", "torch.distributed.fsdp.sharded_grad_scaler")
 
 
 # --- groups ---
@@ -70,6 +74,24 @@ def leave_all_groups() -> None:
     if GROUP_NAMES:
         dist.group.WORLD = next(iter(GROUP_NAMES))  # the first one is the default one
         dist.destroy_process_group()
+
+
+def unbind_default_arguments() -> None:
+    """Have functions of torch with a default group take the one that there is when they are called.
+
+    Otherwise it would be one that is gone once the group was rebuilt. Private: the modules.
+    """
+    for name in BOUND_TO_GROUP:
+        module = sys.modules.get(name)
+        for value in list(vars(module).values()) if module else ():
+            function = vars(value).get("__init__") if isinstance(value, type) else value
+            if inspect.isfunction(function) and function.__defaults__:
+                function.__defaults__ = tuple(map(_unless_group, function.__defaults__))
+
+
+def _unless_group(value: Any) -> Any:
+    """A value; None, which means the default group, in the place of a group."""
+    return None if isinstance(value, dist.ProcessGroup) else value
 
 
 def close_connections(group: dist.ProcessGroup, peer: int) -> None:

@@ -100,6 +100,7 @@ def build(rank: int, meeting: Meeting) -> None:
     _keep_blocked_groups()
     # of a new rank, those of an earlier notebook, which has detached from this engine
     private.leave_all_groups()
+    private.unbind_default_arguments()
     # a learner's failed init_process_group has used one up on this rank only
     private.number_next_group()
     LOG.forget()

@@ -145,7 +145,10 @@ class RankPytest:
     @pytest.fixture
     def same_as_one_process(self) -> Callable[..., Any]:
         # only now: other tests need none of it
+        from distlab.comparison import watch  # noqa: F401  # one of the libraries to hide
         from distlab.comparison.in_test import compare_in_test
+
+        _hide_libraries()
 
         def check(train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True

@@ -61,6 +61,14 @@ def test_fails_in_one_process(same_as_one_process):
     same_as_one_process(fails_in, 1)
 
 @ranks(4)
+def test_other_argument(same_as_one_process):
+    same_as_one_process(train, stepz=3)
+
+@ranks(2)
+def test_on_ranks():
+    distlab.compare(train, (1, 2))
+
+@ranks(4)
 def test_after_all():
     total = torch.ones(1)
     dist.all_reduce(total)
@@ -97,6 +105,8 @@ def test_each_ends_as_it_should(ended):
         "test_wrong": "failed",
         "test_fails_on_ranks": "failed",
         "test_fails_in_one_process": "failed",
+        "test_other_argument": "failed",
+        "test_on_ranks": "failed",
         "test_after_all": "passed",
         "test_plain_right": "passed",
         "test_plain_wrong": "failed",
@@ -137,6 +147,15 @@ def test_a_plain_assert_shows_the_verdict(ended):
     verdict = text.partition(" distlab.compare ---")[2]
     assert SENTENCE.format(n=8) in verdict
     assert "program.py:17 in train called(rows)" in verdict
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(ended):
+    """Arguments that the program does not take, and a call that is none for ranks."""
+    line, text = words_of(ended, "test_other_argument")
+    assert "train is called as train(rank, world_size, stepz=3)" in " ".join(line.split())
+    assert "watch.py" not in text
+    line, _ = words_of(ended, "test_on_ranks")
+    assert "A test on ranks has the fixture same_as_one_process(train, ...)." in line
 
 
 def test_without_ranks_the_fixture_says_what_to_do(ended):

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -142,6 +143,31 @@ def test_a_program_may_make_and_destroy_its_group(usable, program):
     for seen in notes:
         for n, found in seen.items():
             assert found == {"total": n * (n - 1) / 2}
+
+
+def gather_with_gradient(rank, world_size):
+    """torch evaluates these functions' default group when it imports them: in the first world."""
+    from torch.distributed.nn import functional
+
+    parts = functional.all_gather(torch.full((1,), float(rank), requires_grad=True))
+    noted(world_size)["total"] = sum(parts).item()
+
+
+def test_functions_of_torch_take_the_group_of_now(usable):
+    distlab.compare(gather_with_gradient, (1, 2, 4))
+    for seen in usable.run(notes_of_rank):
+        assert seen == {n: {"total": n * (n - 1) / 2} for n in seen}
+
+
+def warn(rank, world_size):
+    warnings.warn(f"in a world of {world_size}", stacklevel=1)
+
+
+def test_a_warning_is_shown_once_for_each_world(usable, capsys):
+    """And not by the runs that only ask what rounding changes."""
+    distlab.compare(warn, (1, 4))
+    shown = capsys.readouterr().out
+    assert [shown.count(f"UserWarning: in a world of {n}") for n in (1, 4)] == [1, 1]
 
 
 def change_everything(rank, world_size):
