@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from distlab.comparison.factors import ORDINARY, common_factor, factor_words, meanings, meanings_of
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.forward_passes import lines_of_backward, most_passes
-from distlab.comparison.other_gradients import find_other_gradient, find_unequal_parts
+from distlab.comparison.other_gradients import (
+    find_other_gradient,
+    find_scaled_parts,
+    find_unequal_parts,
+)
 from distlab.comparison.pairs import Numbers, Pair
 from distlab.comparison.reasons import reason_for_factor
 
@@ -39,7 +43,9 @@ def find_gradient(numbers: Numbers, step: int) -> Finding | None:
         return None
     factor = _find_factor(numbers, step, wrong)
     if is_compensated(numbers, step, wrong):
-        return factor if _is_hidden(numbers, step) else None
+        if not _is_hidden(numbers, step):
+            return None
+        return factor or find_scaled_parts(numbers, step, wrong)
     if factor is not None and factor.meanings:
         return factor
     return find_unequal_parts(numbers, step) or factor or find_other_gradient(numbers, step, wrong)

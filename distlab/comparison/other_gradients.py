@@ -174,6 +174,11 @@ def find_other_gradient(numbers: Numbers, step: int, wrong: Mapping[str, Pair]) 
     return _finding(numbers, step, tuple(wrong), sentence, details)
 
 
+def find_scaled_parts(numbers: Numbers, step: int, wrong: Mapping[str, Pair]) -> Finding | None:
+    """The finding that each rank scales its own part, which an optimizer may hide."""
+    return find_other_gradient(numbers, step, wrong) if _scales_of_pieces(numbers, step) else None
+
+
 def _finding(
     numbers: Numbers, step: int, names: tuple[str, ...], sentence: str, details: list[str]
 ) -> Finding:

@@ -68,6 +68,19 @@ def test_a_gradient_that_is_changed_on_its_way(average, words):
     assert first.sentence.endswith(words)
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_parts_that_each_rank_clips(optimizer):
+    """Adam divides by the size of the gradient, so its steps do not show it."""
+
+    def after(rank, size, step, gradients):
+        return times(rank + 1 if size > 1 else 1, gradients)
+
+    right = replace(RIGHT, sharded=True, optimizer=optimizer)
+    first = first_finding(replace(right, after=after), right)
+    assert first.sentence.endswith("because each rank clips or scales its own part.")
+    assert "multiplied by 1 on rank 0, 2 on rank 1, 3 on rank 2, 4 on rank 3." in first.details[1]
+
+
 def test_what_clipping_has_done_is_told():
     first = first_finding(replace(RIGHT, average=clipped))
     assert first.details[1] == "Each rank's own gradient is clipped to the norm 0.01."
