@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import prod
 
 import torch
 
@@ -44,7 +45,7 @@ class Communication:
             watching.has_messages = True
         if in_backward():
             self._look_at_types(note)
-        elif watching.is_training and _sends_activations():
+        elif _has_activations(note) and _sends_activations(watching.is_training):
             watching.record.model_parallel = True
 
     def _look_at_types(self, note: Note) -> None:
@@ -58,12 +59,19 @@ class Communication:
             watching.coarsen(dtype)
 
 
-def _sends_activations() -> bool:
-    """Whether the program itself communicates here, or a function of autograd does for it."""
+def _has_activations(note: Note) -> bool:
+    """Whether a call has more than one number, such as a loss that is averaged."""
+    return any(prod(shape) > 1 for _, shape in note.tensors)
+
+
+def _sends_activations(is_training: bool) -> bool:
+    """Whether a function of autograd communicates, or in training the program in a module."""
     for frame in outwards(sys._getframe(1)):
         module = frame.f_globals.get("__name__", "")
         if module.startswith(_OF_REPLICAS):
             return False
-        if module == _AUTOGRAD_FUNCTION or runs_learners_code(frame):
+        if module == _AUTOGRAD_FUNCTION:
+            return True
+        if is_training and runs_learners_code(frame):
             return True
     return False

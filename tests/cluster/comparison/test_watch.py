@@ -228,18 +228,21 @@ def by_hand_in_stages(rank, world_size):
         optimizer.step()
 
 
+class Add(torch.autograd.Function):
+    """The sum of all ranks' activations."""
+
+    @staticmethod
+    def forward(context, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
 def with_activations_added_by_hand(rank, world_size):
-    class Add(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            x = x.clone()
-            dist.all_reduce(x)
-            return x
-
-        @staticmethod
-        def backward(context, gradient):
-            return gradient
-
     class Part(nn.Module):
         def __init__(self):
             super().__init__()
@@ -252,12 +255,37 @@ def with_activations_added_by_hand(rank, world_size):
     descend(model, momentum(model), *rows_of(0, 1))
 
 
+def with_activations_added_between_modules(rank, world_size):
+    first = nn.Linear(8, 4)
+    second = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    rows, targets = rows_of(0, 1)
+    for _ in range(2):
+        functional.cross_entropy(second(Add.apply(first(rows))), targets).backward()
+        optimizer.step()
+
+
+def with_an_averaged_loss(rank, world_size):
+    model = DistributedDataParallel(network())
+    optimizer = momentum(model)
+    rows, targets = rows_of(rank, world_size)
+    loss = functional.cross_entropy(model(rows), targets)
+    loss.backward()
+    dist.all_reduce(loss.detach())
+    optimizer.step()
+
+
 @pytest.fixture
 def two(shared):
     return shared.made(n=2, timeout=60)
 
 
-STAGED = (in_stages, by_hand_in_stages, with_activations_added_by_hand)
+STAGED = (
+    in_stages,
+    by_hand_in_stages,
+    with_activations_added_by_hand,
+    with_activations_added_between_modules,
+)
 
 
 @pytest.mark.parametrize("train", STAGED)
@@ -266,6 +294,11 @@ def test_activations_that_travel_are_seen(two, train):
     assert [record.model_parallel for record in records] == [True, True]
     assert [len(record.steps) for record in records] == [2, 2]
     assert [record.unseen for record in records] == [[], []]
+
+
+def test_a_loss_is_no_activation(two):
+    records = two.run(on_rank, with_an_averaged_loss, WatchOptions())
+    assert [record.model_parallel for record in records] == [False, False]
 
 
 def test_a_pipeline_has_its_rows_on_the_first_rank_and_its_loss_on_the_last(two):
