@@ -168,7 +168,8 @@ def _no_sync_words(world: World, drift: Drift) -> str:
         if len(passes) == 1:
             return "the forward pass is made inside of no_sync()"
         if len(inside) == len(passes):
-            return f"all {len(passes)} forward passes are made inside of no_sync()"
+            many = "both" if len(passes) == 2 else f"all {len(passes)}"
+            return f"{many} forward passes are made inside of no_sync()"
         if passes[-1] in inside:
             return f"the last of {len(passes)} forward passes is made inside of no_sync()"
         break

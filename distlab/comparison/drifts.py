@@ -13,7 +13,8 @@ from distlab.comparison.tolerances import COARSE, OF_FLOAT32, Bounds, Tolerances
 from distlab.comparison.wholes import Copies, World
 from distlab.comparison.wording import number
 
-PLAIN = 100  # times its bound must replicas differ for their mean to prove something
+PLAIN = 4  # times its bound must replicas differ to be equal again later
+SHOWN = 0.1  # of what gradients take replicas apart
 EQUAL = 64  # epsilons of the norm by which replicas may differ where there is no reference
 
 
@@ -69,12 +70,36 @@ def first_drift(world: World, tolerances: Tolerances | None) -> Drift | None:
         bounds = {}
         for name, copies in parameters.items():
             before = world.initial[name].spread("value") if name in world.initial else 0.0
-            bounds[name] = bounds_of(copies, step, world, tolerances).value + 2 * before
-            if exceeds(copies.spread("value"), bounds[name]):
+            bound = bounds_of(copies, step, world, tolerances)
+            bounds[name] = bound.value + 2 * before
+            if exceeds(copies.spread("value"), bounds[name]) or (
+                not before and _drifts_slowly(world, step, copies, bound.gradient)
+            ):
                 values.append(name)
         if values:
             return _drift(step, values, bounds, world, tolerances)
     return None
+
+
+def _drifts_slowly(world: World, step: int, copies: Copies, bound: float) -> bool:
+    """Whether replicas get different gradients, and small steps take them a little apart.
+
+    Replicas whose optimizers average have different gradients as well, but stay equal.
+
+    Args:
+        world: what was seen.
+        step: of which.
+        copies: a parameter after it.
+        bound: by which gradients may differ.
+    """
+    gradient = copies.whole("gradient")
+    value = copies.whole("value")
+    before = world.previous_value(step, copies.name)
+    spread = copies.spread("gradient")
+    if gradient is None or value is None or before is None or not spread > bound:
+        return False
+    expected = (value - before).norm * min(1.0, spread / (gradient.norm or 1.0))
+    return copies.spread("value") > SHOWN * expected
 
 
 def _drift(
@@ -100,27 +125,41 @@ def _drift(
 
 
 def _are_averaged_later(world: World, tolerances: Tolerances) -> bool:
-    """Whether the mean of the replicas is right after every step: something averages the values.
+    """Whether something makes the replicas equal again between a step and the next one.
 
-    What the steps do must depend on the values, so one step proves nothing.
+    What they were before a step is known of plain gradient descent: what the step took away, added
+    again. So only that is recognised, and only if there is a next step.
     """
-    steps = len(tolerances.reference.steps)
-    if steps < 2 or len(world.steps) != steps or tolerances.epsilon > COARSE:
-        return False
+    apart = 0
+    for step in range(1, len(world.steps)):
+        for name, copies in world.steps[step].items():
+            if name not in world.steps[step - 1]:
+                return False
+            bound = bounds_of(copies, step, world, tolerances).value
+            before = _spread_before(world, step, copies)
+            if before is None or exceeds(before, bound):
+                return False
+            if world.steps[step - 1][name].spread("value") > PLAIN * bound:
+                apart += 1
+    return apart > 0
+
+
+def _spread_before(world: World, step: int, copies: Copies) -> float | None:
+    """How far apart replicas were before a step of plain gradient descent; None if unknown."""
     largest = 0.0
-    for step in range(steps):
-        for name, expected in tolerances.reference.steps[step].items():
-            copies = world.steps[step].get(name)
-            right = expected.whole("value")
-            mean = None if copies is None else copies.mean_value()
-            if right is None or mean is None or len(mean.sums) != len(right.sums):
-                return False
-            bound = tolerances.at(step, name).value
-            if exceeds((mean - right).norm, bound):
-                return False
-            if copies is not None and bound:
-                largest = max(largest, copies.spread("value") / bound)
-    return largest > PLAIN
+    for ranks in copies.groups:
+        first = None
+        for rank in ranks:
+            seen = copies.by_rank[rank]
+            made = world.records[rank].steps[step]
+            if made.optimizer != "SGD" or len(set(made.learning_rates)) != 1:
+                return None
+            if seen.gradient is None:
+                return None
+            before = seen.value + seen.gradient.scaled(made.learning_rates[0])
+            first = before if first is None else first
+            largest = max(largest, (before - first).norm)
+    return largest
 
 
 def bounds_of(copies: Copies, step: int, world: World, tolerances: Tolerances | None) -> Bounds:

@@ -97,6 +97,8 @@ def losses_of(world: World, step: int) -> dict[int, float]:
 def unequal_weights(world: World, step: int) -> dict[str, dict[int, float]]:
     """How many tokens and rows each rank had in a step, where these differ, by what was counted."""
     candidates = {"tokens": _tokens(world, step), "rows": _rows(world, step)}
+    if candidates["tokens"] == candidates["rows"]:  # a label for each row
+        del candidates["tokens"]
     return {noun: found for noun, found in candidates.items() if are_unequal(found)}
 
 

@@ -66,6 +66,16 @@ def find_no_step_on_ranks(world: World) -> list[Finding]:
     return [Finding(Cause.NO_STEP, "No optimizer stepped.", details, world.size, hinders=True)]
 
 
+def strangers_of_ranks(world: World) -> Finding:
+    """Some parameters are in no module, so that ranks cannot be compared with each other."""
+    sentence = (
+        "The optimizers have parameters of no module that was called, and without one process it "
+        "is not known whether they are replicas of each other."
+    )
+    details = ("distlab.compare(train, worlds=(1, 2)) compares them with one process.",)
+    return Finding(Cause.NOT_SEEN, sentence, details, world.size, hinders=True)
+
+
 # --- one process alone ---
 
 
@@ -153,7 +163,8 @@ def _find_other_beginning(numbers: Numbers) -> list[Finding]:
         value = copies.whole("value") if copies.is_complete else None
         if right is None or value is None:
             continue
-        if exceeds((value - right).norm, numbers.tolerances.of_initial(name)):
+        bound = numbers.tolerances.of_initial(name)
+        if exceeds((value - right).norm, bound) and not exceeds(copies.spread("value"), bound):
             names.append(name)
     if not names:
         return []

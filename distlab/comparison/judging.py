@@ -25,9 +25,10 @@ from distlab.comparison.hindrances import (
     find_blindness,
     find_hindrances,
     find_no_step_on_ranks,
+    strangers_of_ranks,
 )
 from distlab.comparison.loss_values import find_loss
-from distlab.comparison.matching import renamed
+from distlab.comparison.matching import renamed, without_strangers
 from distlab.comparison.movements import find_nothing_moved, find_other_steps, find_step
 from distlab.comparison.orders import find_same_order
 from distlab.comparison.pairs import Numbers
@@ -148,12 +149,15 @@ def judge_ranks(ranks: Sequence[RankRecord]) -> Judgement:
     Args:
         ranks: what each rank did.
     """
-    world = World(ranks)
+    known, left_out = without_strangers(ranks)
+    world = World(known)
     with np.errstate(all="ignore"):
-        findings = find_no_step_on_ranks(world)
+        findings = find_nothing_moved(World(ranks))
+        if left_out and not findings:
+            findings.append(strangers_of_ranks(world))
+        findings += find_no_step_on_ranks(world)
         findings += find_rows_of_ranks(world)
         findings += find_same_order(world)
-        findings += find_nothing_moved(world)
         findings += find_not_finite(world, None) or find_replicas(world, None)
         findings += find_dropouts(world)
     findings = [with_lines(finding, world) for finding in findings]

@@ -5,13 +5,15 @@ Runs where a comparison is judged, called by judging.py.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distlab.comparison.records import RankRecord, SeenParameter, Sketch
 from distlab.comparison.wholes import Copies, World
 
+STRANGER = re.compile(r"parameter \d+ of ")  # see naming.py
 FEW = 8  # epsilons, by which equal numbers may differ
 
 
@@ -25,6 +27,40 @@ def renamed(record: RankRecord, reference: World) -> RankRecord:
         parameters = _with_names(step.parameters, names)
         steps.append(replace(step, parameters=parameters, others=_with_names(step.others, names)))
     return replace(record, initial=_with_names(record.initial, names), steps=steps)
+
+
+def without_strangers(records: Sequence[RankRecord]) -> tuple[list[RankRecord], list[str]]:
+    """Records without those parameters of no module that begin with other values on each rank.
+
+    They have a number in the place of a name. Without one process it is not known whether they are
+    replicas, or parts made by hand.
+
+    Returns:
+        The records, and what was left out.
+    """
+    left_out = []
+    for name, copies in World(records).initial.items():
+        value = copies.whole("value")
+        if value is None or not STRANGER.match(name):
+            continue
+        lengths = {len(seen.value.sums) for seen in copies.by_rank.values()}
+        if len(lengths) > 1 or copies.spread("value") > FEW * 1.2e-7 * value.norm:
+            left_out.append(name)
+    if not left_out:
+        return list(records), []
+    changed = []
+    for record in records:
+        steps = []
+        for step in record.steps:
+            steps.append(replace(step, parameters=_without(step.parameters, left_out)))
+        changed.append(replace(record, initial=_without(record.initial, left_out), steps=steps))
+    return changed, left_out
+
+
+def _without(
+    parameters: Mapping[str, SeenParameter], names: Sequence[str]
+) -> dict[str, SeenParameter]:
+    return {name: seen for name, seen in parameters.items() if name not in names}
 
 
 def _with_names(

@@ -35,11 +35,12 @@ def _rows_repeat(record: RankRecord, passes: int) -> bool:
     rows = training_rows(record)
     if not rows:
         return True
-    for parts in range(2, passes + 1):
-        length = len(rows) // parts
-        if length and rows[:length] == rows[length : 2 * length]:
+    length = len(rows) // passes
+    for begin in range(0, len(rows) - 2 * length + 1, max(length, 1)):
+        if rows[begin : begin + length] == rows[begin + length : begin + 2 * length]:
             return True
-    return False
+    # the last epoch may have been left before its end
+    return any(rows[begin:] == rows[:-begin] for begin in range(length, len(rows) - 1))
 
 
 def _same_order(world: World, passes: Sequence[SeenSampler]) -> Finding:

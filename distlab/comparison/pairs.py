@@ -92,7 +92,7 @@ class Numbers:
         pairs = {}
         for name in self.names(step):
             right = self.reference.steps[step][name].whole("value")
-            found = self.world.steps[step][name].whole("value")
+            found = self.world.steps[step][name].mean_value()
             if right is not None and found is not None:
                 bound = self.tolerances.at(step, name).value + self._slack.get(name, 0.0)
                 pairs[name] = Pair(right, found, bound)

@@ -67,9 +67,10 @@ def _find_other_initial(world: World) -> list[Finding]:
         return []
     what = "all parameters" if len(names) == len(stepped(world)) else name_list(names)
     others = [rank for rank in range(world.size) if rank not in ranks]
-    which = "differ between all ranks"
+    which = "differ between all ranks" if len(names) > 1 else "differs between all ranks"
     if others:
-        which = f"of {rank_list(ranks)} are not those of {rank_list(others)}"
+        verb = "are not those" if len(names) > 1 else "is not that"
+        which = f"of {rank_list(ranks)} {verb} of {rank_list(others)}"
     finding = Finding(
         Cause.OTHER_INITIAL,
         f"The replicas begin with other values: {what} {which}.",

@@ -28,6 +28,11 @@ DIVIDE = (
     "Let each rank take its part of the batch, rows[rank::world_size], or use a DistributedSampler "
     "and DataLoader(..., batch_size=batch // world_size)."
 )
+BY_RANK = (
+    "Take the part of the data by the rank in the world, dist.get_rank(), and not by the rank on "
+    "this machine: DistributedSampler(dataset, num_replicas=world_size, rank=rank)."
+)
+FEWEST_ROWS = 5  # of a rank, to see that they are in an order of their own
 
 
 @dataclass(frozen=True)
@@ -239,10 +244,7 @@ def _same_rows(world: World, seen: RowsOfStep, equal: Sequence[Sequence[int]]) -
     details = []
     if missing:
         details.append(f"One process used {count(missing, 'row')} that no rank used.")
-    details.append(
-        "Take the part of the data by the rank in the world, dist.get_rank(), and not by the rank "
-        "on this machine: DistributedSampler(dataset, num_replicas=world_size, rank=rank)."
-    )
+    details.append(DIVIDE if len(equal[0]) == world.size else BY_RANK)
     ranks = tuple(rank for group in equal for rank in group)
     return _of_data(world, Cause.SAME_ROWS, sentence, details, seen, False, ranks)
 
@@ -265,7 +267,7 @@ def _is_shuffled_apart(world: World, numbers: Mapping[bytes, int]) -> bool:
     for record in world.records:
         places = [numbers[row] for row in training_rows(record) if row in numbers]
         descents = sum(second < first for first, second in pairwise(places))
-        shuffled.append(len(places) >= 4 and descents > len(places) / 5)
+        shuffled.append(len(places) >= FEWEST_ROWS and descents > len(places) / 3)
     return any(shuffled) and not all(shuffled)
 
 

@@ -255,7 +255,7 @@ def _of_several(finding: Finding, alike: Sequence[Finding]) -> str:
     ]
     if len(alike) == 1:
         return finding.sentence
-    others = [one for one in alike if one is not finding and one.factor is not None]
+    others = [one for one in alike if one.factor not in (None, finding.factor)]
     values = [f"{number(one.factor or 0.0, 4)} on {one.world_size} ranks" for one in others]
     names = finding.parameters if "only" in finding.sentence else ()
     extra = f" ({', '.join(values)})" if values else ""

@@ -30,10 +30,10 @@ class Copies:
     @cached_property
     def groups(self) -> list[list[int]]:
         """Ranks with the same elements: each list are replicas of each other."""
-        by_piece: dict[Piece, list[int]] = {}
+        by_piece: dict[tuple[Piece, int], list[int]] = {}
         for rank, seen in sorted(self.by_rank.items()):
             if seen.piece.elements or not seen.piece.whole:
-                by_piece.setdefault(seen.piece, []).append(rank)
+                by_piece.setdefault((seen.piece, len(seen.value.sums)), []).append(rank)
         return list(by_piece.values())
 
     @property
@@ -119,8 +119,10 @@ class Copies:
 
 
 def added_up(sketches: Sequence[Sketch]) -> Sketch | None:
-    """The sum of sketches; None for none."""
+    """The sum of sketches; None for none, or if they are of different tensors."""
     total = None
+    if len({len(sketch.sums) for sketch in sketches}) > 1:
+        return None
     for sketch in sketches:
         total = sketch if total is None else total + sketch
     return total

@@ -52,12 +52,19 @@ class Training:
         passes: backward passes for each step.
         optimizer: "SGD" or "Adam".
         rate: the learning rate for (size, step).
+        rate_of_rank: the learning rate for (rank, step), instead of `rate`, on several ranks.
+        decay: the weight decay for a size.
         part: the rows of (rank, size, rows, step).
         scale: of the loss, for (rank, size, rows of the rank, all rows).
         average: of the ranks' gradients, each a dict.
         begin: what (rank, size, parameters) begin with.
         after: what (rank, size, step, gradients) does to the gradients before the step.
         forward: fields of SeenForward that are others, for (rank, size, step, pass).
+        average_values: whether the values are averaged after each step.
+        hidden_average: whether the optimizer averages, so that its gradients are the ranks' own.
+        same_rows: whether all steps have the same rows.
+        other_rows: the seed of the rows, if it is not that of all.
+        data_steps: for how many steps there are rows, if not for `steps`.
         sharded: whether each rank keeps a part of each parameter.
         detailed: whether the ranks' own gradients are seen.
         dropout: a state for (rank, step), or None.
@@ -75,12 +82,19 @@ class Training:
     passes: int = 1
     optimizer: str = "SGD"
     rate: Callable = lambda size, step: 0.1
+    rate_of_rank: Callable | None = None
+    decay: Callable = lambda size: 0.0
     part: Callable = same_part
     scale: Callable = lambda rank, size, own, total: 1.0
     average: Callable = mean_of
     begin: Callable = lambda rank, size, parameters: parameters
     after: Callable = lambda rank, size, step, gradients: gradients
     forward: Callable = lambda rank, size, step, number: {}
+    average_values: bool = False
+    hidden_average: bool = False
+    same_rows: bool = False
+    other_rows: int | None = None
+    data_steps: int | None = None
     sharded: bool = False
     detailed: bool = False
     dropout: Callable | None = None
@@ -110,9 +124,8 @@ class Ranks:
     def __init__(self, training, size):
         self.training = training
         self.size = size
-        numbers = np.random.default_rng(training.seed)
-        self.inputs = numbers.normal(size=(training.steps, training.rows, 4)).astype(np.float32)
-        self.targets = numbers.normal(size=(training.steps, training.rows, 1)).astype(np.float32)
+        self._draw_rows()
+        numbers = np.random.default_rng(training.seed + 1)
         begin = {}
         for name, shape in SHAPES.items():
             begin[name] = (0.5 * numbers.normal(size=shape)).astype(np.float32)
@@ -132,6 +145,17 @@ class Ranks:
             for name, value in self.parameters[0].items():
                 self.parameters[0][name] = self._shake(value)
 
+    def _draw_rows(self):
+        training = self.training
+        seed = training.seed if training.other_rows is None else training.other_rows
+        numbers = np.random.default_rng(seed)
+        size = (training.data_steps or training.steps, training.rows)
+        self.inputs = numbers.normal(size=(*size, 4)).astype(np.float32)
+        self.targets = numbers.normal(size=(*size, 1)).astype(np.float32)
+        if training.same_rows:
+            self.inputs[1:] = self.inputs[:1]
+            self.targets[1:] = self.targets[:1]
+
     def _shake(self, value):
         if self.training.perturbed is None:
             return value
@@ -145,7 +169,13 @@ class Ranks:
             for rank in range(self.size):
                 gradients = self.training.after(rank, self.size, step, averaged[rank])
                 self._step(rank, step, gradients, own[rank])
+            if self.training.average_values:
+                self._average_values()
         return self.records
+
+    def _average_values(self):
+        (mean, *_) = mean_of(self.parameters)
+        self.parameters = [dict(mean) for _ in self.parameters]
 
     def _backward(self, rank, step):
         """The rank's own gradient of a step, and what was seen of its passes."""
@@ -179,6 +209,8 @@ class Ranks:
     def _step(self, rank, step, gradients, own):
         training = self.training
         rate = np.float32(training.rate(self.size, step))
+        if training.rate_of_rank is not None and self.size > 1:
+            rate = np.float32(training.rate_of_rank(rank, step))
         for name, gradient in gradients.items():
             change = gradient
             if training.optimizer == "Adam":
@@ -188,8 +220,11 @@ class Ranks:
                 self.moments[rank][name] = first, second
                 scaled = first / (1 - 0.9 ** (step + 1))
                 change = scaled / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+            change = change + training.decay(self.size) * self.parameters[rank][name]
             value = self.parameters[rank][name] - rate * change
             self.parameters[rank][name] = value.astype(np.float32)
+        if training.hidden_average:
+            gradients = own
         parameters = self._seen(rank, self.parameters[rank], gradients, own)
         seen = SeenStep(STEP, training.optimizer, (float(rate),), parameters)
         self.records[rank].steps.append(seen)
