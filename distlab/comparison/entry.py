@@ -1,7 +1,8 @@
-"""What the notebook calls on a rank for a comparison.
+"""What is called on a rank for a comparison.
 
-Runs on every rank. The notebook's kernel imports it as well (compare.py), to send these functions,
-and has no torch: what needs torch is imported inside of them.
+Runs on every rank, called by compare.py, magics.py and, on ranks of a test, in_test.py. The
+notebook's kernel imports it, to send these functions, and has no torch: what needs torch is
+imported inside of them.
 """
 
 from __future__ import annotations
