@@ -109,7 +109,7 @@ def evaluation_of_padded_rows(rank, world_size):
     net.eval()
     with torch.no_grad():
         for inputs, targets in loader:
-            total[0] += F.mse_loss(net(inputs), targets, reduction="sum")
+            total[0] += F.mse_loss(net(inputs), targets, reduction="sum")  # shown
             total[1] += len(inputs)
     dist.all_reduce(total)
 
@@ -180,7 +180,7 @@ def mean_over_the_tokens_of_a_rank(rank, world_size):
         logits = net(inputs)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # shown
         optimizer.step()
 
 

@@ -43,7 +43,7 @@ def loss_divided_although_ddp_divides(rank, world_size):
     for _ in range(3):
         optimizer.zero_grad()
         loss = squares(net, inputs, targets) / world_size
-        loss.backward()
+        loss.backward()  # shown
         optimizer.step()
 
 
@@ -138,7 +138,7 @@ def tied_weight_summed_twice(rank, world_size):
         logits = model(inputs[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten()) / world_size
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # shown
         for module in (model.embed, model.body, model.head):
             for parameter in module.parameters():
                 dist.all_reduce(parameter.grad)
@@ -186,7 +186,7 @@ def scheduler_stepped_once_for_each_rank(rank, world_size):
     for _ in range(3):
         optimizer.zero_grad()
         squares(net, inputs, targets).backward()
-        optimizer.step()
+        optimizer.step()  # shown
         for _ in range(world_size):
             scheduler.step()
 

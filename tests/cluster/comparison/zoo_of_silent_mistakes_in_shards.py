@@ -97,17 +97,18 @@ def clipped_before_the_average(rank, world_size):
 
 # github.com/pytorch/pytorch/issues/144054
 @mistake(Cause.GRADIENT_DIFFERS)
-def loss_scaled_by_the_item_of_a_partial_sum(rank, world_size):
+def clipped_by_the_item_of_a_norm(rank, world_size):
     """each rank clips or scales its own part"""
     model = sharded(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     inputs, targets = mine(rank, world_size, *rows())
     for _ in range(2):
         optimizer.zero_grad()
         squares(model, inputs, targets).backward()
-        norm = sum(parameter.grad.square().sum().to_local() for parameter in model.parameters())
+        norms = [parameter.grad.norm().item() for parameter in model.parameters()]
+        norm = sum(one**2 for one in norms) ** 0.5
         for parameter in model.parameters():
-            parameter.grad /= norm.sqrt().item()
+            parameter.grad *= min(1.0, 0.1 / norm)
         optimizer.step()
 
 
