@@ -2,7 +2,7 @@
 
 Every collective, on small integers, for the notebooks: what each rank holds before the call, where
 it travels, and what each rank holds after it. The ring all-reduce in space and time, for
-docs/course.md. And the maps of maps.py.
+docs/course.md. What a comparison has found, for docs/silent_mistakes.md. And the maps of maps.py.
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ from distlab.plotting.cells import (
     draw_panels,
     with_origins,
 )
+from distlab.plotting.differences import differences_by_step
 from distlab.plotting.style import (
     FAINT,
     INK,
@@ -71,6 +72,14 @@ class Example(NamedTuple):
     after: Values
     moved: Sequence[int]
 
+
+# What distlab.compare finds in the last program of docs/silent_mistakes.md; a test runs it.
+VERDICT = (
+    "Not the same as one process, on 4 ranks: the step is a multiple of the right one: 0.729 for "
+    "every parameter, because in step 1 the learning rate is 0.06561 instead of 0.09."
+)
+FOUND = {0: 2.1e-7, 1: 0.067, 2: 0.145}
+ROUNDING = {0: 6.0e-6, 1: 2.4e-6, 2: 1.9e-6}
 
 RANKS = range(4)
 ROW = [1, 2, 3, 4]
@@ -319,6 +328,11 @@ def ring() -> Figure:
     return trace.plot()
 
 
+def comparison() -> Figure:
+    """Draw the differences that a comparison has found in docs/silent_mistakes.md."""
+    return differences_by_step({"4 ranks": FOUND}, ROUNDING, VERDICT)
+
+
 def write_figs(folder: str | Path) -> list[Path]:
     """Write every diagram as `<folder>/<name>.svg` and `.png`; the bytes are the same on every run.
 
@@ -332,6 +346,7 @@ def write_figs(folder: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)}
     figures["ring"] = ring
+    figures["comparison"] = comparison
     for name in maps.MAPS:
         figures[name] = partial(maps.draw, name)
     # Neither the date nor matplotlib's name, which would differ from run to run and from version to

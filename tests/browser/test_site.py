@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 from tests.tool import ROOT
 
 PAGES = ("README", "notebooks/02_ranks_that_wait", "notebooks/05_ring_all_reduce")
-PAGES += ("docs/reports/deadlock_error", "docs/api", "TEACHING")
+PAGES += ("docs/reports/deadlock_error", "docs/silent_mistakes", "docs/api", "TEACHING")
 
 pytestmark = pytest.mark.timeout(900)  # building takes 40 s of CPU
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from tests.tool import ROOT
+from tests.tool import ROOT, load
 
 RANKS_OF_NOTEBOOK = 4
 PAGE = (ROOT / "docs/silent_mistakes.md").read_text()
@@ -70,6 +70,16 @@ def test_a_program_gets_the_verdict_that_the_page_shows(name, usable, tmp_path):
     verdict = distlab.compare(train_of(program, tmp_path / f"{name}.py"), worlds=(1, 4))
     assert not verdict.same
     assert plain(str(verdict)) == plain(EXAMPLES[name]["verdict"])
+
+
+def test_the_picture_shows_what_is_found(usable, tmp_path):
+    """figs/comparison.svg is drawn from plain numbers, which are those of the last example."""
+    diagrams = load("diagrams")
+    train = train_of(EXAMPLES["schedule"]["program"], tmp_path / "schedule.py")
+    drawn = distlab.compare(train, worlds=(1, 4)).plot()
+    assert drawn.alt.startswith(diagrams.VERDICT)
+    (line,) = drawn.axes[0].lines
+    assert line.get_ydata()[1:] == pytest.approx([diagrams.FOUND[1], diagrams.FOUND[2]], rel=0.05)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -32,7 +32,8 @@ def test_figs_are_committed(tmp_path):
         {"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}
     ):
         paths = TOOL.write_figs(tmp_path)
-    assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, "ring", *TOOL.maps.MAPS])
+    others = ["ring", "comparison", *TOOL.maps.MAPS]
+    assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, *others])
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), (
             f"{path.name} is stale: run `make figs`"
