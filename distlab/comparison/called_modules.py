@@ -1,4 +1,4 @@
-"""What is looked at once of a module that is called: names, first values, types, statistics.
+"""What is looked at of a module that is called: names, first values, types, statistics.
 
 Runs on every rank; called by watch.py and forwards.py.
 """
@@ -24,7 +24,6 @@ class CalledModules:
     def __init__(self, watching: Watching, own_gradients: OwnGradients) -> None:
         self._watching = watching
         self._own_gradients = own_gradients
-        self._trained: set[int] = set()  # ids of modules that were called in training
 
     def look_at(self, module: nn.Module) -> None:
         """Look at a module that is about to be called."""
@@ -45,8 +44,7 @@ class CalledModules:
         if torch.is_autocast_enabled("cpu"):
             watching.coarsen(torch.get_autocast_dtype("cpu"))
         self._own_gradients.look_into(module)
-        if module.training and id(module) not in self._trained:
-            self._trained.add(id(module))
+        if module.training:
             self._look_for_statistics(module)
 
     def _look_for_flat_parameters(self, module: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """The rows that a module is called with, and their fingerprints.
 
-Runs on every rank; called by forwards.py and perturbing.py.
+Runs on every rank; called by forwards.py.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ another one. Runs on every rank; called by watching.py, called_modules.py and st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -36,8 +37,8 @@ class FlatPart:
     @property
     def places(self) -> Places:
         """In the whole parameter, in a row."""
-        indices = torch.arange(self.start, self.start + self.elements, device="cpu")
-        return Places((torch.Size(self.shape).numel(),), (indices,))
+        indices = range(self.start, self.start + self.elements)
+        return Places((prod(self.shape),), (indices,))
 
     def seen(self) -> SeenParameter:
         """The parameter with the value that it has now."""

@@ -19,6 +19,7 @@ from torch import nn
 from distlab.comparison.called_modules import CalledModules
 from distlab.comparison.data_rows import data_of, fingerprints, has_received
 from distlab.comparison.perturbing import Perturbation
+from distlab.comparison.randomness import random_states
 from distlab.comparison.records import SeenForward
 from distlab.comparison.seen_lines import is_called_by, learners_line
 from distlab.comparison.watching import Watching
@@ -65,8 +66,8 @@ class Forwards:
         self._watching = watching
         self._wrappers = wrappers
         self._modules = modules
-        self._get_activations: set[int] = set()  # ids of modules
-        self._newest_result: Callable[[], Any] = lambda: None
+        self._later_layers: set[int] = set()  # ids of modules that got activations
+        self._newest_result: weakref.ref[torch.Tensor] | None = None
         self._perturbation: Perturbation | None = None
         if watching.options.perturbation is not None:
             self._perturbation = Perturbation(watching, watching.options.perturbation)
@@ -86,7 +87,7 @@ class Forwards:
                 return original(module, *args, **kwargs)
             args, kwargs = self._begin(module, args, kwargs)
         self._look_at_wrapper(stack, module)
-        state = self._random_state(stack)
+        states = self._random_states(stack)
         stack.append(module)
         try:
             result = original(module, *args, **kwargs)
@@ -94,7 +95,7 @@ class Forwards:
             stack.pop()
             if not stack:
                 self._watching.record.forwards.append(self._watching.thread.outermost.seen())
-        self._look_at_draws(state)
+        self._look_at_draws(states)
         if isinstance(result, torch.Tensor):
             self._watching.coarsen(result.dtype)
             if not stack:
@@ -128,21 +129,23 @@ class Forwards:
         data = data_of((args, kwargs))
         if torch.is_grad_enabled():
             if data is None:
-                self._get_activations.add(id(module))
+                self._later_layers.add(id(module))
             return data
-        if id(module) in self._get_activations or data is self._newest_result():
+        if id(module) in self._later_layers:
+            return None
+        if self._newest_result is not None and data is self._newest_result():
             return None
         return data
 
-    def _random_state(self, stack: list[nn.Module]) -> torch.Tensor | None:
-        """The state of the random numbers before an outermost module trains."""
+    def _random_states(self, stack: list[nn.Module]) -> bytes | None:
+        """The states of the random numbers before an outermost module trains."""
         if stack or not self._watching.thread.outermost.has_gradients:
             return None
-        return torch.get_rng_state()
+        return random_states()
 
-    def _look_at_draws(self, before: torch.Tensor | None) -> None:
+    def _look_at_draws(self, before: bytes | None) -> None:
         """Note that a module has drawn random numbers; dropout that was kept out draws none."""
-        if before is None or torch.equal(before, torch.get_rng_state()):
+        if before is None or before == random_states():
             return
         line = self._watching.thread.outermost.line
         if line not in self._watching.record.draws:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from distlab.comparison.records import SeenBackward
 from distlab.comparison.seen_lines import learners_line
@@ -17,7 +16,7 @@ from distlab.comparison.watching import Watching
 from distlab.compat import torch_watching as private
 from distlab.compat.torch import in_backward, is_tracing
 
-_IGNORED = -100  # what cross_entropy and nll_loss ignore if not told otherwise
+_IGNORED = -100  # what these losses ignore if not told otherwise
 
 
 class Losses:
@@ -32,8 +31,8 @@ class Losses:
         patches = self._watching.patches
         patches.replace(torch.autograd, "backward", self._on_backward)
         patches.replace(torch.autograd, "grad", self._on_grad)
-        patches.replace(functional, "cross_entropy", self._on_loss)
-        patches.replace(functional, "nll_loss", self._on_loss)
+        for name in private.LOSSES_OF_TARGETS:
+            patches.replace(private.LOSSES, name, self._on_loss)
 
     def _on_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if _is_a_training_pass():
@@ -52,6 +51,8 @@ class Losses:
         return original(*args, **kwargs)
 
     def _note(self, tensors: Any, given: Any) -> None:
+        if all(one.device.type == "meta" for one in _as_list(tensors)):
+            return  # only shapes are computed
         watching = self._watching
         watching.backward_passes += 1
         with watching.careful("a backward pass"):
@@ -82,7 +83,7 @@ class Losses:
         loss = original(input, target, *args, **kwargs)
         is_of_training = isinstance(loss, torch.Tensor) and loss.requires_grad
         if is_of_training and _is_a_training_pass() and not is_tracing([loss]):
-            ignored = args[2] if len(args) > 2 else kwargs.get("ignore_index", _IGNORED)
+            ignored = args[2] if len(args) > 2 else _IGNORED
             with self._watching.careful("the targets of a loss"):
                 self._targets = (self._targets or 0) + _counted(target, ignored)
         return loss

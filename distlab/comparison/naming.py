@@ -1,6 +1,6 @@
 """The names of parameters: as the outermost module that was called has them.
 
-Runs on every rank; called by forwards.py, steps.py and watching.py.
+Runs on every rank; called by watching.py, called_modules.py and steps.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Naming:
         self._places: dict[int, tuple[int, str]] = {}  # of a parameter: module and name there
         self._strangers: dict[int, str] = {}
         self.parameters: dict[int, torch.Tensor] = {}
-        self._roots: dict[int, nn.Module] = {}
+        self._roots: dict[int, nn.Module] = {}  # kept, so that no other gets the same id
 
     def add_module(self, module: nn.Module) -> None:
         """Name the parameters of an outermost module that is called."""

@@ -1,6 +1,6 @@
 """What each backward pass gave to a parameter on this rank, before anything averaged it.
 
-Runs on every rank; called by forwards.py and steps.py.
+Runs on every rank; called by watch.py, called_modules.py and steps.py.
 
 A hook of a leaf tensor is called before the gradient is added to others, and so before DDP or FSDP
 does anything with it.
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from distlab.comparison.records import Sketch
-from distlab.comparison.seen_tensors import sketched
+from distlab.comparison.seen_tensors import has_values, sketched
 from distlab.comparison.watching import Watching
 from distlab.compat import torch_watching as private
 
@@ -42,7 +42,7 @@ class OwnGradients:
         """Look at a parameter that may be the unsharded form of one that the optimizer knows."""
         if id(parameter) in self._hooked or not self._watching.options.detailed:
             return
-        if not parameter.is_leaf or not parameter.requires_grad:
+        if not parameter.is_leaf or not parameter.requires_grad or not has_values(parameter):
             return
         self._hooked.add(id(parameter))
         self._kept.append(parameter)
@@ -76,6 +76,7 @@ class OwnGradients:
         self._watching.patches.on_end(module.register_forward_pre_hook(before).remove)
 
     def _add(self, key: int, gradient: torch.Tensor) -> None:
-        sketch = sketched(gradient)
-        before = self._sums.get(key)
-        self._sums[key] = sketch if before is None else before + sketch
+        with self._watching.careful("a rank's own gradient"):
+            sketch = sketched(gradient)
+            before = self._sums.get(key)
+            self._sums[key] = sketch if before is None else before + sketch

@@ -1,7 +1,8 @@
 """Which elements of a parameter this rank has: all of them, or a piece of a DTensor.
 
 Nothing is communicated: the mesh and the placements say which indices a rank has. Runs on every
-rank; called by sketches.py and seen_tensors.py.
+rank; called by seen_tensors.py, flat_parameters.py, sketches.py and
+perturbing.py.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Places:
 
     Attributes:
         shape: of the whole tensor.
-        along: for each dimension, the indices that this rank has; int64.
+        along: for each dimension, the indices that this rank has: a range without gaps, or int64.
     """
 
     shape: tuple[int, ...]
-    along: tuple[torch.Tensor, ...]
+    along: tuple[torch.Tensor | range, ...]
 
     @property
     def elements(self) -> int:
@@ -45,8 +46,12 @@ class Places:
         first = 0
         last = 0
         for indices, stride in zip(self.along, self._strides, strict=True):
-            first += int(indices.min()) * stride
-            last += int(indices.max()) * stride
+            if isinstance(indices, range):
+                first += indices.start * stride
+                last += indices[-1] * stride
+            else:
+                first += int(indices.min()) * stride
+                last += int(indices.max()) * stride
         return Piece(first, last, self.own_elements, self.elements)
 
     @functools.cached_property
@@ -58,7 +63,7 @@ class Places:
         if piece.last - piece.first + 1 != piece.elements:
             return None
         for indices in self.along:
-            if len(indices) > 1 and not bool((indices.diff() == 1).all()):
+            if isinstance(indices, torch.Tensor) and bool((indices.diff() != 1).any()):
                 return None
         return piece.first
 
@@ -68,7 +73,11 @@ class Places:
         positions = torch.zeros_like(left)
         dimensions = list(zip(self.along, self._strides, strict=True))
         for indices, stride in reversed(dimensions):
-            positions += indices[left % len(indices)] * stride
+            number = left % len(indices)
+            if isinstance(indices, range):
+                positions += (number + indices.start) * stride
+            else:
+                positions += indices[number] * stride
             left = left // len(indices)
         return positions
 
@@ -78,7 +87,9 @@ class Places:
         None if it does not have all of them.
         """
         numbers = []
-        for indices, others in zip(self.along, wanted.along, strict=True):
+        for own, other in zip(self.along, wanted.along, strict=True):
+            indices = torch.as_tensor(own, device="cpu")
+            others = torch.as_tensor(other, device="cpu")
             if not bool(torch.isin(others, indices).all()):
                 return None
             order = indices.argsort()
@@ -91,8 +102,6 @@ class Places:
         return tuple(prod(self.shape[dimension + 1 :]) for dimension in range(len(self.shape)))
 
 
-@functools.lru_cache(maxsize=1024)
 def whole(shape: tuple[int, ...]) -> Places:
     """The places of a tensor of which this rank has all elements."""
-    along = tuple(torch.arange(size, device="cpu") for size in shape)
-    return Places(shape, along)
+    return Places(shape, tuple(map(range, shape)))

@@ -1,6 +1,6 @@
 """Seeds that a program sets, and dropout, which is kept out of what is compared.
 
-Runs on every rank; called by watch.py.
+Runs on every rank; called by watch.py and forwards.py.
 
 Masks over other parts of a batch can never be equal, so dropout returns its input unchanged in
 every world; what is noted is the state of the random numbers, from which the mask would have come.
@@ -9,9 +9,11 @@ every world; what is noted is the state of the random numbers, from which the ma
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -52,7 +54,7 @@ class Randomness:
     ) -> Any:
         if not train or p == 0 or _is_traced(input):
             return original(input, p, train)
-        self._note()
+        self._note(input)
         return input.clone()  # a tensor of its own, as dropout gives one
 
     def _on_dropout_in_place(
@@ -60,7 +62,7 @@ class Randomness:
     ) -> Any:
         if not train or p == 0 or _is_traced(input):
             return original(input, p, train)
-        self._note()
+        self._note(input)
         return input
 
     def _on_recurrent(self, original: Callable[..., Any], *args: Any) -> Any:
@@ -72,7 +74,7 @@ class Randomness:
         dropout, train = args[place : place + 2]
         if not train or dropout == 0 or _is_traced(args[0]):
             return original(*args)
-        self._note()
+        self._note(args[0])
         return original(*args[:place], 0.0, *args[place + 1 :])
 
     def _on_attention(
@@ -87,19 +89,33 @@ class Randomness:
         **kwargs: Any,
     ) -> Any:
         if dropout_p > 0 and not _is_traced(query):
-            self._note()
+            self._note(query)
             dropout_p = 0.0
         return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
-    def _note(self) -> None:
+    def _note(self, dropped: torch.Tensor) -> None:
         if in_backward():  # what was dropped is computed again
             return
-        state = torch.get_rng_state().numpy().data
-        fingerprint = hashlib.blake2b(state, digest_size=8).digest()
+        state = torch.get_rng_state()
+        if dropped.is_cuda:
+            state = torch.cuda.get_rng_state(dropped.device)
+        fingerprint = hashlib.blake2b(state.numpy().data, digest_size=8).digest()
         watching = self._watching
         watching.record.dropouts.append(
             SeenDropout(watching.number_of_steps, fingerprint, learners_line())
         )
+
+
+def random_states() -> bytes:
+    """A fingerprint of the states of all random numbers that a module may draw from."""
+    states = hashlib.blake2b(torch.get_rng_state().numpy().data, digest_size=8)
+    if torch.cuda.is_initialized():
+        states.update(torch.cuda.get_rng_state().numpy().data)
+    states.update(repr(random.getstate()).encode())
+    _, keys, *place = np.random.get_state(legacy=True)
+    states.update(np.asarray(keys).data)
+    states.update(repr(place).encode())
+    return states.digest()
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:

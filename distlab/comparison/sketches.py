@@ -1,6 +1,6 @@
 """Sketches of tensors: short vectors that depend linearly on them, see records.Sketch.
 
-Runs on every rank; called by steps.py, forwards.py and gradients_of_ranks.py.
+Runs on every rank; called by seen_tensors.py, flat_parameters.py and perturbing.py.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _flat(local: torch.Tensor) -> torch.Tensor:
     if flat.layout != torch.strided:
         flat = flat.to_dense()
     if flat.is_complex():
-        flat = torch.view_as_real(flat)
+        flat = torch.view_as_real(flat.resolve_conj())
     return flat.reshape(-1)
 
 

@@ -149,6 +149,7 @@ class Steps:
         if continues and not (parameters.keys() & watching.steps[-1].parameters.keys()):
             step = watching.steps[-1]
             step.parameters.update(parameters)
+            watching.count_numbers(parameters.values())
             for key in parameters:
                 step.others.pop(key, None)
             step.seen = replace(

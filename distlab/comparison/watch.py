@@ -1,6 +1,6 @@
 """What a comparison asks of a rank: to run a program and look at it, or to look at a cell.
 
-Runs on every rank; called by compare.py.
+Runs on every rank; called by entry.py.
 
 What looks changes nothing in the program, but for dropout, which it keeps out (randomness.py), and
 for a unit of rounding where it is asked to (perturbing.py). It never communicates.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,18 @@ def watched(
     return record
 
 
-class _OfACell:
-    """What looks at the cell that runs on this rank now; one object a process."""
+@dataclass
+class WatchedCell:
+    """The cell that runs on this rank now; one object a process, `_CELL`.
+
+    Attributes:
+        watching: what looks at it; None if nothing does.
+    """
 
     watching: Watching | None = None
+
+
+_CELL = WatchedCell()
 
 
 def begin_watch(options: WatchOptions) -> None:
@@ -81,9 +90,9 @@ def begin_watch(options: WatchOptions) -> None:
     Args:
         options: how; their seed is not used.
     """
-    if _OfACell.watching is not None:
+    if _CELL.watching is not None:
         end_watch()
-    _OfACell.watching = _begin(_record_of_cell(), options, finds_earlier=True)
+    _CELL.watching = _begin(_record_of_cell(), options, finds_earlier=True)
 
 
 def end_watch() -> RankRecord:
@@ -91,8 +100,8 @@ def end_watch() -> RankRecord:
 
     Runs on: every rank, after a cell.
     """
-    watching = _OfACell.watching
-    _OfACell.watching = None
+    watching = _CELL.watching
+    _CELL.watching = None
     return _record_of_cell() if watching is None else watching.finish()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -119,10 +119,14 @@ class Watching:
         """Keep a step."""
         self.number_of_steps += 1
         self.steps.append(step)
-        for parameter in (*step.parameters.values(), *step.others.values()):
-            self._kept_numbers += len(parameter.value.sums)
-            if parameter.gradient is not None:
-                self._kept_numbers += len(parameter.gradient.sums)
+        self.count_numbers((*step.parameters.values(), *step.others.values()))
+
+    def count_numbers(self, parameters: Iterable[SeenParameter]) -> None:
+        """Count the numbers that are kept of parameters."""
+        for parameter in parameters:
+            for sketch in (parameter.value, parameter.gradient, parameter.own_gradient):
+                if sketch is not None:
+                    self._kept_numbers += len(sketch.sums)
 
     def note_unseen(self, sentence: str) -> None:
         """Note that something could not be looked at."""

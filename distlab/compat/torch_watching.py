@@ -22,6 +22,10 @@ set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
 MAKES_DDP = (nn.parallel.DistributedDataParallel, "_ddp_init_helper")
 _REHEARSALS = ("_forward_metadata_inference", "_backward_metadata_inference")
 
+# what F.cross_entropy and F.nll_loss call with (input, target, weight, reduction, ignored, ...)
+LOSSES: Any = torch._C._nn
+LOSSES_OF_TARGETS = ("cross_entropy_loss", "nll_loss_nd")
+
 
 def skip_when_compiling(code: CodeType) -> None:
     """Have torch.compile leave this code as it is, but where code that it compiles calls it.

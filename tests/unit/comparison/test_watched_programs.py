@@ -1,5 +1,6 @@
 """What is seen of programs that train in other ways than a plain loop."""
 
+import random
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.functional import cross_entropy, nll_loss
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
@@ -422,3 +424,65 @@ def test_of_many_steps_the_first_are_kept(monkeypatch):
     assert len(record.steps) == 2
     assert record.unseen == ["Of the steps, only the first 2 were looked at."]
     assert [one.step for one in record.forwards] == list(range(9))
+
+
+def test_a_layer_that_begins_to_normalise_later_is_seen():
+    def train():
+        model, _ = make(nn.BatchNorm1d(6))
+        model[1].eval()
+        model(ROWS)
+        model[1].train()
+        model(ROWS)
+
+    assert look_at(train).local_statistics == ["1"]
+
+
+def test_a_model_without_numbers_is_let_through():
+    def train():
+        with torch.device("meta"):
+            model = nn.Linear(4, 3)
+        model(torch.empty(2, 4, device="meta")).sum().backward()
+
+    assert look_at(train, detailed=True).backwards == []
+
+
+def test_complex_parameters_are_seen():
+    class Wave(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+
+        def forward(self, x):
+            return (x.to(torch.complex64) * self.weight.conj()).sum().abs()
+
+    def train():
+        model = Wave()
+        model(ROWS).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    seen = look_at(train, detailed=True).steps[0].parameters["weight"]
+    np.testing.assert_array_equal(seen.own_gradient.sums, seen.gradient.sums)
+
+
+def test_a_module_that_draws_from_python_or_numpy_draws():
+    class Skip(nn.Module):
+        def __init__(self, draw):
+            super().__init__()
+            self.draw = draw
+
+        def forward(self, x):
+            return x if self.draw() < 0.5 else -x
+
+    for draw in (random.random, np.random.rand):
+        model, _ = make(Skip(draw))
+        assert len(look_at(lambda model=model: model(ROWS)).draws) == 1
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, nn.CrossEntropyLoss(ignore_index=2), nll_loss])
+def test_targets_are_counted_however_the_loss_is_called(loss):
+    def train():
+        model, _ = make()
+        loss(model(ROWS), TARGETS).backward()
+
+    expected = 6 if isinstance(loss, nn.Module) else 8
+    assert look_at(train).backwards[0].targets == expected
