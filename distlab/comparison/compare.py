@@ -15,6 +15,7 @@ from typing import Any
 from distlab import arguments
 from distlab.arguments import refuse
 from distlab.comparison import entry
+from distlab.comparison.findings import Cause
 from distlab.comparison.given import EXAMPLE, check_program
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
@@ -22,11 +23,17 @@ from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import ClusterError, RanksFailed
 from distlab.notebook import paragraphs
 from distlab.notebook.cluster import PACKED, Cluster
+from distlab.notebook.ranks import Ranks
 from distlab.progress_bar import progress_bar
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import pickling
 
 PERTURBED_RUNS = (1, 2)  # of the smallest world: what they change, rounding may change
+UNSTEADY = "The ranks do not do the same twice."
+UNSTEADY_REASONS = (
+    "Usual reasons: an operation with async_op=True that nobody waits for, or something that a "
+    "process keeps from one run to the next."
+)
 MOST_SEED = 2**31  # numpy's seeds end at 2**32, and rank r takes seed + r
 
 
@@ -87,7 +94,8 @@ def compare(
     pickling.pack((train, args, kwargs), PACKED)
     with _cluster_of(sizes[-1]) as cluster:
         program = Program(cluster, train, args, kwargs, seed, timeout)
-        return _compare(program, sizes)
+        with _group_restored(cluster.ranks):
+            return _verdict_on(program, sizes)
 
 
 def _refuse_on_rank() -> None:
@@ -190,26 +198,30 @@ def _run_words(n: int, options: WatchOptions) -> str:
     return where
 
 
-def _compare(program: Program, sizes: Sequence[int]) -> Comparison:
-    """Run a program in worlds of these sizes, the smallest first, and compare what it did."""
-    ranks = program.cluster.ranks
-    gone = ranks.rebuild().words()  # and not later, when groups of the program's own end as well
+@contextlib.contextmanager
+def _group_restored(ranks: Ranks) -> Iterator[None]:
+    """Have the group of all ranks be built again after the block, also if it fails.
+
+    It is built before as well: what ends then is the learner's, and said; later it may be groups
+    that the program has made.
+    """
+    gone = ranks.rebuild().words()
     if gone:
         paragraphs.say(gone, sys.stdout)
     try:
-        result = _run_all(program, sizes)
+        yield
         ranks.rebuild()
     except BaseException:
         # by the next cell: what has failed here matters more than what that may raise
         ranks.broken = True
         raise
-    return result
 
 
-def _run_all(program: Program, sizes: Sequence[int]) -> Comparison:
-    """Run a program in each world, and show how far it has got; see `_compare`.
+def _verdict_on(program: Program, sizes: Sequence[int]) -> Comparison:
+    """Run a program in worlds of these sizes, the smallest first, and compare what it did.
 
-    What differs runs once more, and is looked at in detail.
+    What differs runs once more, and is looked at in detail. Meanwhile it is shown how far this has
+    got.
     """
     smallest, *others = sizes
     with progress_bar(1 + len(PERTURBED_RUNS) + len(others)) as bar:
@@ -223,12 +235,31 @@ def _run_all(program: Program, sizes: Sequence[int]) -> Comparison:
         reference = run(smallest, WatchOptions())
         perturbed = [run(smallest, WatchOptions(perturbation=k)) for k in PERTURBED_RUNS]
         seen = {n: run(n, WatchOptions()) for n in others}
-        result = compared(reference, perturbed, seen)
-        differing = {finding.world_size for finding in result.findings} & set(others)
-        if result.same or not differing:
-            return result
+        first = compared(reference, perturbed, seen)
+        differing = {finding.world_size for finding in first.findings} & set(others)
+        if not differing:
+            return first
         bar.total += 1 + len(differing)
         reference = run(smallest, WatchOptions(detailed=True))
         for n in sorted(differing):
             seen[n] = run(n, WatchOptions(detailed=True))
-        return compared(reference, perturbed, seen)
+        return _with_passing(first, compared(reference, perturbed, seen))
+
+
+def _with_passing(first: Comparison, second: Comparison) -> Comparison:
+    """The second verdict, with the mistakes that only the first one found: they come and go."""
+    found_again = {finding.world_size for finding in second.findings}
+    findings = []
+    differences = dict(second.differences)
+    for finding in first.findings:
+        n = finding.world_size
+        if n in found_again or n not in differences or finding.hinders:
+            continue
+        details = (f"Only one of two runs shows it. {finding.sentence}", UNSTEADY_REASONS)
+        findings.append(
+            replace(
+                finding, cause=Cause.UNREPEATABLE, sentence=UNSTEADY, details=details, factor=None
+            )
+        )
+        differences[n] = first.differences[n]
+    return replace(second, findings=(*findings, *second.findings), differences=differences)
