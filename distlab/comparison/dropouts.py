@@ -8,6 +8,7 @@ from __future__ import annotations
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.wholes import World
 from distlab.comparison.wording import different
+from distlab.words import grouped, rank_list
 
 
 def find_dropouts(world: World) -> list[Finding]:
@@ -22,10 +23,17 @@ def find_dropouts(world: World) -> list[Finding]:
     same = 0
     for states in zip(*(states[:shortest] for states in drawn), strict=True):
         same += len(set(states)) == 1
-    if not same:
-        return []
     how_many = "" if same == shortest else f" in {same} of {shortest} dropouts"
-    sentence = f"All ranks drew the same dropout masks{how_many}."
+    who = "All ranks"
+    if not same:
+        by_states = grouped((tuple(states), rank) for rank, states in enumerate(drawn) if states)
+        lists = [rank_list(ranks) for ranks in by_states.values() if len(ranks) > 1]
+        if not lists:
+            return []
+        who = f"{', and '.join(lists)},"
+        who = who[0].upper() + who[1:]
+        how_many = ""
+    sentence = f"{who} drew the same dropout masks{how_many}."
     seeds = [record.seeds[-1] for record in world.records if record.seeds]
     details = [
         "Rows on different ranks share their masks, so dropout regularises less than in one "

@@ -12,6 +12,7 @@ import numpy as np
 from distlab.comparison.pairs import Pair
 from distlab.comparison.wording import name_list, number
 
+NEAR_ONE = 0.01  # a factor that is so near to 1 is written with more digits
 CLOSE = 2e-3  # relative distance of a factor from the number that it is taken for
 VAGUEST = 0.1  # relative error of a factor that is still one
 ORDINARY = (0.0, 2.0, 0.5, -1.0)  # numbers that factors often are
@@ -97,7 +98,7 @@ def factor_words(
         names: of the parameters that show it; none for all.
         others: of other worlds, such as " (0.5 on 2 ranks)".
     """
-    value = number(factor, 4)
+    value = number(factor, 7 if abs(factor - 1) < NEAR_ONE else 4)
     if means:
         value = f"{value} = {means[0]}"
     whom = f"for {name_list(list(names))} only" if names else "for every parameter"

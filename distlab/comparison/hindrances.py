@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from distlab.comparison.findings import Cause, Finding
-from distlab.comparison.forward_passes import training_rows
+from distlab.comparison.forward_passes import training_passes, training_rows
 from distlab.comparison.pairs import Numbers
 from distlab.comparison.records import RankRecord
 from distlab.comparison.tolerances import COARSE, Tolerances, exceeds
@@ -42,6 +42,7 @@ def find_hindrances(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -
         *([] if unrepeatable else _find_other_beginning(numbers)),
         *_find_local_statistics(numbers.world, numbers.reference),
         *_find_not_seen(numbers, left_out),
+        *_find_idle(numbers.world),
     ]
 
 
@@ -140,7 +141,8 @@ def _is_changed(tolerances: Tolerances) -> bool:
         squares += gradient.norm**2
         largest = 0.0
         for other in tolerances.perturbed:
-            again = other.steps[0][name].whole("gradient") if other.steps else None
+            is_there = bool(other.steps) and name in other.steps[0]
+            again = other.steps[0][name].whole("gradient") if is_there else None
             if again is not None:
                 largest = max(largest, (again - gradient).norm)
         changed += largest**2
@@ -168,12 +170,12 @@ def _find_other_beginning(numbers: Numbers) -> list[Finding]:
             names.append(name)
     if not names:
         return []
-    what = "all parameters" if len(names) == len(of_optimizers) else name_list(names)
+    what = "All parameters" if len(names) == len(of_optimizers) else name_list(names)
     verb = "begins" if len(names) == 1 else "begin"
     return [
         Finding(
             Cause.OTHER_INITIAL,
-            f"{what[0].upper()}{what[1:]} {verb} with other values than in one process.",
+            f"{what} {verb} with other values than in one process.",
             (
                 "Make the model with the same seed in every world, torch.manual_seed(0), and "
                 "shard it afterwards.",
@@ -183,6 +185,18 @@ def _find_other_beginning(numbers: Numbers) -> list[Finding]:
             hinders=True,
         )
     ]
+
+
+def _find_idle(world: World) -> list[Finding]:
+    """One rank does all of the work, and the others nothing."""
+    busy = []
+    for rank, record in enumerate(world.records):
+        if record.steps or record.forwards or record.backwards:
+            busy.append(rank)
+    if len(busy) != 1 or world.size == 1 or world.is_model_parallel:
+        return []
+    sentence = f"The ranks do not divide the work: rank {busy[0]} does it all, and others nothing."
+    return [Finding(Cause.UNDIVIDED, sentence, (), world.size, ranks=tuple(busy), hinders=True)]
 
 
 def _find_local_statistics(world: World, reference: World) -> list[Finding]:
@@ -208,17 +222,10 @@ def _find_local_statistics(world: World, reference: World) -> list[Finding]:
 def _find_not_seen(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[Finding]:
     """What could not be looked at."""
     world = numbers.world
-    sentences: list[str] = []
+    sentences: list[str] = _modes(world)
     for record in [*numbers.reference.records, *world.records]:
         sentences += record.unseen
-    missing = []
-    if world.steps and numbers.reference.steps:
-        for name in numbers.reference.steps[0]:
-            if name not in world.steps[0] and name not in left_out:
-                missing.append(name)
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        sentences.append(f"{name_list(missing)} {verb} stepped by no rank under this name.")
+    sentences += _stepped_in_one_world(numbers, left_out)
     if left_out:
         sentences.append(_left_out_words(numbers, left_out))
     cut = (
@@ -235,6 +242,30 @@ def _find_not_seen(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) ->
     return findings
 
 
+def _stepped_in_one_world(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The first step in which one world steps parameters that the other one does not."""
+    for step in range(numbers.steps):
+        expected = numbers.reference.steps[step]
+        found = numbers.world.steps[step]
+        missing = [name for name in expected if name not in found and name not in left_out]
+        more = [name for name in found if name not in expected and name not in left_out]
+        sentences = []
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            sentences.append(
+                f"{name_list(missing)} {verb} stepped by no rank in step {step}, at least not "
+                "under this name."
+            )
+        if more:
+            verb = "is" if len(more) == 1 else "are"
+            sentences.append(
+                f"{name_list(more)} {verb} stepped by ranks in step {step}, and not in one process."
+            )
+        if sentences:
+            return sentences
+    return []
+
+
 def _left_out_words(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -> str:
     """That parameters have other shapes than in one process, or parts that do not fit."""
     names = list(left_out)
@@ -248,6 +279,21 @@ def _left_out_words(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -
         f"{name_list(names)} {verb} than in one process, and it is not known which part each rank "
         f"has: {list(left_out[first])} instead of {list(right.shape)} for {first}."
     )
+
+
+def _modes(world: World) -> list[str]:
+    """That some ranks train in evaluation mode, and others do not."""
+    modes = {}
+    for rank, record in enumerate(world.records):
+        passes = []
+        for step in range(len(record.steps)):
+            passes += training_passes(record, step)
+        if passes:
+            modes[rank] = any(one.training for one in passes)
+    evaluating = [rank for rank, is_training in modes.items() if not is_training]
+    if not evaluating or len(evaluating) == len(modes):
+        return []
+    return [f"Some ranks train in evaluation mode, without model.train(): {rank_list(evaluating)}."]
 
 
 def _is_incomplete(world: World, name: str) -> bool:

@@ -25,6 +25,22 @@ from distlab.words import fitted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# of our own sentences; another one may begin with a name, which stays as it is
+FIRST_WORDS = (
+    "All",
+    "Each",
+    "Every",
+    "From",
+    "In",
+    "No",
+    "One",
+    "Random",
+    "Ranks",
+    "Rounding",
+    "Some",
+    "Something",
+    "The",
+)
 EQUAL_RANKS = "The ranks do the same"
 HEADS = ("ranks", "step", "differs most in", "gradient", "rounding", "value", "rounding")
 TINY = 1e-300  # instead of 0, to divide by
@@ -97,7 +113,14 @@ class Comparison:
                 line = with_text(line)
                 lines.append(f"  {position_words(line)}   {line.text}".rstrip())
             lines += finding.details
-        return [*lines, *self.notes]
+        return [self._of_reference(line) for line in [*lines, *self.notes]]
+
+    def _of_reference(self, line: str) -> str:
+        """A line that speaks of one process, where the reference is a world of several ranks."""
+        if self.reference < 2 or line.startswith(" "):
+            return line
+        world = f"world of {self.reference} ranks"
+        return line.replace("one process", f"the {world}").replace("One process", f"The {world}")
 
     def _first_sentence(self) -> str:
         """What was found, in one sentence."""
@@ -195,8 +218,8 @@ class Comparison:
                         number(one.value_bound),
                     )
                 )
-        title = self._first_sentence()
-        notes = ("Differences are relative to the norm in one process.",)
+        title = self._of_reference(self._first_sentence())
+        notes = (self._of_reference("Differences are relative to the norm in one process."),)
         return Table(title, HEADS, tuple(rows), "rrlrrrr", notes)
 
     def plot(self) -> Figure:
@@ -242,8 +265,7 @@ def excess(difference: Difference) -> float:
 
 def _small_first(sentence: str) -> str:
     """A sentence that goes on after a colon."""
-    first = sentence.split(" ", 1)[0]
-    if first.istitle() and first not in ("BatchNorm",):
+    if sentence.split(" ", 1)[0] in FIRST_WORDS:
         return sentence[0].lower() + sentence[1:]
     return sentence
 
@@ -280,7 +302,7 @@ def compared(
         worlds: what each rank of each other world did, by the world's size.
     """
     judgements: dict[int, Judgement] = {}
-    for size, ranks in worlds.items():
+    for size, ranks in (worlds or {len(reference): reference}).items():
         judgements[size] = judge(reference, perturbed, ranks)
     findings = []
     for size in sorted(judgements, reverse=True):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
 from distlab.comparison.records import Piece, RankRecord, SeenParameter, SeenStep, Sketch
 
 Kind = Literal["value", "gradient"]
@@ -108,14 +110,12 @@ class Copies:
         """How far a replica is from the first one, at most; 0 where there is only one."""
         if kind == "gradient" and self.has_partial_gradient:
             return 0.0
-        largest = 0.0
+        distances = [0.0]
         for ranks in self.groups:
             copies = list(self.sketches(kind, ranks).values())
             for other in copies[1:]:
-                distance = (other - copies[0]).norm
-                if not distance <= largest:  # also if it is not a number
-                    largest = distance
-        return largest
+                distances.append((other - copies[0]).norm)
+        return float(np.max(distances))  # not a number if one of them is none
 
 
 def added_up(sketches: Sequence[Sketch]) -> Sketch | None:

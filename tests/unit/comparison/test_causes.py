@@ -7,7 +7,14 @@ import pytest
 
 from distlab.comparison.findings import Cause
 from distlab.comparison.judging import judge, judge_ranks
-from distlab.comparison.records import Piece, SeenForward, SeenSampler, SeenSeed, SeenStep
+from distlab.comparison.records import (
+    Piece,
+    RankRecord,
+    SeenForward,
+    SeenSampler,
+    SeenSeed,
+    SeenStep,
+)
 from distlab.wire.source import Line
 from tests.unit.comparison.training import FORWARD, STEP, Training, sketch
 
@@ -783,7 +790,65 @@ def test_a_parameter_that_no_rank_steps():
 
     finding = only(findings(Training(), change=change))
     assert (finding.cause, finding.hinders) == (Cause.NOT_SEEN, True)
-    assert finding.sentence == "2.bias is stepped by no rank under this name."
+    assert finding.sentence == (
+        "2.bias is stepped by no rank in step 0, at least not under this name."
+    )
+
+
+@pytest.mark.parametrize(("begin", "end"), [(1, 3), (0, 1)])
+def test_a_parameter_that_one_world_steps_later_or_no_more(begin, end):
+    def change(rank, record):
+        for place, step in enumerate(record.steps):
+            parameters = dict(step.parameters)
+            if not begin <= place < end:
+                del parameters["2.bias"]
+            record.steps[place] = replace(step, parameters=parameters)
+
+    right = Training()
+    (reference,) = right.reference()
+    finding = only(findings(right, change=change))
+    step = 0 if begin else 1
+    assert finding.sentence == (
+        f"2.bias is stepped by no rank in step {step}, at least not under this name."
+    )
+    change(0, reference)
+    finding = only(judge([reference], right.shaken(), right.on(2)).findings)
+    assert finding.sentence == (
+        f"2.bias is stepped by ranks in step {step}, and not in one process."
+    )
+
+
+def test_some_ranks_train_in_evaluation_mode():
+    wrong = Training(forward=lambda rank, size, step, number: {"training": rank == 0})
+    finding = only(findings(wrong))
+    assert (finding.cause, finding.hinders) == (Cause.NOT_SEEN, True)
+    assert finding.sentence == (
+        "Some ranks train in evaluation mode, without model.train(): ranks 1-3."
+    )
+
+
+def test_one_rank_does_it_all():
+    right = Training()
+    (reference,) = right.reference()
+    nothing = [RankRecord(rank, 4, {}) for rank in (1, 2, 3)]
+    found = judge([reference], right.shaken(), [reference, *nothing]).findings
+    assert found[0].sentence == (
+        "The ranks do not divide the work: rank 0 does it all, and others nothing."
+    )
+
+
+def test_dropout_masks_in_pairs():
+    wrong = Training(dropout=lambda rank, step: bytes([step, rank % 2]))
+    assert only(findings(wrong)).sentence == (
+        "Ranks 0 and 2, and ranks 1 and 3, drew the same dropout masks."
+    )
+
+
+def test_a_factor_next_to_1_is_written_with_more_digits():
+    wrong = Training(scale=lambda rank, size, own, total: 1.0003 if size > 1 else 1)
+    assert only(findings(wrong)).sentence == (
+        "The gradient is a multiple of the right one: 1.0003 for every parameter."
+    )
 
 
 # --- parts that are made by hand ---

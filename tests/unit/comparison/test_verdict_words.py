@@ -201,3 +201,29 @@ def test_a_gradient_that_is_rounding():
         found
     ).replace("\n", " ")
     assert np.isfinite(found.differences[4][0].gradient)
+
+
+def test_a_reference_of_several_ranks_is_called_so():
+    right = Training()
+    wrong = Training(begin=lambda rank, size, parameters: shifted(parameters, size > 2))
+    found = compared(right.on(2), [right.on(2), right.on(2)], {4: wrong.on(4)})
+    assert repr(found).splitlines()[0] == (
+        "Cannot be compared, on 4 ranks: all parameters begin with other values than in"
+    )
+    assert repr(found).splitlines()[1] == "the world of 2 ranks."
+
+
+def shifted(parameters, is_other):
+    return {name: value + is_other for name, value in parameters.items()}
+
+
+def test_one_process_alone_is_judged_as_well():
+    still = Training(steps=0)
+    assert not compared(still.reference(), still.shaken(), {}).same
+    assert compared(Training().reference(), Training().shaken(), {}).same
+
+
+def test_a_name_at_the_beginning_stays_as_it_is():
+    finding = Finding(Cause.OTHER_INITIAL, "W begins with other values.", (), 4, hinders=True)
+    found = Comparison((finding,), (4,), 1, 3, 4)
+    assert repr(found) == "Cannot be compared, on 4 ranks: W begins with other values."
