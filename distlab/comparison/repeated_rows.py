@@ -64,11 +64,14 @@ def _of_all_steps(world: World) -> Rows:
 
 
 def _in_words(used: Rows, expected: Rows, numbers: Mapping[bytes, int]) -> str:
-    """Which rows are used too often, and which never: "row 3 is used twice"."""
+    """Which rows are used too often, and which never: "row 3 is used twice".
+
+    The others, which one process does not use, have no number.
+    """
     too_often = grouped(
         (_times(many, expected[row]), numbers[row])
         for row, many in used.items()
-        if many > expected[row]
+        if many > expected[row] and row in numbers
     )
     parts = []
     for times, rows in too_often.items():
@@ -76,6 +79,10 @@ def _in_words(used: Rows, expected: Rows, numbers: Mapping[bytes, int]) -> str:
     never = [numbers[row] for row in expected if not used[row]]
     if never:
         parts.append(f"{row_list(never)} {_is_or_are(never)} never used")
+    unknown = sum(1 for row in used if row not in numbers)
+    if unknown:
+        verb = "is" if unknown == 1 else "are"
+        parts.append(f"{count(unknown, 'row')} {verb} used that one process never uses")
     return listed(parts) if parts else ""
 
 

@@ -57,6 +57,38 @@ def rows_that_are_left_over(rank, world_size):
         optimizer.step()
 
 
+@mistake(Cause.ROWS_REPEATED, worlds=(1, 2))
+def files_of_other_lengths(rank, world_size):
+    """never used ... 8 rows are used that one process never uses"""
+    lengths = (12, 8, 12, 8)
+    files = list(zip(*[tensor.split(lengths) for tensor in rows(40)], strict=True))
+    own = files[rank::world_size]
+    inputs = torch.cat([one[0] for one in own])
+    targets = torch.cat([one[1] for one in own])
+    batches = list(zip(inputs.split(8 // world_size), targets.split(8 // world_size), strict=True))
+    train_on(batches[:4], replicated(network(), world_size))
+
+
+@mistake(Cause.UNEQUAL_PARTS)
+def divided_by_padded_tokens(rank, world_size):
+    """unequal parts ... the ranks' own gradients, times"""
+    torch.manual_seed(0)
+    net = replicated(nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 9)), world_size)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    tokens = torch.randint(9, (8, 6), generator=torch.Generator().manual_seed(3))
+    lengths = torch.tensor([6, 5, 4, 4, 2, 3, 3, 2])
+    labels = tokens.roll(-1, dims=1)
+    labels[torch.arange(6) >= lengths[:, None]] = -100
+    inputs, labels, lengths = mine(rank, world_size, tokens, labels, lengths)
+    inputs = inputs[:, : lengths.max()]
+    labels = labels[:, : lengths.max()]
+    for _ in range(2):
+        total = F.cross_entropy(net(inputs).flatten(0, 1), labels.flatten(), reduction="sum")
+        optimizer.zero_grad()
+        (total / labels.numel()).backward()
+        optimizer.step()
+
+
 @mistake(Cause.SAME_ORDER)
 def no_set_epoch(rank, world_size):
     """same order"""
