@@ -36,6 +36,7 @@ from distlab.comparison.rank_rows import find_rows_of_ranks
 from distlab.comparison.records import RankRecord
 from distlab.comparison.replicas import find_replicas
 from distlab.comparison.rows import find_rows, lines_of_forward
+from distlab.comparison.stages import with_names_of_stages
 from distlab.comparison.tolerances import Tolerances
 from distlab.comparison.wholes import World
 
@@ -150,8 +151,8 @@ def judge_ranks(ranks: Sequence[RankRecord]) -> Judgement:
         ranks: what each rank did.
     """
     known, left_out = without_strangers(ranks)
-    world = World(known)
     with np.errstate(all="ignore"):
+        world = World(with_names_of_stages(known))
         findings = find_nothing_moved(World(ranks))
         if left_out and not findings:
             findings.append(strangers_of_ranks(world))

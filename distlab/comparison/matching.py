@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distlab.comparison.records import RankRecord, SeenParameter, Sketch
+from distlab.comparison.stages import names_by_order
 from distlab.comparison.wholes import Copies, World
 
 STRANGER = re.compile(r"parameter \d+ of ")  # see naming.py
@@ -80,6 +81,11 @@ def names_in_reference(record: RankRecord, reference: World) -> dict[str, str]:
     Returns:
         The name in the reference by the rank's own name, without those that are the same.
     """
+    stage = names_by_order(
+        record, reference, lambda own, name: _begins_as(record.initial[own], reference, name)
+    )
+    if stage:
+        return {own: name for own, name in stage.items() if own != name}
     sure = _sure_renames(record, reference)
     if not sure:
         return {}
@@ -113,6 +119,10 @@ def _sure_renames(record: RankRecord, reference: World) -> dict[str, str]:
 def _same_values(seen: SeenParameter, reference: World) -> list[str]:
     """Names in the reference of parameters that begin with the same values."""
     return [name for name, copies in reference.initial.items() if begins_alike(seen, copies)]
+
+
+def _begins_as(seen: SeenParameter, reference: World, name: str) -> bool:
+    return begins_alike(seen, reference.initial[name])
 
 
 def begins_alike(seen: SeenParameter, copies: Copies) -> bool:
