@@ -239,9 +239,9 @@ def with_rows_from_rank_0(rank, world_size):
         descend(model, optimizer, rows[:, :8], rows[:, 8:], steps=1)
 
 
-@same(steps=4)
+@same(steps=4, parameters=8)
 def resumed_from_a_checkpoint(rank, world_size):
-    """After two steps a new model and a new optimizer go on from what was saved."""
+    """After two steps another model with its own optimizer goes on from what was saved."""
     inputs, targets = my_examples(rank, world_size)
     model = DDP(network())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

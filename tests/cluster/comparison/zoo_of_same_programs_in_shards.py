@@ -1,5 +1,7 @@
 """Right programs whose model is sharded or in stages; test_same_programs.py compares them."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -281,6 +283,23 @@ def a_pipeline_in_two_replicas(rank, world_size):
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad, group=mesh["data"].get_group())
             parameter.grad /= replicas
+        optimizer.step()
+
+
+@same(parameters=24)
+def a_pipeline_of_equal_layers(rank, world_size):
+    """Copies of one block, as nn.TransformerEncoder makes them; a norm begins with ones."""
+    torch.manual_seed(0)
+    block = Block()
+    blocks = [copy.deepcopy(block) for _ in range(4)]
+    model = nn.Sequential(*blocks[share(rank, world_size, 4)])
+    stage = PipelineStage(model, rank, world_size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=F.mse_loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    inputs = examples()[0]
+    for _ in range(3):
+        optimizer.zero_grad()
+        take_step(schedule, rank, world_size, inputs, inputs.flip(0))
         optimizer.step()
 
 
