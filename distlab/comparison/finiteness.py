@@ -5,7 +5,7 @@ Runs where a comparison is judged, called by judging.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from distlab.comparison.forward_passes import backward_passes, lines_of_backward
 from distlab.comparison.wholes import World
 from distlab.comparison.wording import name_list
 from distlab.words import rank_list
+
+IN_ONE_PROCESS = "In one process all of them are finite."
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,19 @@ def find_not_finite(world: World, reference: World | None) -> list[Finding]:
         return [
             Finding(Cause.NOT_FINITE, sentence, details, 0, right.step, right.names, hinders=True)
         ]
-    return [] if found is None else [_on_ranks(world, found)]
+    if found is None:
+        return []
+    finding = _on_ranks(world, found)
+    if reference is None:
+        return [finding]
+    return [replace(finding, details=(IN_ONE_PROCESS, *finding.details))]
 
 
 def _on_ranks(world: World, found: NotFinite) -> Finding:
     where = f"on {rank_list(found.ranks)}"
     if len(found.ranks) == world.size:
         where = "on all ranks"
-    details = ["In one process all of them are finite."]
+    details = []
     empty = []
     for rank, record in enumerate(world.records):
         passes = backward_passes(record, found.step)

@@ -308,15 +308,41 @@ def find_blindness(numbers: Numbers, known: Sequence[Finding]) -> list[Finding]:
     if not any(numbers.gradients(step) for step in range(numbers.steps)):
         sentence = "No parameter has a gradient that could be compared."
         return [Finding(Cause.NOT_SEEN, sentence, (), numbers.world.size, hinders=True)]
-    share = numbers.vagueness(0)
-    if not share > BLIND:
+    step = first_blind_step(numbers)
+    if step is None:
         return []
+    share = number(numbers.vagueness(step))
     sentence = (
-        f"Rounding alone explains {number(share)} of the norm of the gradient in step 0, so no "
-        "mistake could be seen."
+        f"Rounding alone explains {share} of the norm of the gradient in step {step}, so no "
+        f"mistake could be seen{' from there on' if step else ''}."
     )
-    details = ("Compare in float32, and without what makes the program sensitive.",)
-    return [Finding(Cause.NOT_SEEN, sentence, details, 0, hinders=True)]
+    details = ("Compare in float32, in fewer steps, or without what makes the program sensitive.",)
+    return [Finding(Cause.NOT_SEEN, sentence, details, 0, step, hinders=True)]
+
+
+def first_blind_step(numbers: Numbers) -> int | None:
+    """The first step in which rounding explains as much as a mistake would change.
+
+    Gradients that vanish, as at the end of a training, are no such thing: values are then known
+    well.
+    """
+    for step in range(numbers.steps):
+        if numbers.vagueness(step) > BLIND and (step == 0 or _values_are_vague(numbers, step)):
+            return step
+    return None
+
+
+def _values_are_vague(numbers: Numbers, step: int) -> bool:
+    """Whether rounding explains much of the way that the parameters have gone."""
+    bounds = 0.0
+    ways = 0.0
+    for name, pair in numbers.values(step).items():
+        copies = numbers.reference.initial.get(name)
+        begin = None if copies is None else copies.whole("value")
+        if begin is not None:
+            bounds += pair.bound**2
+            ways += (pair.expected - begin).norm ** 2
+    return bounds > BLIND**2 * ways
 
 
 # --- what excuses numbers that nothing else explains ---

@@ -25,6 +25,7 @@ from distlab.comparison.hindrances import (
     find_blindness,
     find_hindrances,
     find_no_step_on_ranks,
+    first_blind_step,
     strangers_of_ranks,
 )
 from distlab.comparison.loss_values import find_loss
@@ -206,6 +207,9 @@ def _find_trainings(
     )
     number = None
     if not is_other:
+        blind = first_blind_step(numbers)
+        if blind is not None:
+            begins.append(blind)
         number = _find_number(numbers, min(begins, default=numbers.steps))
     number = _excused(numbers, number, causes)
     first = min([one.step or 0 for one in [*drifts, *not_finite, number] if one], default=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from distlab.comparison.findings import Cause, Finding
 from distlab.comparison.forward_passes import lines_of_backward, losses_of, unequal_weights
 from distlab.comparison.pairs import VAGUE, Numbers
+from distlab.comparison.tolerances import COARSE
 from distlab.comparison.wording import number
 
 LARGER = 3  # times what rounding changes must a loss differ
@@ -15,7 +16,8 @@ LARGER = 3  # times what rounding changes must a loss differ
 
 def find_loss(numbers: Numbers, step: int) -> Finding | None:
     """The finding that losses are others, if gradients are too vague to show it."""
-    if not numbers.vagueness(step) > VAGUE:
+    is_coarse = numbers.tolerances.epsilon > COARSE
+    if not is_coarse or not numbers.vagueness(step) > VAGUE:
         return None
     losses = losses_of(numbers.world, step)
     expected = losses_of(numbers.reference, step)

@@ -126,19 +126,26 @@ def _is_sum(
     return not exceeds(rest.norm, bound * max(1.0, len(weights) * largest))
 
 
+MOSTLY = 0.75  # of squares, which a factor must explain
+
+
 def find_multiple(differences: BY_NAME, of: BY_NAME, bounds: Mapping[str, float]) -> float | None:
     """The one number by which all differences are multiples of others; None without one."""
     size = 0.0
     product = 0.0
+    total = 0.0
     for name, difference in differences.items():
         if name not in of:
             return None
         scale = 1 / (bounds[name] or 1.0)
         size += of[name].dot(of[name]) * scale**2
         product += difference.dot(of[name]) * scale**2
+        total += difference.dot(difference) * scale**2
     if not size or not np.isfinite(size):
         return None
     factor = product / size
+    if not factor * product > MOSTLY * total:  # it explains little of the differences
+        return None
     for name, difference in differences.items():
         rest = (difference - of[name].scaled(factor)).norm
         if exceeds(rest, bounds[name] * max(1.0, abs(factor))):

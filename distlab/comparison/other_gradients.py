@@ -273,14 +273,16 @@ def _owner(numbers: Numbers, step: int) -> int | None:
     pairs = numbers.gradients(step)
     if not pairs or numbers.world.size < 2:
         return None
+    owners = []
     for rank in range(numbers.world.size):
         for name, pair in pairs.items():
             own = numbers.world.steps[step][name].own_gradients().get(rank)
             if own is None or exceeds((pair.found - own).norm, pair.bound):
                 break
         else:
-            return rank
-    return None
+            owners.append(rank)
+    # if several have it, they computed the same
+    return owners[0] if len(owners) == 1 else None
 
 
 def _have_other_rows(numbers: Numbers, step: int) -> bool:

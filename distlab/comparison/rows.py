@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from distlab.comparison.findings import Cause, Finding
-from distlab.comparison.forward_passes import rows_of, training_passes, training_rows
+from distlab.comparison.forward_passes import losses_of, rows_of, training_passes, training_rows
 from distlab.comparison.repeated_rows import find_repeated
 from distlab.comparison.wholes import World
 from distlab.comparison.wording import different
@@ -32,6 +32,7 @@ BY_RANK = (
     "Take the part of the data by the rank in the world, dist.get_rank(), and not by the rank on "
     "this machine: DistributedSampler(dataset, num_replicas=world_size, rank=rank)."
 )
+ALMOST = 1e-2  # relative difference of losses that are taken for equal
 FEWEST_ROWS = 5  # of a rank, to see that they are in an order of their own
 
 
@@ -127,7 +128,7 @@ def _what_differs(
             return _other_rows_of_data(world, seen, unknown)
         return _unknown_rows(world, seen, unknown)
     if all(part == seen.expected for part in seen.parts.values() if part) and len(seen.parts) > 1:
-        return _undivided(world, seen)
+        return _undivided(world, seen) if _have_its_loss(world, reference, seen.step) else None
     if _is_shuffled_apart(world, seen.numbers):
         return _shuffled_apart(world, seen)
     equal = _equal_parts(seen.parts)
@@ -150,6 +151,18 @@ def _shapes(world: World, step: int) -> set[tuple[int, ...]]:
     for record in world.records:
         shapes |= {one.row_shape for one in training_passes(record, step) if one.rows}
     return shapes
+
+
+def _have_its_loss(world: World, reference: World, step: int) -> bool:
+    """Whether each rank's loss is that of one process, as far as losses are known.
+
+    If not, the rows were others: what looks like rows is a mask, or positions.
+    """
+    expected = list(losses_of(reference, step).values())
+    if len(expected) != 1:
+        return True
+    (right,) = expected
+    return all(abs(one - right) <= ALMOST * abs(right) for one in losses_of(world, step).values())
 
 
 def _are_mixed(part: Rows, numbers: Mapping[bytes, int]) -> bool:

@@ -967,3 +967,52 @@ def test_parameters_that_are_averaged_after_the_step_are_right():
 
 def test_a_step_has_no_others_in_old_records():
     assert SeenStep(None, "SGD", (0.1,), {}).others == {}
+
+
+def test_ranks_that_are_not_finite_are_not_compared_with_one_process():
+    def spoiled(rank, size, step, gradients):
+        factor = np.float32(np.nan if rank == 1 and step == 1 else 1)
+        return {name: value * factor for name, value in gradients.items()}
+
+    finding = only(judge_ranks(Training(after=spoiled, steps=2).on(2)).findings)
+    assert finding.cause is Cause.NOT_FINITE
+    assert finding.details == ()
+
+
+def test_a_mask_that_all_ranks_have_is_no_undivided_work():
+    def change(rank, record):
+        for place, one in enumerate(record.forwards):
+            record.forwards[place] = replace(one, rows=(b"mask",))
+
+    right = Training()
+    (reference,) = right.reference()
+    shaken = right.shaken()
+    for record in (reference, *[one for ranks in shaken for one in ranks]):
+        change(0, record)
+    ranks = right.on(4)
+    for rank, record in enumerate(ranks):
+        change(rank, record)
+    assert judge([reference], shaken, ranks).findings == []
+
+
+def test_a_chaotic_training_cannot_be_compared_to_its_end():
+    """Its rounding grows from step to step, until the values are anywhere."""
+    right = Training(steps=6, same_rows=True)
+    (reference,) = right.reference()
+    shaken = right.shaken()
+    for (one,) in shaken:
+        for place in (4, 5):
+            parameters = {}
+            for name, seen in one.steps[place].parameters.items():
+                parameters[name] = replace(
+                    seen, gradient=seen.gradient.scaled(3), value=seen.value.scaled(2)
+                )
+            one.steps[place] = replace(one.steps[place], parameters=parameters)
+    finding = only(judge([reference], shaken, right.on(4)).findings)
+    assert (finding.cause, finding.hinders, finding.step) == (Cause.NOT_SEEN, True, 4)
+    assert finding.sentence.endswith(
+        " of the norm of the gradient in step 4, so no mistake could be seen from there on."
+    )
+    wrong = replace(right, scale=lambda rank, size, own, total: size)
+    found = judge([reference], shaken, wrong.on(4)).findings
+    assert [one.cause for one in found] == [Cause.GRADIENT_FACTOR, Cause.NOT_SEEN]
