@@ -22,6 +22,7 @@ from distlab.wire.source import runs_learners_code
 # they communicate in a forward pass, and send no activations: DDP, FSDP, SyncBatchNorm
 _OF_REPLICAS = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.nn.modules._functions")
 _AUTOGRAD_FUNCTION = "torch.autograd.function"
+_CHECKPOINTS = "torch.utils.checkpoint"  # one of its functions calls whole modules
 
 
 class Communication:
@@ -45,7 +46,7 @@ class Communication:
             watching.has_messages = True
         if in_backward():
             self._look_at_types(note)
-        elif _has_activations(note) and _sends_activations(watching.is_training):
+        elif _sends_activations(_most_numbers(note), watching.rows_in_training):
             watching.record.model_parallel = True
 
     def _look_at_types(self, note: Note) -> None:
@@ -59,19 +60,28 @@ class Communication:
             watching.coarsen(dtype)
 
 
-def _has_activations(note: Note) -> bool:
-    """Whether a call has more than one number, such as a loss that is averaged."""
-    return any(prod(shape) > 1 for _, shape in note.tensors)
+def _most_numbers(note: Note) -> int:
+    """How many numbers the largest tensor of a call has."""
+    return max((prod(shape) for _, shape in note.tensors), default=0)
 
 
-def _sends_activations(is_training: bool) -> bool:
-    """Whether a function of autograd communicates, or in training the program in a module."""
+def _sends_activations(numbers: int, rows: int | None) -> bool:
+    """Whether a function of autograd communicates, or in training the program in a module.
+
+    An averaged loss is one number. Metrics are several, but hardly more than there are rows.
+
+    Args:
+        numbers: that are sent.
+        rows: of the module's data; None if no module is trained here.
+    """
+    inner = ""  # the module whose function the frame has called
+    is_programs = False
     for frame in outwards(sys._getframe(1)):
         module = frame.f_globals.get("__name__", "")
-        if module.startswith(_OF_REPLICAS):
+        if module.startswith(_OF_REPLICAS) and not is_programs:
             return False
-        if module == _AUTOGRAD_FUNCTION:
-            return True
-        if is_training and runs_learners_code(frame):
-            return True
-    return False
+        if module == _AUTOGRAD_FUNCTION and inner != _CHECKPOINTS:
+            return numbers > 1
+        is_programs = is_programs or runs_learners_code(frame)
+        inner = module
+    return is_programs and rows is not None and numbers > max(rows, 1)

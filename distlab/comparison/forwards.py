@@ -62,15 +62,19 @@ class _Outermost:
 class Forwards:
     """Looks at every call of a module."""
 
-    def __init__(self, watching: Watching, wrappers: Wrappers, modules: CalledModules) -> None:
+    def __init__(
+        self,
+        watching: Watching,
+        wrappers: Wrappers,
+        modules: CalledModules,
+        perturbation: Perturbation | None,
+    ) -> None:
         self._watching = watching
         self._wrappers = wrappers
         self._modules = modules
         self._later_layers: set[int] = set()  # ids of modules that got activations
         self._newest_result: weakref.ref[torch.Tensor] | None = None
-        self._perturbation: Perturbation | None = None
-        if watching.options.perturbation is not None:
-            self._perturbation = Perturbation(watching, watching.options.perturbation)
+        self._perturbation = perturbation
 
     def install(self) -> None:
         """Begin to look."""

@@ -51,8 +51,8 @@ class Losses:
         return original(*args, **kwargs)
 
     def _note(self, tensors: Any, given: Any) -> None:
-        if all(one.device.type == "meta" for one in _as_list(tensors)):
-            return  # only shapes are computed
+        if _have_only_shapes(tensors):
+            return
         watching = self._watching
         watching.backward_passes += 1
         with watching.careful("a backward pass"):
@@ -116,6 +116,12 @@ def _number(tensors: Any, given: Any) -> float | None:
     if private.is_partial(tensors):
         return None
     return float(private.own_part(tensors))
+
+
+def _have_only_shapes(tensors: Any) -> bool:
+    """Whether no number is computed."""
+    given = _as_list(tensors)
+    return is_tracing(given) or all(one.device.type == "meta" for one in given)
 
 
 def _are_activations(tensors: Any, given: Any) -> bool:

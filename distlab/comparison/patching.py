@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from distlab.compat import torch_watching as private
+
+
+class _Replaced(NamedTuple):
+    """A function in the place of another one; `original` is None if the owner inherits that."""
+
+    owner: Any
+    name: str
+    replacement: Any
+    original: Any
 
 
 class Patches:
@@ -26,7 +35,7 @@ class Patches:
 
     def __init__(self) -> None:
         self.are_in_force = True
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced: list[_Replaced] = []
         self._removes: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -54,7 +63,23 @@ class Patches:
         private.skip_when_compiling(call.__code__)
         functools.update_wrapper(call, original)
         setattr(owner, name, call)
-        self._replaced.append((owner, name, call, original if had_own else None))
+        own = original if had_own else None
+        self._replaced.append(_Replaced(owner, name, call, own))
+
+    def pause_in(self, owner: Any, name: str) -> None:
+        """Put everything back while owner.name runs: it takes torch's functions apart."""
+
+        def paused(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            replaced = list(self._replaced)
+            self._put_back(replaced)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if self.are_in_force:
+                    for one in replaced:
+                        setattr(one.owner, one.name, one.replacement)
+
+        self.replace(owner, name, paused)
 
     def on_end(self, remove: Callable[[], None]) -> None:
         """Have this called when the replacements end, such as the remove() of a hook's handle."""
@@ -66,14 +91,17 @@ class Patches:
         for remove in reversed(self._removes):
             remove()
         self._removes.clear()
-        for owner, name, ours, original in reversed(self._replaced):
-            if vars(owner).get(name) is not ours:
-                continue
-            if original is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        self._put_back(self._replaced)
         self._replaced.clear()
+
+    def _put_back(self, replaced: list[_Replaced]) -> None:
+        for one in reversed(replaced):
+            if vars(one.owner).get(one.name) is not one.replacement:
+                continue
+            if one.original is None:
+                delattr(one.owner, one.name)
+            else:
+                setattr(one.owner, one.name, one.original)
 
 
 def _with_compiler(compiler: Any, original: Callable[..., Any]) -> Callable[..., Any]:

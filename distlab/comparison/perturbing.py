@@ -1,6 +1,6 @@
 """Parameters and rows that are changed by a unit of rounding, to see what rounding may change.
 
-Runs on every rank; called by forwards.py.
+Runs on every rank; called by watch.py, forwards.py and steps.py.
 """
 
 from __future__ import annotations
@@ -39,16 +39,20 @@ class Perturbation:
             The arguments with other rows in the place of the data.
         """
         for parameter in module.parameters():
-            if id(parameter) in self._changed or not has_values(parameter):
-                continue
-            self._changed.add(id(parameter))
-            self._kept.append(parameter)
-            self._change(parameter)
+            self.change_parameter(parameter)
         if data is None or not data.is_floating_point():
             return args, kwargs
         other = data.detach().clone()
         self._change(other)
         return _replaced(args, data, other), _replaced(kwargs, data, other)
+
+    def change_parameter(self, parameter: torch.Tensor) -> None:
+        """Change a parameter, unless that was done before."""
+        if id(parameter) in self._changed or not has_values(parameter):
+            return
+        self._changed.add(id(parameter))
+        self._kept.append(parameter)
+        self._change(parameter)
 
     @torch.no_grad()
     def _change(self, tensor: torch.Tensor) -> None:

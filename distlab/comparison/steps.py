@@ -19,19 +19,27 @@ from torch.optim.optimizer import (
 
 from distlab.comparison.flat_parameters import FlatPart
 from distlab.comparison.own_gradients import OwnGradients
+from distlab.comparison.perturbing import Perturbation
 from distlab.comparison.records import SeenParameter, SeenStep, Sketch
 from distlab.comparison.seen_lines import learners_line
 from distlab.comparison.seen_tensors import has_values, seen, seen_gradient
 from distlab.comparison.watching import OpenStep, Watching
 from distlab.compat import torch_watching as private
+from distlab.compat.torch import is_tracing
 from distlab.rank.frames import outwards
 
 
 class Steps:
     """Looks at every step of an optimizer."""
 
-    def __init__(self, watching: Watching, own_gradients: OwnGradients) -> None:
+    def __init__(
+        self,
+        watching: Watching,
+        own_gradients: OwnGradients,
+        perturbation: Perturbation | None,
+    ) -> None:
         self._watching = watching
+        self._perturbation = perturbation
         self._own_gradients = own_gradients
         self._stepping: Optimizer | None = None  # the outermost one
         self._passes_before = 0  # backward passes when it began to step
@@ -49,6 +57,8 @@ class Steps:
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or self._is_inside(optimizer):
             return
+        if is_tracing(list(_parameters(optimizer))):  # it computes nothing
+            return
         self._stepping = optimizer
         self._passes_before = self._watching.backward_passes
         self._gradients = {}
@@ -64,6 +74,8 @@ class Steps:
                 name = f"parameter {number} of {type(optimizer).__name__}"
                 watching.naming.add_stranger(parameter, name)
             watching.see_initial(parameter)
+            if self._perturbation is not None:
+                self._perturbation.change_parameter(parameter)
             self._own_gradients.look_at(parameter, parameter)
             self._stepped.add(id(parameter))
             if not has_values(parameter):
@@ -144,7 +156,7 @@ class Steps:
     def _add(self, optimizer: Optimizer, parameters: dict[int, SeenParameter]) -> None:
         watching = self._watching
         strangers = sum(map(watching.naming.is_stranger, _parameters(optimizer)))
-        rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        rates = _rates(optimizer)
         continues = watching.number_of_steps and self._passes_at_step == watching.backward_passes
         if continues and not (parameters.keys() & watching.steps[-1].parameters.keys()):
             step = watching.steps[-1]
@@ -162,6 +174,16 @@ class Steps:
         self._passes_at_step = watching.backward_passes
         seen_step = SeenStep(learners_line(), name, rates, {}, strangers)
         watching.add_step(OpenStep(seen_step, parameters, self._others))
+
+
+def _rates(optimizer: Optimizer) -> tuple[float, ...]:
+    """The learning rates of the groups that have one; some optimizers find their own."""
+    rates = []
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if isinstance(rate, (int, float, torch.Tensor)):
+            rates.append(float(rate))
+    return tuple(rates)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -22,6 +22,7 @@ from distlab.comparison.communication import Communication
 from distlab.comparison.forwards import Forwards
 from distlab.comparison.losses import Losses
 from distlab.comparison.own_gradients import OwnGradients
+from distlab.comparison.perturbing import Perturbation
 from distlab.comparison.randomness import Randomness
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.samplers import Samplers
@@ -128,9 +129,13 @@ def _install(watching: Watching, finds_earlier: bool) -> None:
     wrappers.install()
     own_gradients = OwnGradients(watching)
     modules = CalledModules(watching, own_gradients)
-    Forwards(watching, wrappers, modules).install()
-    Steps(watching, own_gradients).install()
+    perturbation = None
+    if watching.options.perturbation is not None:
+        perturbation = Perturbation(watching, watching.options.perturbation)
+    Forwards(watching, wrappers, modules, perturbation).install()
+    Steps(watching, own_gradients, perturbation).install()
     Losses(watching).install()
     Communication(watching).install()
     Randomness(watching).install()
     Samplers(watching).install()
+    watching.patches.pause_in(torch.jit, "script")

@@ -80,12 +80,14 @@ class Watching:
     _kept_numbers: int = 0
 
     @property
-    def is_training(self) -> bool:
-        """Whether this thread is in the call of a module that will have gradients.
+    def rows_in_training(self) -> int | None:
+        """How many rows the module has that is called now and will have gradients; or None.
 
-        That was enabled where the outermost one was called; a function of autograd disables them.
+        That was decided where it was called: a function of autograd has no gradients inside.
         """
-        return bool(self.modules) and self.thread.outermost.has_gradients
+        if not self.modules or not self.thread.outermost.has_gradients:
+            return None
+        return len(self.thread.outermost.rows)
 
     @property
     def modules(self) -> list[nn.Module]:

@@ -20,7 +20,7 @@ DROPS_OUT: Any = torch._VF
 set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
 # what DDP's __init__ calls when it has its module; __init__ itself warns of the line that called it
 MAKES_DDP = (nn.parallel.DistributedDataParallel, "_ddp_init_helper")
-_REHEARSALS = ("_forward_metadata_inference", "_backward_metadata_inference")
+REHEARSALS = ("_forward_metadata_inference", "_backward_metadata_inference")
 
 # what F.cross_entropy and F.nll_loss call with (input, target, weight, reduction, ignored, ...)
 LOSSES: Any = torch._C._nn
@@ -180,7 +180,7 @@ def is_rehearsing_pipeline() -> bool:
         return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in _REHEARSALS:
+        if frame.f_code.co_name in REHEARSALS:
             return True
         frame = frame.f_back
     return False

@@ -265,6 +265,22 @@ def with_activations_added_between_modules(rank, world_size):
         optimizer.step()
 
 
+def with_metrics_in_the_model(rank, world_size):
+    class Metrics(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.layer(x)
+            sums = torch.stack([x.detach().sum(), torch.tensor(float(len(x)))])
+            dist.all_reduce(sums)
+            return x
+
+    model = DistributedDataParallel(Metrics())
+    descend(model, momentum(model), *rows_of(rank, world_size))
+
+
 def with_an_averaged_loss(rank, world_size):
     model = DistributedDataParallel(network())
     optimizer = momentum(model)
@@ -296,8 +312,9 @@ def test_activations_that_travel_are_seen(two, train):
     assert [record.unseen for record in records] == [[], []]
 
 
-def test_a_loss_is_no_activation(two):
-    records = two.run(on_rank, with_an_averaged_loss, WatchOptions())
+@pytest.mark.parametrize("train", [with_an_averaged_loss, with_metrics_in_the_model])
+def test_losses_and_metrics_are_no_activations(two, train):
+    records = two.run(on_rank, train, WatchOptions())
     assert [record.model_parallel for record in records] == [False, False]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, nll_loss
 from torch.utils.checkpoint import checkpoint
@@ -486,3 +487,66 @@ def test_targets_are_counted_however_the_loss_is_called(loss):
 
     expected = 6 if isinstance(loss, nn.Module) else 8
     assert look_at(train).backwards[0].targets == expected
+
+
+def test_an_optimizer_may_find_its_rates_itself():
+    def train():
+        model, optimizer = make()
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+        optimizer.add_param_group({"params": [torch.zeros(2)], "lr": 0.25})
+        model(ROWS).sum().backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = None
+        optimizer.param_groups[0]["params"].clear()
+        model(ROWS).sum().backward()
+        optimizer.step()
+
+    assert [step.learning_rates for step in look_at(train).steps] == [(0.5, 0.25), (0.25,)]
+
+
+def test_parameters_without_a_module_are_perturbed_at_their_first_step():
+    def train(values):
+        weight = torch.ones(4, 3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(2):
+            functional.cross_entropy(ROWS @ weight, TARGETS).backward()
+            optimizer.step()
+        values.append(weight.detach())
+
+    values = []
+    look_at(lambda: train(values))
+    look_at(lambda: train(values), perturbation=1)
+    assert 0 < float((values[0] - values[1]).abs().max()) < 1e-5
+
+
+def test_a_module_may_be_scripted():
+    """The script compiler knows torch's own functions only."""
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            x = functional.scaled_dot_product_attention(x, x, x)
+            return functional.cross_entropy(self.dropout(self.layer(x)), y)
+
+    def train():
+        torch.jit.script(Loss())(ROWS, TARGETS).backward()
+        torch.jit.script(nn.Dropout(0.5))
+
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        record = look_at(train)
+    assert len(record.forwards) == 1
+
+
+def test_a_program_that_only_counts_is_let_through():
+    def train():
+        with FakeTensorMode():
+            model, optimizer = make()
+            model(torch.empty(2, 4)).sum().backward()
+            optimizer.step()
+
+    record = look_at(train)
+    assert (record.steps, record.backwards, record.forwards) == ([], [], [])

@@ -25,6 +25,7 @@ from distlab.compat import ipyparallel as of_ipyparallel
 from distlab.compat import ipython as of_ipython
 from distlab.compat import torch as of_torch
 from distlab.compat import torch_rpc as of_rpc
+from distlab.compat import torch_watching as of_watching
 from distlab.rank import methods, quiescence, raised, stores, threads
 from tests.private_names import attributes_set_by, found, source_of, variables_of
 
@@ -95,6 +96,28 @@ TORCH = [
     "torch.autograd.Variable._execution_engine.queue_callback",
     "torch.ops.aten.add.Tensor._overloadpacket",
     "torch.utils.flop_counter.flop_registry",
+]
+# what is looked at while a training program is compared
+WATCHING = "torch.distributed.pipelining.stage.PipelineStage"
+TORCH_WATCHING = [
+    "torch._C._dynamo.eval_frame._FrameAction.SKIP",
+    "torch._C._dynamo.eval_frame._FrameExecStrategy",
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+    "torch._C._dynamo.eval_frame.set_eval_frame",
+    "torch._C._functorch.peek_interpreter_stack",
+    *(f"torch._C._nn.{name}" for name in of_watching.LOSSES_OF_TARGETS),
+    "torch._VF.alpha_dropout",
+    "torch._VF.dropout_",
+    "torch._VF.feature_dropout",
+    "torch._VF.feature_alpha_dropout",
+    "torch._VF.gru",
+    "torch._VF.lstm",
+    "torch._VF.rnn_relu",
+    "torch._VF.rnn_tanh",
+    "torch.distributed.fsdp.FSDPModule._get_fsdp_state",
+    "torch.distributed.tensor.Shard._split_tensor",
+    "torch.nn.parallel.DistributedDataParallel._ddp_init_helper",
+    *(f"{WATCHING}.{name}" for name in of_watching.REHEARSALS),
 ]
 TORCH_RPC = [
     "torch._C._collect_all",
@@ -173,7 +196,9 @@ PYTEST = [
 ]
 
 
-@pytest.mark.parametrize("name", [*TORCH, *TORCH_RPC, *IPYPARALLEL, *IPYTHON, *PYTEST])
+@pytest.mark.parametrize(
+    "name", [*TORCH, *TORCH_WATCHING, *TORCH_RPC, *IPYPARALLEL, *IPYTHON, *PYTEST]
+)
 def test_it_is_there(name):
     if name in TORCH_RPC and of_rpc.RREF_PICKLER is None:
         pytest.skip("this build of torch has no RPC")
