@@ -52,7 +52,8 @@ def compare(
     steps an optimizer; nothing in it is written for the comparison. At each step the gradients and
     the values of all parameters are compared, and so are the rows, the losses and the random
     states. In one process the program runs twice more, with its numbers changed by one unit of
-    rounding: what that changes is what rounding may change.
+    rounding: what that changes is what rounding may change. A world that differs, and one process,
+    run once more, to find out why.
 
     Dropout is left out in every run, because masks over other parts of a batch can never be equal.
     What the program prints is shown only if it fails. Progress is shown while it runs, and is not
@@ -242,6 +243,7 @@ def _verdict_on(program: Program, sizes: Sequence[int]) -> Comparison:
         bar.total += 1 + len(differing)
         reference = run(smallest, WatchOptions(detailed=True))
         for n in sorted(differing):
+            del seen[n]  # two records of a large model take much memory
             seen[n] = run(n, WatchOptions(detailed=True))
         return _with_passing(first, compared(reference, perturbed, seen))
 

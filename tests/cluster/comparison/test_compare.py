@@ -85,6 +85,29 @@ def test_a_wrong_program_is_named(usable, wrong, words):
         assert "test_compare.py:" in repr(found)
 
 
+def wrong_at_first(rank, world_size):
+    """What a race may do: the first run of several ranks is another one, the second is right."""
+    names = vars(sys.modules["__main__"])
+    is_first = world_size > 1 and "ran_before" not in names
+    if world_size > 1:
+        names["ran_before"] = True
+    train(rank, world_size, "divided" if is_first else "")
+
+
+def forget_runs(rank, world_size):
+    vars(sys.modules["__main__"]).pop("ran_before", None)
+
+
+def test_a_mistake_that_comes_and_goes_is_not_called_the_same(usable):
+    usable.run(forget_runs)
+    found = distlab.compare(wrong_at_first, (1, 4))
+    assert not found.same
+    words = " ".join(repr(found).split())
+    assert "on 4 ranks: the ranks do not do the same twice." in words
+    assert "0.25 = 1 / ranks for every parameter" in words
+    assert distlab.compare(wrong_at_first, (1, 4)).same
+
+
 # --- a world of its own ---
 
 

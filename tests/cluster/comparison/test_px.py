@@ -38,7 +38,7 @@ def test_ranks_that_agree(model):
 
 def test_replicas_that_drift_are_named_with_the_line_of_the_cell(model):
     text = " ".join(model.text(STEP.format(called="model")).split())
-    assert "Not the same" in text
+    assert "nothing averaged the gradients" in text
     assert "line 3" in text
 
 
