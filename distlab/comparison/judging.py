@@ -1,7 +1,27 @@
 """Findings from what was seen: is a world the same as the reference, and if not, why?
 
 Pure functions of records, which need no torch. Called by verdict.py, on the notebook's kernel or
-in pytest's process.
+in pytest's process. The questions are asked in this order, because an answer makes later questions
+pointless, or explains what they would find:
+
+    does the reference do the same twice?   hindrances.py    if not, nothing can be compared
+    does anything step?                     hindrances.py    without a step there are no numbers
+    what could not be looked at?            hindrances.py    so that nobody says "the same" of it
+    does each epoch have its own order?     orders.py        asked of samplers, not of numbers
+    does evaluation count each row once?    evaluations.py   likewise
+    does step() change anything?            movements.py     two worlds that stand still are equal
+    are masks of dropout independent?       dropouts.py      numbers are compared without dropout
+    does rounding leave anything to see?    hindrances.py    a bound may be as large as a mistake
+    are all numbers finite?                 finiteness.py    nan is larger than every bound
+    which rows did each step use?           rows.py          other rows make other gradients
+    are replicas equal?                     replicas.py      if not, there is no one gradient
+    is the first gradient that differs      gradients.py     its values were still right
+      a multiple, a mean of means, ...?
+    or the first step, of right gradients?  movements.py     what an optimizer makes of them
+    or the loss, if types are coarse?       loss_values.py   more exact than gradients are then
+
+Findings about rows are kept only if numbers differ as well, and not in an earlier step: rows that
+a model makes, and parts of rows, are never equal.
 """
 
 from __future__ import annotations
@@ -13,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distlab.comparison.drifts import first_drift
 from distlab.comparison.dropouts import find_dropouts
 from distlab.comparison.evaluations import find_evaluation
 from distlab.comparison.findings import Cause, Finding
@@ -285,6 +306,8 @@ def _is_noise(numbers: Numbers, name: str) -> bool:
 def differences(numbers: Numbers) -> list[Difference]:
     """The differences of all steps and parameters that both worlds have."""
     found = []
+    # replicas that are averaged after each step are not equal when they are seen
+    are_apart = first_drift(numbers.world, numbers.tolerances) is not None
     for step in range(numbers.steps):
         values = numbers.values(step)
         pairs = numbers.gradients(step)
@@ -300,7 +323,9 @@ def differences(numbers: Numbers) -> list[Difference]:
                 gradient = math.nan
             value = values[name]
             value_norm = value.expected.norm or 1.0
-            distance = max(value.distance, copies.spread("value"))
+            distance = value.distance
+            if are_apart:
+                distance = max(distance, copies.spread("value"))
             found.append(
                 Difference(
                     step,

@@ -227,3 +227,11 @@ def test_a_name_at_the_beginning_stays_as_it_is():
     finding = Finding(Cause.OTHER_INITIAL, "W begins with other values.", (), 4, hinders=True)
     found = Comparison((finding,), (4,), 1, 3, 4)
     assert repr(found) == "Cannot be compared, on 4 ranks: W begins with other values."
+
+
+def test_replicas_that_are_averaged_after_the_step_are_no_difference():
+    found = verdict(Training(average=lambda gradients: gradients, average_values=True))
+    assert found.same
+    for one in found.differences[4]:
+        for size, bound in one.pairs:
+            assert size <= bound
