@@ -43,6 +43,7 @@ def find_hindrances(numbers: Numbers, left_out: Mapping[str, tuple[int, ...]]) -
         *_find_local_statistics(numbers.world, numbers.reference),
         *_find_not_seen(numbers, left_out),
         *_find_idle(numbers.world),
+        *_find_equal_losses(numbers.world),
     ]
 
 
@@ -197,6 +198,23 @@ def _find_idle(world: World) -> list[Finding]:
         return []
     sentence = f"The ranks do not divide the work: rank {busy[0]} does it all, and others nothing."
     return [Finding(Cause.UNDIVIDED, sentence, (), world.size, ranks=tuple(busy), hinders=True)]
+
+
+def _find_equal_losses(world: World) -> list[Finding]:
+    """Where no module has rows, equal losses tell that every rank does all of the work."""
+    if world.size == 1 or world.is_model_parallel:
+        return []
+    if any(forward.rows for record in world.records for forward in record.forwards):
+        return []
+    losses = [[one.loss for one in record.backwards] for record in world.records]
+    first, *others = losses
+    if not first or None in first or any(other != first for other in others):
+        return []
+    sentence = (
+        "The ranks do not divide the work: no module was called whose rows could be looked at, "
+        "and all ranks have the same losses, bit for bit."
+    )
+    return [Finding(Cause.UNDIVIDED, sentence, (), world.size, hinders=True)]
 
 
 def _find_local_statistics(world: World, reference: World) -> list[Finding]:

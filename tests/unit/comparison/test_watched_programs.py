@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy, nll_loss
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
+from distlab.comparison.findings import Cause
+from distlab.comparison.judging import judge
 from distlab.comparison.records import WatchOptions
 from distlab.comparison.watch import watched
 
@@ -550,3 +552,23 @@ def test_a_program_that_only_counts_is_let_through():
 
     record = look_at(train)
     assert (record.steps, record.backwards, record.forwards) == ([], [], [])
+
+
+def test_ranks_that_all_do_everything_without_a_module_are_not_the_same():
+    """No rows are seen there, so equal losses have to tell."""
+
+    def train(rank, world_size):
+        weight = torch.ones(4, 3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        functional.cross_entropy(ROWS @ weight, TARGETS).backward()
+        optimizer.step()
+
+    one = watched(0, 1, train, (), {}, WatchOptions())
+    perturbed = [watched(0, 1, train, (), {}, WatchOptions(perturbation=k)) for k in (1, 2)]
+    ranks = [watched(rank, 2, train, (), {}, WatchOptions()) for rank in range(2)]
+    (finding,) = judge(one, perturbed, ranks).findings
+    assert (finding.cause, finding.hinders) == (Cause.UNDIVIDED, True)
+    assert finding.sentence == (
+        "The ranks do not divide the work: no module was called whose rows could be looked at, "
+        "and all ranks have the same losses, bit for bit."
+    )
