@@ -58,8 +58,8 @@ def begin_watching() -> None:
     watch.begin_watch(WatchOptions(detailed=True))
 
 
-def end_watching() -> RankRecord | None:
-    """End that, and return what was seen; None if nothing looked. Runs on: a rank."""
+def end_watching() -> RankRecord:
+    """End that, and return what was seen; an empty record if nothing looked. Runs on: a rank."""
     from distlab.comparison import watch
 
     return watch.end_watch()

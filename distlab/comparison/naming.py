@@ -1,6 +1,6 @@
 """The names of parameters: as the outermost module that was called has them.
 
-Runs on every rank; called by watching.py, called_modules.py and steps.py.
+Runs on every rank; called by watching.py and called_modules.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,11 @@ from distlab.rank.frames import outwards
 
 
 class Steps:
-    """Looks at every step of an optimizer."""
+    """Looks at every step of an optimizer.
+
+    A step of the record is what all optimizers do between two backward passes: so the number of
+    passes so far tells whether an optimizer begins another step or continues the newest one.
+    """
 
     def __init__(
         self,

@@ -123,6 +123,7 @@ def _begin(record: RankRecord, options: WatchOptions, finds_earlier: bool = Fals
 
 
 def _install(watching: Watching, finds_earlier: bool) -> None:
+    """Have everything look. The order is of no importance, as each replaces other functions."""
     wrappers = Wrappers(watching)
     if finds_earlier:
         wrappers.find_earlier()
