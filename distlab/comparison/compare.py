@@ -14,11 +14,11 @@ from typing import Any
 
 from distlab import arguments
 from distlab.arguments import refuse
-from distlab.comparison import entry
 from distlab.comparison.findings import Cause
 from distlab.comparison.given import EXAMPLE, check_program
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
+from distlab.comparison.watching import entry
 from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import ClusterError, RanksFailed
 from distlab.notebook import paragraphs

@@ -1,6 +1,6 @@
 """A finding: one way in which a program is not the same, or cannot be compared.
 
-Plain values, made by the files that judging.py calls. Runs anywhere; needs no torch.
+Plain values, made by the files that judge.py calls. Runs anywhere; needs no torch.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distlab.comparison import entry
 from distlab.comparison.given import check_program
 from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
+from distlab.comparison.watching import entry
 from distlab.rank import group
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import waiting

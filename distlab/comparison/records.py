@@ -1,6 +1,6 @@
 """What was seen of a training program on one rank, as plain values.
 
-Made on the ranks (watch.py) and read where a comparison is judged (judging.py). Runs on both sides;
+Made on the ranks (watch.py) and read where a comparison is judged (judge.py). Runs on both sides;
 needs numpy, and no torch.
 """
 

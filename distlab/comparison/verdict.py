@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distlab.comparison.factors import factor_words
 from distlab.comparison.findings import Cause, Finding
-from distlab.comparison.judging import Difference, Judgement, in_order, judge, judge_ranks
-from distlab.comparison.pairs import VAGUE
+from distlab.comparison.judging.factors import factor_words
+from distlab.comparison.judging.judge import Difference, Judgement, in_order, judge, judge_ranks
+from distlab.comparison.judging.pairs import VAGUE
+from distlab.comparison.judging.wording import name_list, number, on_worlds
 from distlab.comparison.records import RankRecord
-from distlab.comparison.wording import name_list, number, on_worlds
 from distlab.compat.ipython import notebook_shell, somebody_watches
 from distlab.diagnosis.lines import position_words, with_text
 from distlab.tables import Table, count

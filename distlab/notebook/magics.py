@@ -151,8 +151,8 @@ def _shown_trace(cluster: Cluster, targets: list[int]) -> Iterator[None]:
 def _shown_comparison(cluster: Cluster, targets: list[int]) -> Iterator[None]:
     """Watch what these ranks train, and at the end of the cell show whether they agree."""
     # only now: a plain cell needs nothing of it
-    from distlab.comparison import entry as comparison_entry
     from distlab.comparison.verdict import compared_ranks
+    from distlab.comparison.watching import entry as comparison_entry
     from distlab.notebook.gathering import gather
 
     if len(targets) < 2:

@@ -145,8 +145,8 @@ class RankPytest:
     @pytest.fixture
     def same_as_one_process(self) -> Callable[..., Any]:
         # only now: other tests need none of it
-        from distlab.comparison import watch  # noqa: F401  # one of the libraries to hide
         from distlab.comparison.in_test import compare_in_test
+        from distlab.comparison.watching import watch  # noqa: F401  # one of the libraries to hide
 
         _hide_libraries()
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import distlab
 from distlab.comparison.records import WatchOptions
-from distlab.comparison.watch import begin_watch, end_watch, watched
+from distlab.comparison.watching.watch import begin_watch, end_watch, watched
 
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distlab.comparison.findings import Cause
-from distlab.comparison.judging import judge, judge_ranks
+from distlab.comparison.judging.judge import judge, judge_ranks
 from distlab.comparison.records import (
     Piece,
     RankRecord,

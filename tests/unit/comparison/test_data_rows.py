@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distlab.comparison.data_rows import data_of, fingerprints, has_received
+from distlab.comparison.watching.data_rows import data_of, fingerprints, has_received
 
 
 def test_the_first_tensor_that_nothing_computed_is_the_data():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from distlab.comparison.naming import Naming, plain_name
+from distlab.comparison.watching.naming import Naming, plain_name
 
 
 class Pair(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distlab.comparison.findings import Cause
-from distlab.comparison.judging import judge
+from distlab.comparison.judging.judge import judge
 from tests.unit.comparison.training import Training, mean_of
 
 SEEDS = range(24)

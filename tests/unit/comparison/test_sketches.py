@@ -8,10 +8,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers "fake"
 
-from distlab.comparison.places import Places, whole
 from distlab.comparison.records import MOST_SUMS, Sketch
-from distlab.comparison.seen_tensors import places_of, seen_gradient, sketched
-from distlab.comparison.sketches import BLOCK, sketch_of
+from distlab.comparison.watching.places import Places, whole
+from distlab.comparison.watching.seen_tensors import places_of, seen_gradient, sketched
+from distlab.comparison.watching.sketches import BLOCK, sketch_of
 from distlab.compat import torch_watching as private
 
 RANKS = 4

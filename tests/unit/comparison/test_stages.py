@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distlab.comparison.judging import judge_ranks
-from distlab.comparison.matching import names_in_reference
+from distlab.comparison.judging.judge import judge_ranks
+from distlab.comparison.judging.matching import names_in_reference
+from distlab.comparison.judging.wholes import World
 from distlab.comparison.records import (
     Piece,
     RankRecord,
@@ -15,7 +16,6 @@ from distlab.comparison.records import (
     SeenStep,
     Sketch,
 )
-from distlab.comparison.wholes import World
 
 LAYERS = 4
 ONES = np.ones(4)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distlab.comparison.findings import Cause, Finding
+from distlab.comparison.judging.wording import name_list, number, on_worlds, row_list
 from distlab.comparison.verdict import Comparison, compared, compared_ranks
-from distlab.comparison.wording import name_list, number, on_worlds, row_list
 from distlab.wire.source import Line
 from tests.unit.comparison.training import Training
 

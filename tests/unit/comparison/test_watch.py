@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from distlab.comparison.records import WatchOptions
-from distlab.comparison.watch import begin_watch, end_watch, watched
+from distlab.comparison.watching.watch import begin_watch, end_watch, watched
 
 PATCHED = [
     (nn.Module, "__call__"),

@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
 from distlab.comparison.findings import Cause
-from distlab.comparison.judging import judge
+from distlab.comparison.judging.judge import judge
 from distlab.comparison.records import WatchOptions
-from distlab.comparison.watch import watched
+from distlab.comparison.watching.watch import watched
 
 ROWS = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.arange(8) % 3
@@ -415,7 +415,7 @@ def test_what_is_traced_is_not_looked_into():
 
 
 def test_of_many_steps_the_first_are_kept(monkeypatch):
-    monkeypatch.setattr("distlab.comparison.watching.MOST_NUMBERS", 200)
+    monkeypatch.setattr("distlab.comparison.watching.state.MOST_NUMBERS", 200)
 
     def train(rank, world_size):
         model, optimizer = make()
