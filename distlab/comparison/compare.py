@@ -20,7 +20,7 @@ from distlab.comparison.records import RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.comparison.watching import entry
 from distlab.diagnosis.afterwards import NEXT_STEP
-from distlab.errors import ClusterError, RanksFailed
+from distlab.errors import ArgumentError, ClusterError, RanksFailed
 from distlab.notebook import paragraphs
 from distlab.notebook.cluster import PACKED, Cluster
 from distlab.notebook.ranks import Ranks
@@ -132,7 +132,7 @@ def _cluster_of(n: int) -> Iterator[Cluster]:
     if running is None or running.of_tests:
         # processes that were started in the same way are used again
         preload = () if running is None else running.ranks.plan.preload
-        with Cluster(n, preload=preload) as started:
+        with _started(n, preload) as started:
             try:
                 yield started
             except RanksFailed as error:
@@ -145,6 +145,15 @@ def _cluster_of(n: int) -> Iterator[Cluster]:
         advice = f"Call {fewer if running.n > 1 else ''}distlab.Cluster({n}) first."
         refuse("worlds", f"of at most {running.n} ranks, as the cluster has", n, advice)
     yield running
+
+
+def _started(n: int, preload: Sequence[str]) -> Cluster:
+    """A new cluster; where this machine has no room for it, the error speaks of worlds."""
+    try:
+        return Cluster(n, preload=preload)
+    except ArgumentError as error:
+        error.args = (f"The largest of worlds needs a cluster of {n} ranks. {error}",)
+        raise
 
 
 # --- runs ---

@@ -376,6 +376,8 @@ def test_without_a_cluster_one_is_started_and_stopped(shared):
     error = raised(distlab.RankError, distlab.compare, fail, (1, 2), "all raise", 2)
     assert "process group" not in str(error)
     assert distlab.Cluster.current is None
+    error = raised(distlab.ArgumentError, distlab.compare, train, (1, 99_999))
+    assert str(error).startswith("The largest of worlds needs a cluster of 99999 ranks. n must be")
 
 
 def test_on_simulated_machines(shared):
