@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest import assertion, runner
+from _pytest import assertion, runner, threadexception, unraisableexception
+
+# where pytest keeps what destructors and threads have raised, until the next phase of a test; not
+# in old versions
+LATE_ERRORS = (
+    (unraisableexception, "unraisable_exceptions"),
+    (threadexception, "thread_exceptions"),
+)
 
 
 def start_session(
@@ -50,6 +57,18 @@ def run_only(session: pytest.Session, node: str) -> list[pytest.Item]:
     finally:
         session._setupstate.teardown_exact(None)
     return session.items
+
+
+def forget_late_errors(session: pytest.Session) -> None:
+    """Forget what destructors and threads of an earlier test have raised since its end.
+
+    Private: where pytest keeps it.
+    """
+    for module, name in LATE_ERRORS:
+        key = getattr(module, name, None)
+        waiting = None if key is None else session.config.stash.get(key, None)
+        if waiting:
+            waiting.clear()
 
 
 def base_folder(config: pytest.Config) -> Path:

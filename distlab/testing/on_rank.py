@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from distlab import simulated
-from distlab.compat.pytest import run_only, start_session
+from distlab.compat.pytest import forget_late_errors, run_only, start_session
 from distlab.debugger import console
 from distlab.errors import DistlabError
 from distlab.wire.namespace import namespace_of_cells
@@ -185,6 +185,10 @@ class RankPytest:
     def run(self, test: RankTest) -> None:
         """Run a test, and raise what it raises."""
         self._test = test
+        if self.error is not None:
+            # an interrupt that freed this rank may have hit a destructor: pytest would have the
+            # next test fail
+            forget_late_errors(self._session)
         self.error = None
         self.report = None
         _hide_libraries()

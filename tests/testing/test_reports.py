@@ -355,5 +355,42 @@ def test_the_project_in_the_documentation(tmp_path):
         name = re.match(r"# (\w+\.py)\n", block)
         (tmp_path / (name[1] if name else f"test_{number}.py")).write_text(block)
     run = Inner(tmp_path)
-    assert len(run.outcomes) == 7
+    assert len(run.outcomes) == 9
     assert {outcome.how for outcome in run.outcomes.values()} == {"passed"}, run.output
+
+
+LATE_CONFTEST = """
+import os
+import pytest
+
+class Late:
+    def __del__(self):
+        raise ValueError("too late")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    if "RANK" in os.environ and call.when == "teardown" and item.name == "test_fails":
+        Late()
+"""
+LATE_TESTS = """
+import pytest
+
+@pytest.mark.ranks(2)
+def test_fails():
+    raise ValueError("at once")
+
+@pytest.mark.ranks(2)
+def test_next():
+    pass
+"""
+
+
+def test_what_a_failed_test_leaves_behind_does_not_fail_the_next_one(tmp_path):
+    """As where the interrupt that frees a rank hits a destructor."""
+    (tmp_path / "conftest.py").write_text(LATE_CONFTEST)
+    (tmp_path / "test_late.py").write_text(LATE_TESTS)
+    run = Inner(tmp_path, "-W", "error::pytest.PytestUnraisableExceptionWarning")
+    assert {name: outcome.how for name, outcome in run.outcomes.items()} == {
+        "test_fails": "failed",
+        "test_next": "passed",
+    }, run.output

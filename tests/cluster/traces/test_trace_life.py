@@ -22,7 +22,7 @@ def test_a_rank_dies_and_the_cluster_is_stopped_inside_of_a_trace():
         assert all(not m.traced for m in trace.messages if not m.matched)
         with cluster.trace() as trace:
             cluster.stop()
-        reason = "the cluster was stopped before the end of the trace"
+        reason = "the cluster was stopped meanwhile"
         assert trace.missing == {0: reason, 1: reason, 2: reason}
         assert repr(trace).endswith(
             f"nothing recorded\nNothing was recorded on ranks 0-2: {reason}."
