@@ -363,6 +363,8 @@ class Layers(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
+# torch warns of Python 3.13.0, whose checks are slower
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")
 @pytest.mark.parametrize("by_method", [False, True])
 def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one(by_method):
     def train(compiles):
