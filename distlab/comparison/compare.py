@@ -16,7 +16,7 @@ from distlab import arguments
 from distlab.arguments import refuse
 from distlab.comparison.findings import Cause
 from distlab.comparison.given import EXAMPLE, check_program
-from distlab.comparison.records import RankRecord, WatchOptions
+from distlab.comparison.records import PERTURBED_RUNS, RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.comparison.watching import entry
 from distlab.diagnosis.afterwards import NEXT_STEP
@@ -28,7 +28,6 @@ from distlab.progress_bar import progress_bar
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import pickling
 
-PERTURBED_RUNS = (1, 2)  # of the smallest world: what they change, rounding may change
 UNSTEADY = "The ranks do not do the same twice."
 UNSTEADY_REASONS = (
     "Usual reasons: an operation with async_op=True that nobody waits for, or something that a "

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distlab.comparison.given import check_program
-from distlab.comparison.records import RankRecord, WatchOptions
+from distlab.comparison.records import PERTURBED_RUNS, RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.comparison.watching import entry
 from distlab.rank import group
@@ -56,7 +56,7 @@ def compare_in_test(
 
     def run_in_one_process() -> Comparison:
         reference = run(1, WatchOptions(detailed=True))
-        perturbed = [run(1, WatchOptions(perturbation=k)) for k in (1, 2)]
+        perturbed = [run(1, WatchOptions(perturbation=k)) for k in PERTURBED_RUNS]
         worlds = {ranks.n: records} if ranks.n > 1 else {}
         return compared([reference], [[one] for one in perturbed], worlds)
 

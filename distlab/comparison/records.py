@@ -12,6 +12,8 @@ import numpy as np
 
 from distlab.wire.source import Line
 
+# of the smallest world: what they change, rounding may change
+PERTURBED_RUNS = (1, 2)
 MOST_SUMS = 4096  # of one sketch; a tensor of at most so many elements is kept whole
 
 

@@ -79,9 +79,10 @@ def _own_defaults() -> Iterator[None]:
     dtype = torch.get_default_dtype()
     gradients = torch.is_grad_enabled()
     deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(gradients)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)

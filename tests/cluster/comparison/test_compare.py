@@ -226,6 +226,28 @@ def test_a_program_leaves_nothing_behind(usable):
     assert usable.run(surroundings) == expected
 
 
+def set_deterministic(rank, world_size, deterministic, only_warns):
+    torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+
+
+def is_deterministic(rank, world_size):
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), only_warns
+
+
+def be_deterministic(rank, world_size):
+    torch.use_deterministic_algorithms(True)
+
+
+def test_deterministic_algorithms_that_only_warn_do_so_afterwards(usable):
+    usable.run(set_deterministic, True, True)
+    try:
+        distlab.compare(be_deterministic, (1, 2))
+        assert usable.run(is_deterministic) == [(True, True)] * 4
+    finally:
+        usable.run(set_deterministic, False, False)
+
+
 # --- afterwards ---
 
 
