@@ -11,7 +11,8 @@ Which process runs what:
     the notebook's kernel   notebook, diagnosis, measure, traces, plotting; __main__ is the doctor
     every rank              rank; devices, and the backend in simulated
     pytest's process        testing, and its other half on the ranks
-    their own processes     launch: the fork server, the engine, the controller, the guard
+    their own processes     launch: the fork server, the engine, the controller, the guard;
+                            scripts: the command that runs a person's own program
     both sides              wire between them; debugger, checking and comparison have a half on each
     anywhere                arguments, words, tables, errors, machine, programs, supervised,
                             progress_bar, compat

@@ -31,20 +31,19 @@ Check = Callable[[], None]  # prints what it finds; any exception is a failure
 
 
 def main() -> int:
-    """Run the command that is named, `doctor` or one of another package's.
+    """Run the command that is named, one of distlab's own or of another package's.
 
     Returns the exit status.
     """
     others = {point.name: point for point in entry_points(group="distlab.commands")}
+    own: dict[str, Command] = {"doctor": doctor, "run": run}
     given = sys.argv[1:]
-    named = _command_in(given, ["doctor", *others])
+    named = _command_in(given, [*own, *others])
     if named:
         given.remove(named)
-        command: Command = doctor
-        if named != "doctor":
-            command = others[named].load()
+        command = own[named] if named in own else others[named].load()
         return command(given)
-    commands: dict[str, Command] = {"doctor": doctor}
+    commands = dict(own)
     for name, point in others.items():
         commands[name] = point.load()
     _help_on(commands).parse_args(given)  # which shows the help or an error, and exits
@@ -86,6 +85,16 @@ def _what_it_does(command: Command) -> str:
     _, _, words = text.partition("`: ")
     sentence, _, _ = words.partition(". ")
     return sentence.rstrip(".")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`python -m distlab run`: run a program for torchrun on ranks that explain why they wait.
+
+    Returns the exit status.
+    """
+    from distlab.scripts.run import run as run_program  # others need nothing of it
+
+    return run_program(arguments)
 
 
 def doctor(arguments: Sequence[str]) -> int:

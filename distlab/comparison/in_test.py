@@ -19,6 +19,7 @@ from distlab.comparison.records import PERTURBED_RUNS, RankRecord, WatchOptions
 from distlab.comparison.verdict import Comparison, compared
 from distlab.comparison.watching import entry
 from distlab.rank import group
+from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import waiting
 from distlab.wire.rendezvous import Meeting
@@ -132,7 +133,7 @@ class _Ranks:
             what: a name of this wait, the same on every rank.
             ranks: which ones.
         """
-        of_cluster = group.connect_to_store(self._meeting.host, self._meeting.port)
+        of_cluster = connect_to_store(self._meeting.host, self._meeting.port)
         store = dist.PrefixStore(self._meeting.name, of_cluster)
         store.add(what, int(self.rank in ranks))
         others = [rank for rank in ranks if rank != self.rank]

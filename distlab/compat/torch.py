@@ -135,6 +135,8 @@ def number_next_group(first: int = 0) -> None:
 # The function that makes a group which has its name: init_process_group, new_group and all that
 # call them come there.
 MAKES_GROUP = (c10d, "_new_process_group_helper")
+# The function by which init_process_group finds the other ranks, unless it is given a store.
+FINDS_RANKS = (c10d, "rendezvous")
 
 
 def connects_when_made(backend: str) -> bool:

@@ -16,6 +16,7 @@ from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.pickling import Reply
+from distlab.wire.program import Program
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
 
@@ -138,6 +139,13 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
         return [Reply(failure=failure)]
     restore_builtins()
     return _packed(value, type(value).__qualname__)
+
+
+def run_program(rank: int, world_size: int, program: Program) -> None:
+    """Run a person's own program; see program.run_program. Runs on: every rank."""
+    from distlab.rank import program as of_rank
+
+    of_rank.run_program(rank, world_size, program)
 
 
 def push(header: bytes, buffers: list[Any]) -> list[Any]:

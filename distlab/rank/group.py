@@ -4,7 +4,6 @@ Runs on every rank, called by entry.py. A rank's number goes where torchrun puts
 WORLD_SIZE.
 """
 
-import functools
 import importlib
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ from distlab.compat import torch as private
 from distlab.devices import device_for
 from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, table, waits, watchdog
+from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.log import LOG
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import faults
@@ -209,26 +209,3 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     THIS_RANK.gives_way = gives_way
     watcher.connections.store_port = meeting.port
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)
-
-
-def connect_to_store(host: str, port: int) -> dist.Store:
-    """This rank's only connection to the cluster's TCPStore.
-
-    It is made again only after it was shut down.
-
-    Runs on: a rank.
-    """
-    try:
-        _connection(host, port).num_keys()
-    except RuntimeError:
-        _connection.cache_clear()
-    return _connection(host, port)
-
-
-@functools.cache
-def _connection(host: str, port: int) -> dist.Store:
-    """A client of the store, on every rank.
-
-    torch's own rendezvous would let rank 0 serve a second store.
-    """
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import group
+from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.rendezvous import Meeting, free_ports
 
@@ -52,7 +53,7 @@ def _variables_of_launch(rank: int) -> Iterator[None]:
 
 def _free_port(rank: int, meeting: Meeting) -> str:
     """A port that is free on the host of rank 0, the same on every rank of the world."""
-    store = dist.PrefixStore(meeting.name, group.connect_to_store(meeting.host, meeting.port))
+    store = dist.PrefixStore(meeting.name, connect_to_store(meeting.host, meeting.port))
     if rank == 0:
         (port,) = free_ports(1, meeting.host)
         store.set(PORT, str(port))

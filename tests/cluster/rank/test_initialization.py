@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.rank import group
+from distlab.rank.cluster_store import connect_to_store
 from distlab.wire.rendezvous import INIT_METHODS, listen, serve
 from tests.cluster.conftest import sum_of_ranks
 from tests.refused import raised
@@ -29,7 +29,7 @@ def test_every_rank_is_a_client_of_the_store_whatever_the_environment_says(monke
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", AGENT):
         monkeypatch.delenv(name, raising=False)
     store = serve(listen())
-    group.connect_to_store("127.0.0.1", store.port).set("key", "value")
+    connect_to_store("127.0.0.1", store.port).set("key", "value")
     assert store.get("key") == b"value"
 
 
