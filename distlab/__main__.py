@@ -36,7 +36,7 @@ def main() -> int:
     Returns the exit status.
     """
     others = {point.name: point for point in entry_points(group="distlab.commands")}
-    own: dict[str, Command] = {"doctor": doctor, "run": run}
+    own: dict[str, Command] = {"doctor": doctor, "run": run, "explain": explain}
     given = sys.argv[1:]
     named = _command_in(given, [*own, *others])
     if named:
@@ -95,6 +95,16 @@ def run(arguments: Sequence[str]) -> int:
     from distlab.scripts.run import run as run_program  # others need nothing of it
 
     return run_program(arguments)
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """`python -m distlab explain`: say why a job waits, from its flight recorder's dumps.
+
+    Returns the exit status.
+    """
+    from distlab.scripts.explaining.command import explain as explain_dumps
+
+    return explain_dumps(arguments)
 
 
 def doctor(arguments: Sequence[str]) -> int:

@@ -1,0 +1,51 @@
+"""`distlab explain`: why a job waits, from the dumps of its flight recorders.
+
+Runs in a process of its own, which a person starts in a terminal, called by __main__.py. It needs
+no torch: what it reads is plain data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from distlab.errors import DistlabError
+from distlab.scripts.explaining.files import files_named
+
+EXPLAINED = 0  # exit statuses
+UNEXPLAINED = 1
+BAD_INPUT = 2
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """`distlab explain`: say why a job waits, from its flight recorder's dumps.
+
+    Returns the exit status: 0 if it is explained, 1 if nothing explains it, 2 if the files cannot
+    be used.
+    """
+    chosen = _parser().parse_args(arguments)
+    try:
+        files = files_named(chosen.files)
+    except DistlabError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    print(f"{len(files)} files")
+    return UNEXPLAINED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "distlab explain",
+        description="Say why a job waits: who waits in which call, at which line, and for whom. "
+        "It reads what the flight recorder of each rank has written, for any backend.",
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILES",
+        help="dumps of the flight recorder: files, a folder or a pattern; RANK=FILE says of which "
+        "rank a file is",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    return parser
