@@ -22,6 +22,9 @@ from distlab.wire import messages
 from distlab.wire.messages import Answer, CallRecord, RankStatus, States
 from distlab.words import rank_list
 
+# What a rank does that begins nothing more. Of the last two that is not known: whoever judges what
+# a job has left says so in words.
+AT_REST = (messages.IDLE, messages.COMMUNICATING, messages.OUTSIDE, messages.UNKNOWN)
 # calls of RPC that end as soon as every rank has called them
 END_TOGETHER = ("init_rpc", "shutdown")
 
@@ -111,7 +114,7 @@ def proof(states: States) -> dict[int, Need] | None:
     """
     needs = {}
     for rank, state in states.items():
-        if state.doing not in (messages.IDLE, messages.COMMUNICATING):
+        if state.doing not in AT_REST:
             return None
         # a thread that can go on may send what another rank needs
         for thread in (*state.serving, *state.other_threads):

@@ -22,6 +22,8 @@ WITHOUT_CALL = {  # what a rank does outside of calls
     messages.COMMUNICATING: "waiting in communication",
     messages.BETWEEN: "has not begun, or its reply is pending",
     messages.SILENT: "does not answer: it is stopped, or compiled code holds Python's lock",
+    messages.OUTSIDE: "not in a call",
+    messages.UNKNOWN: "not known",
 }
 MOST_ROWS_IN_BRIEF = 4  # in one line
 ROOT_RECEIVES = ("reduce", "gather")  # so that the function calls its root dst

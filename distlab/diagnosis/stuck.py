@@ -21,6 +21,8 @@ MOST_COMPLAINTS = 3
 MOST_LINKS = 4
 MOST_WAITS = 4
 BACKWARD_OP = "backward"  # how the log names a backward pass
+# what a rank does that begins no call any more, as far as anybody knows
+GONE = (messages.IDLE, messages.OUTSIDE, messages.UNKNOWN)
 # a verb for one rank, and for several
 WAITS = ("waits", "wait")
 SENDS = ("sends", "send")
@@ -119,7 +121,7 @@ def _finished_ranks(needs: Mapping[int, Need], states: States) -> dict[int, list
     for rank in sorted(needs):
         gone = []
         for other in needs[rank].ranks:
-            if states[other].doing == messages.IDLE:
+            if states[other].doing in GONE:
                 gone.append(other)
         if gone:
             found[rank] = gone
@@ -137,7 +139,8 @@ def _of_finished_ranks(
     awaited: set[int] = set()
     for rank, gone in gone_by_rank.items():
         waiter = waiters[rank]
-        complaints.append((_complaint(waiter, gone, states), rank))
+        for alike in grouped((states[other].doing, other) for other in gone).values():
+            complaints.append((_complaint(waiter, alike, states), rank))
         # nobody knows for which ranks a backward pass waits
         if waiter.call.op != BACKWARD_OP:
             awaited.update(gone)
@@ -151,14 +154,13 @@ def _of_finished_ranks(
 
 
 def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
-    """What a rank waits for that cannot come, because these ranks have finished."""
+    """What a rank waits for that does not come, because these ranks have all ended alike."""
     call = waiter.call
-    have = "have" if len(gone) > 1 else "has"
-    finished = f"{rank_list(gone)}, which {have} finished"
     if call.kind == messages.MESSAGE and call.is_send:
-        return Clause(SENDS, f"a message to {finished} without receiving it.")
+        return Clause(SENDS, f"a message to {_without(gone, states, 'receiving', 'received')}.")
     if call.kind == messages.MESSAGE:
-        return Clause(WAITS, f"for a message from {finished} without sending it.")
+        return Clause(WAITS, f"for a message from {_without(gone, states, 'sending', 'sent')}.")
+    finished = _gone_words(gone, states)
     if call.kind == messages.WAITING:
         return Clause(WAITS, f"{own_wait_words(call, finished)}.")
     if call.op == BACKWARD_OP:
@@ -169,27 +171,50 @@ def _complaint(waiter: Waiting, gone: Sequence[int], states: States) -> Clause:
         why = why_by_passes(waiter.state, gone, states, advice)
         forward = "the forward pass of DDP, which broadcasts buffers and the order of buckets"
         return Clause(WAITS, f"in {forward}, for {finished}{why}")
-    return _complaint_about_call(call, gone, states, finished)
+    return _complaint_about_call(call, gone, states)
 
 
-def _complaint_about_call(
-    call: CallRecord, gone: Sequence[int], states: States, finished: str
-) -> Clause:
-    """What a rank waits for in a call that finished ranks have not made.
+def _gone_words(gone: Sequence[int], states: States) -> str:
+    """Ranks that do not come, which have all ended alike, and how: "rank 2, which has finished"."""
+    who = rank_list(gone)
+    doing = states[gone[0]].doing
+    if doing == messages.UNKNOWN:
+        return f"{who}, of which nothing is known"
+    if doing == messages.OUTSIDE:
+        return f"{who}, which {'are' if len(gone) > 1 else 'is'} not in a call"
+    return f"{who}, which {'have' if len(gone) > 1 else 'has'} finished"
+
+
+def _without(
+    gone: Sequence[int], states: States, leaving_out: str, done: str, again: str = ""
+) -> str:
+    """`_gone_words`, and what these ranks have not done.
 
     Args:
-        call: the call.
-        gone: the ranks that have finished.
+        gone: the ranks.
         states: the statuses of every rank, by rank.
-        finished: the words for the ranks that have finished.
+        leaving_out: what they have not done, as "without" has it: "calling".
+        done: the same after "has not": "called".
+        again: " again" if they have done it before.
     """
+    words = _gone_words(gone, states)
+    doing = states[gone[0]].doing
+    if doing == messages.UNKNOWN:
+        return words
+    if doing == messages.OUTSIDE:
+        return f"{words} and {'have' if len(gone) > 1 else 'has'} not {done} it{again}"
+    return f"{words} without {leaving_out} it{again}"
+
+
+def _complaint_about_call(call: CallRecord, gone: Sequence[int], states: States) -> Clause:
+    """What a rank waits for in a call that others have not made, which have all ended alike."""
     where = f"in {call.op}"
     if call.kind == messages.NEW_GROUP and call.sequence:
         where += ", which every rank must call,"
-    without = "without calling it"
+    again = ""
     if any(_called_before(call, states[rank]) for rank in gone):
-        without += " again"
-    return Clause(WAITS, f"{where} for {finished} {without}.")
+        again = " again"
+    return Clause(WAITS, f"{where} for {_without(gone, states, 'calling', 'called', again)}.")
 
 
 def _called_before(call: CallRecord, state: RankStatus) -> bool:

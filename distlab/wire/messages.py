@@ -18,6 +18,9 @@ COMMUNICATING = "communicating"
 # the notebook's words for a rank that is idle with work to do, and for one that does not answer
 BETWEEN = "between"
 SILENT = "silent"
+# what a job has left says only this of a rank: it is in no call, or there is nothing of it
+OUTSIDE = "outside"
+UNKNOWN = "unknown"
 
 # kinds of calls
 MESSAGE = "message"
