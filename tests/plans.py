@@ -14,5 +14,6 @@ def plan_of(n: int | None = 2, **changed) -> Plan:
         "network": None,
         "preload": (),
         "hosts": None,
+        "fresh": False,
     }
     return make_plan(n, **{**given, **changed})

@@ -1,6 +1,7 @@
 """The parent of forked ranks.
 
-It imports torch and ipyparallel's engine once, then forks a process for every engine.
+It imports torch and ipyparallel's engine once, then forks a process for every engine. A fresh
+engine's process executes a new interpreter (fresh.py), which imports them by itself.
 
 Runs as a process of its own, on the notebook's machine or on another host. connection.py talks to
 it over stdin and stdout, in lines of JSON (wire/orders.py): first the `ServerPlan`, then orders one
@@ -15,7 +16,6 @@ may exist when it forks.
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import shlex
@@ -29,11 +29,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab import programs
-from distlab.compat.ipyparallel import defer_cluster_module
 from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
+from distlab.launch.fresh import become_engine
 from distlab.launch.logs import LOG_BYTES, fault_of, log_of, stderr_of, tail_of
-from distlab.launch.preloading import PRELOADED, import_all, torch_library
+from distlab.launch.preloading import import_engine, import_ranks
 from distlab.programs import end_with_parent, outlive_parent
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
@@ -48,14 +48,16 @@ class Server:
     Args:
         source: descriptor from which to read orders.
         sink: descriptor to which to write reports.
+        preload: what a person wants every engine to have imported.
 
     Attributes:
         host: number of this host.
         engines: number of each engine that runs, by its process; CONTROLLER for the controller.
     """
 
-    def __init__(self, source: int, sink: int):
+    def __init__(self, source: int, sink: int, preload: Sequence[str]):
         self.host = 0
+        self._preload = preload
         self.engines: dict[int, int] = {}
         self._orders = os.fdopen(source, "rb", buffering=0)
         self._reports = os.fdopen(sink, "wb")
@@ -159,7 +161,12 @@ class Server:
         # it has ipyparallel's connection information
         os.environ.update(order.environment)
         reader, writer = os.pipe()
-        pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
+        if order.fresh:
+            pid = self._fork_if_allowed(
+                become_engine, os.getpid(), order.engine, reader, writer, self._preload
+            )
+        else:
+            pid = self._fork_if_allowed(run_engine, order.engine, reader, writer)
         os.close(writer)
         if pid is None:
             os.close(reader)
@@ -308,12 +315,12 @@ def _serve(plan: orders.ServerPlan, parent: int) -> None:
     """
     os.environ.update(plan.environment)
     source, sink = _take_stdin_and_stdout()
-    server = Server(source, sink)
+    server = Server(source, sink, plan.preload)
     address = "127.0.0.1"
     if plan.hosts:
         from distlab.launch.this_host import report_of_host
 
-        hello = report_of_host(plan.hosts)
+        hello = report_of_host(plan.hosts, plan.fresh)
         address = hello.address
         server.host = hello.host
         server.report(hello)
@@ -351,18 +358,15 @@ def _take_stdin_and_stdout() -> tuple[int, int]:
 def _preload(server: Server, plan: orders.ServerPlan) -> None:
     """Import what the engines will share, and fork the controller on the way.
 
-    The controller then starts while torch is imported.
+    The controller then starts while torch is imported. Fresh engines share nothing, and import all
+    of it by themselves.
     """
     # nothing that is imported is garbage, and looking for it takes a tenth of the time
     gc.disable()
     with debugger_hidden():
-        with torch_library():
-            with defer_cluster_module():
-                from distlab.launch import engine
-            import_all(PRELOADED)
-            engine.prepare()
+        if not plan.fresh:
+            import_engine()
         if plan.controller:
             server.fork_controller(plan.controller)
-        importlib.import_module("distlab.rank.group")  # and with it torch
-        for module in plan.preload:
-            importlib.import_module(module)
+        if not plan.fresh:
+            import_ranks(plan.preload)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from distlab.launch.logs import log_of, stderr_of
+from distlab.launch.logs import open_stderr, write_into_log
 
 
 def run_engine(number: int, reader: int, writer: int) -> None:
@@ -24,17 +24,12 @@ def run_engine(number: int, reader: int, writer: int) -> None:
 
     from distlab.launch import engine
 
-    # the file is emptied: lines of an earlier process would mislead
-    log = os.open(log_of(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    write_into_log(number)
     # OpenMP read the variable when torch was loaded in the parent
     num_threads = int(os.environ["OMP_NUM_THREADS"])
     torch.set_num_threads(num_threads)
     _part_from_other_ranks()
-    stderr = os.open(stderr_of(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    engine.serve_as_engine(number, (reader, writer, stderr))
+    engine.serve_as_engine(number, (reader, writer, open_stderr(number)))
 
 
 def _part_from_other_ranks() -> None:
@@ -58,10 +53,12 @@ def _part_from_other_ranks() -> None:
 
 def run_controller(arguments: Sequence[str]) -> None:
     """Be ipyparallel's controller. Runs in a forked child."""
-    from distlab.launch import controller, engine
+    from distlab.launch import controller
 
     gc.enable()
-    engine.IPEngine.clear_instance()  # a process is either
+    prepared = sys.modules.get("ipyparallel.engine.app")
+    if prepared is not None:
+        prepared.IPEngine.clear_instance()  # a process is either
     sys.argv[1:] = arguments
     controller.main()
 

@@ -19,6 +19,22 @@ def stderr_of(engine: int) -> str:
     return _path_of(f"stderr-{engine}.log")
 
 
+def write_into_log(engine: int) -> None:
+    """Have this process, which is to be an engine, write stdout and stderr into the engine's log.
+
+    The file is emptied: lines of an earlier process would mislead.
+    """
+    log = os.open(log_of(engine), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def open_stderr(engine: int) -> int:
+    """Open the file for what an engine writes to stderr past Python, emptied."""
+    return os.open(stderr_of(engine), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+
+
 def _path_of(name: str) -> str:
     folder = os.environ["IPP_PROFILE_DIR"]
     return os.path.join(folder, "log", name)

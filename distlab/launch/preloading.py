@@ -1,6 +1,6 @@
-"""What a fork server imports before it forks, and in which order.
+"""What an engine consists of, and the order in which it is imported.
 
-Runs in the process of fork_server.py, which calls it.
+Runs in the process of fork_server.py, which calls it before it forks, and in that of fresh.py.
 """
 
 import contextlib
@@ -9,6 +9,8 @@ import importlib.util
 import os
 import threading
 from collections.abc import Iterator, Sequence
+
+from distlab.compat.ipyparallel import defer_cluster_module
 
 # compiled modules that an engine imports before torch
 COMPILED = (
@@ -82,6 +84,22 @@ def torch_library() -> Iterator[None]:
     thread.start()
     yield
     thread.join()
+
+
+def import_engine() -> None:
+    """Import what an engine consists of, and torch's library beside it, and prepare one."""
+    with torch_library():
+        with defer_cluster_module():
+            from distlab.launch import engine
+        import_all(PRELOADED)
+        engine.prepare()
+
+
+def import_ranks(preload: Sequence[str]) -> None:
+    """Import what a rank is beside an engine, torch for the most part, and a person's modules."""
+    importlib.import_module("distlab.rank.group")
+    for module in preload:
+        importlib.import_module(module)
 
 
 def import_all(modules: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ MORE_CONTAINERS_TASKS = (
 )
 
 
-def check_ranks_fit(n: int, engines: str) -> None:
+def check_ranks_fit(n: int, engines: str, fresh: bool = False) -> None:
     """Refuse more ranks than there are memory, open files, processes and threads for.
 
     Without this check, a start hangs when a library is refused a file, and ends in words of the
@@ -50,18 +50,20 @@ def check_ranks_fit(n: int, engines: str) -> None:
     Args:
         n: number of ranks.
         engines: name of what starts them.
+        fresh: whether each is a Python of its own.
 
     Raises:
         ArgumentError: there is no room for them.
     """
-    _check_memory(n, engines)
+    shares = engines == "fork" and not fresh
+    _check_memory(n, shares)
     _check_files(n)
     _check_tasks(n, engines)
 
 
-def _check_memory(n: int, engines: str) -> None:
+def _check_memory(n: int, shares: bool) -> None:
     free = machine.free_memory() / 1e6
-    each = MEGABYTES_FORKED if engines == "fork" else MEGABYTES
+    each = MEGABYTES_FORKED if shares else MEGABYTES
     most = max(2, int(free // each))
     if n > most:
         limit = f"It has {free / 1000:.0f} GB of free memory."
@@ -107,11 +109,12 @@ def _refuse(n: int, most: int, advice: str) -> NoReturn:
 # --- its report ---
 
 
-def report_of_host(plans: Sequence[HostPlan]) -> Hello:
+def report_of_host(plans: Sequence[HostPlan], fresh: bool = False) -> Hello:
     """This host's report; also moves into the notebook's folder, and sets the interface for gloo.
 
     Args:
         plans: one, or one for each of Slurm's nodes, in their order.
+        fresh: whether each rank is a Python of its own.
 
     Raises:
         ArgumentError: its ranks do not fit.
@@ -122,7 +125,7 @@ def report_of_host(plans: Sequence[HostPlan]) -> Hello:
         plan = plans[int(os.environ["SLURM_NODEID"])]
     with contextlib.suppress(OSError):  # the host may not have that folder
         os.chdir(plan.folder)
-    check_ranks_fit(plan.ranks, "fork")
+    check_ranks_fit(plan.ranks, "fork", fresh)
     notebook = plan.notebook or _address_of_notebook()
     address = plan.address or _address(plan.interface, notebook)
     interface = rendezvous.interface_of(address)

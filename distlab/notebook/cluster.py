@@ -66,9 +66,7 @@ class Cluster:
             "file".
         engines: what starts the ranks: "fork", "local" (a process for each by ipyparallel), "mpi",
             "slurm" or "ssh", or an object with more choices: `Mpi(...)`, `Slurm(nodes=2, ...)` or
-            `Ssh(...)`; None takes the best one here. Forked ranks have one hash seed, so that a set
-            of strings has the same order on all of them, unlike under torchrun and with "local";
-            docs/testing.md lists what else differs. With "mpi", mpiexec starts them: mpi4py's
+            `Ssh(...)`; None takes the best one here. With "mpi", mpiexec starts them: mpi4py's
             `MPI` is then defined on every rank, and a rank that dies ends the others.
         timeout: seconds that a communication call waits for its peers before it raises; a deadlock
             is reported long before that.
@@ -85,6 +83,9 @@ class Cluster:
             reach(name) returns the words to put before a command to run it on a host, and
             address(name) the host's address for the other hosts; its `here` is that of this
             machine.
+        fresh: whether each rank is an interpreter of its own, as under torchrun, which takes a few
+            seconds longer. Forked ranks, the default on Linux, have one hash seed, so that a set of
+            strings has the same order on all of them; docs/testing.md lists what else they share.
 
     Attributes:
         n: number of ranks.
@@ -119,6 +120,7 @@ class Cluster:
         network: Network | None = None,
         preload: Sequence[str] = (),
         hosts: Mapping[str, int] | None = None,
+        fresh: bool = False,
     ):
         self._running: Ranks | Ended = Ended("did not start")
         self.steps: list[ScriptStep] = []
@@ -132,6 +134,7 @@ class Cluster:
             network=network,
             preload=preload,
             hosts=hosts,
+            fresh=fresh,
         )
         self._plan = plan
         self.n = plan.n

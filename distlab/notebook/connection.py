@@ -227,16 +227,19 @@ class Servers:
                     newest = report
         return newest
 
-    def fork(self, engines: Iterable[int], environment: dict[str, str]) -> None:
+    def fork(
+        self, engines: Iterable[int], environment: dict[str, str], fresh: bool = False
+    ) -> None:
         """Have each of these engines forked; returns at once.
 
         Args:
             engines: their numbers.
             environment: additions to the environment of each.
+            fresh: whether each becomes a new interpreter.
         """
         for engine in engines:
             host = self.host_of_engine[engine]
-            self.to(host).order(orders.ForkOrder(host, engine, environment))
+            self.to(host).order(orders.ForkOrder(host, engine, environment, fresh))
 
     def kill(self, engines: Iterable[int]) -> None:
         """End these engines; returns at once, and nothing happens to one that has ended."""

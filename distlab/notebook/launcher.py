@@ -180,7 +180,7 @@ class Launcher:
             here: the address of this machine that they reach; "" if they find it themselves.
             until: when to try a host that may come back for the last time, by time.monotonic().
         """
-        server_plan = ServerPlan(self.environment, self.plan.preload)
+        server_plan = ServerPlan(self.environment, self.plan.preload, fresh=self.plan.fresh)
         while True:
             for command, plan in hosts.programs(wanted, numbers, server_plan, here):
                 self.start_server(command, plan)
@@ -192,10 +192,14 @@ class Launcher:
                     raise
                 time.sleep(0.5)
 
-    def fork(self, engines: Iterable[int], threads: int) -> None:
-        """Have the fork servers fork these engines, each with so many OpenMP threads."""
+    def fork(self, engines: Iterable[int], threads: int, fresh: bool) -> None:
+        """Have the fork servers fork these engines, each with so many OpenMP threads.
+
+        Args:
+            fresh: whether each becomes a new interpreter.
+        """
         environment = self.engine_variables | settings.thread_variables(threads)
-        self.servers.fork(engines, environment)
+        self.servers.fork(engines, environment, fresh)
 
     # --- waiting ---
 

@@ -62,6 +62,7 @@ class Plan:
         hosts: where the ranks run; None for this machine.
         attached: engines that others started.
         preload: modules that a fork server imports before it forks.
+        fresh: whether each rank is an interpreter of its own.
     """
 
     n: int
@@ -74,6 +75,7 @@ class Plan:
     hosts: Hosts | None = None
     attached: Attached | None = None
     preload: tuple[str, ...] = ()
+    fresh: bool = False
 
     @property
     def forks(self) -> bool:
@@ -81,7 +83,12 @@ class Plan:
         return self.engines in (FORK, Ssh.name, Slurm.name)
 
     def starts_like(self, other: Plan) -> bool:
-        """Whether the processes of another plan can start the ranks of this one."""
+        """Whether the processes of another plan can start the ranks of this one.
+
+        A fork server whose first ranks were fresh has imported nothing that others could share.
+        """
+        if other.fresh and not self.fresh:
+            return False
         if self.engines != other.engines or self.hosts != other.hosts:
             return False
         return self.preload == other.preload
@@ -108,6 +115,7 @@ def make_plan(
     network: Network | None,
     preload: Sequence[str],
     hosts: Mapping[str, int] | None,
+    fresh: bool,
 ) -> Plan:
     """The plan of a cluster with these arguments of `Cluster`.
 
@@ -126,8 +134,9 @@ def make_plan(
     timeout = arguments.seconds("timeout", timeout)
     network = check_network(network, n, backend)
     _check_preload(preload)
+    _check_fresh(fresh, start.attached)
     if start.is_only_here:
-        this_host.check_ranks_fit(n, start.engines)
+        this_host.check_ranks_fit(n, start.engines, fresh)
     return Plan(
         n=n,
         backend=backend,
@@ -139,6 +148,7 @@ def make_plan(
         hosts=start.hosts,
         attached=start.attached,
         preload=tuple(preload),
+        fresh=fresh,
     )
 
 
@@ -190,6 +200,19 @@ def _check_preload(preload: Sequence[str]) -> None:
     if isinstance(preload, str) or not all(map(_is_module, preload)):
         advice = 'Call Cluster(4, preload=["numpy"]).'
         refuse("preload", "a list of modules that are installed here", preload, advice)
+
+
+def _check_fresh(fresh: bool, attached: Attached | None) -> None:
+    """Refuse fresh ranks where others have started them.
+
+    Those of ipyparallel's own and of mpiexec are interpreters of their own anyway.
+    """
+    arguments.instance("fresh", fresh, bool, "Call Cluster(4, fresh=True).")
+    if fresh and attached is not None:
+        wrong(
+            "fresh=True starts new interpreters, and attached engines run already: leave it out, "
+            "or call Cluster(4, fresh=True)."
+        )
 
 
 def check_network(network: Any, n: int, backend: str) -> Network | None:

@@ -140,13 +140,16 @@ class Processes:
         cluster = reaper.processes_of(self.tag)
         reaper.end_processes([process for process in cluster if process.pid not in stay])
 
-    def replace(self, ids: list[int], threads: int | None, all_ids: list[int]) -> None:
+    def replace(
+        self, ids: list[int], threads: int | None, all_ids: list[int], fresh: bool
+    ) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.
 
         Args:
             ids: those to replace.
             threads: OpenMP threads of each new engine; None for as many as the first ones have.
             all_ids: all engines that there are afterwards.
+            fresh: whether each new engine becomes a new interpreter.
         """
         beyond = set(self.client.ids) - set(all_ids)
         unwanted = beyond | set(ids)
@@ -154,7 +157,7 @@ class Processes:
         try:
             self._reach_lost_hosts(ids)
             self._end(unwanted, old)
-            self.launcher.fork(ids, threads or self.threads or 1)
+            self.launcher.fork(ids, threads or self.threads or 1, fresh)
             self._wait_for_engines(all_ids, old)
         except HostError as error:
             left = [rank for rank in all_ids if not self.servers.why_lost(rank)]

@@ -103,7 +103,8 @@ class Ranks:
         """
         old = self._processes
         if old.can_fork:
-            old.replace(new, self.plan.threads, list(range(self.plan.n)))
+            everyone = list(range(self.plan.n))
+            old.replace(new, self.plan.threads, everyone, self.plan.fresh)
             return
         self._processes = start_processes(self.plan)
         self.dead.processes = self._processes

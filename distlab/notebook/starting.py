@@ -173,7 +173,7 @@ def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
     connections = _connections(launcher)
     launcher.engine_variables = {"IPP_CONNECTION_INFO": json.dumps(connections["engine"])}
     if plan.forks:
-        launcher.fork(range(plan.n), threads)
+        launcher.fork(range(plan.n), threads, plan.fresh)
     else:
         _start_engines(launcher, address, threads)
     client = _connect_client(launcher, connections["client"], cleanup)
@@ -183,7 +183,8 @@ def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
 def _start_server_here(launcher: Launcher) -> None:
     """Start the only fork server, on this machine, which forks the controller, too."""
     controller = settings.controller_arguments(LOOPBACK, launcher.folder)
-    server_plan = ServerPlan(launcher.environment, launcher.plan.preload, controller)
+    plan = launcher.plan
+    server_plan = ServerPlan(launcher.environment, plan.preload, controller, fresh=plan.fresh)
     launcher.start_server(fork_server.server_command(), server_plan)
 
 

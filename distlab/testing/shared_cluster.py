@@ -18,7 +18,7 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 
-OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark
+OWN_KEYWORDS = ["timeout", "check"]  # of the mark
 CLUSTER_KEYWORDS = list(signature(Cluster).parameters)[1:]  # all but the number of ranks
 KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *CLUSTER_KEYWORDS]))
 MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
@@ -94,17 +94,18 @@ class SharedCluster:
 
         Args:
             n: the number of ranks.
-            fresh: whether the processes must be new.
+            fresh: whether each rank must be a new interpreter, in which nothing has run.
             options: of `Cluster`.
         """
-        kind = (n, options)
+        kind = (n, fresh, options)
         is_usable = self._cluster is Cluster.current and self._kind == kind
         if self._cluster is not None and is_usable and not fresh:
             self._cluster.ranks.rebuild()
             return self._cluster
         self._cluster = None
         self._kind = kind
-        self._cluster = Cluster(n, **{"preload": ["distlab.testing.on_rank"], **options})
+        preload = {"preload": ["distlab.testing.on_rank"]}
+        self._cluster = Cluster(n, fresh=fresh, **{**preload, **options})
         self._cluster.of_tests = True
         return self._cluster
 

@@ -41,12 +41,14 @@ class ServerPlan:
         preload: what a person wants imported before the first fork.
         controller: arguments of ipyparallel's controller, if the server is to fork it as well.
         hosts: of servers on other hosts: the plan of each host that reads this line.
+        fresh: whether its first engines are fresh, so that nothing is imported for them.
     """
 
     environment: dict[str, str]
     preload: tuple[str, ...]
     controller: tuple[str, ...] = ()
     hosts: tuple[HostPlan, ...] = ()
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,13 @@ class ForkOrder:
         host: the number of its host.
         engine: its number.
         environment: the additions.
+        fresh: whether it becomes a new interpreter, which shares nothing with other engines.
     """
 
     host: int
     engine: int
     environment: dict[str, str]
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
