@@ -140,9 +140,7 @@ class Processes:
         cluster = reaper.processes_of(self.tag)
         reaper.end_processes([process for process in cluster if process.pid not in stay])
 
-    def replace(
-        self, ids: list[int], threads: int | None, all_ids: list[int], fresh: bool
-    ) -> None:
+    def replace(self, ids: list[int], threads: int | None, all_ids: list[int], fresh: bool) -> None:
         """End the engines with these ids, if they run, and fork new ones with the same ids.
 
         Args:

@@ -23,6 +23,8 @@ class Chosen:
         ranks: how many ranks run it.
         timeout: seconds until the ranks are freed; None for no limit.
         check: whether calls are compared before data moves.
+        fresh: whether each rank is an interpreter of its own, as under torchrun; they are with
+            `check`, too.
         trace: file for a trace; "" for none.
         prefix: whether each line says which rank has written it; None to decide by what is written.
     """
@@ -33,6 +35,7 @@ class Chosen:
     ranks: int
     timeout: float | None
     check: bool
+    fresh: bool
     trace: str
     prefix: bool | None
 
@@ -48,6 +51,7 @@ def read(arguments: Sequence[str]) -> Chosen:
         ranks=_ranks(given.nproc_per_node),
         timeout=given.timeout,
         check=given.check,
+        fresh=given.fresh or given.check,
         trace=given.trace,
         prefix=given.prefix,
     )
@@ -79,6 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--check", action="store_true", help="compare the calls of the ranks before data moves"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="give each rank a Python of its own, as torchrun does: it starts later, and a loop "
+        "over a set has another order on each rank; --check does it, too",
     )
     parser.add_argument(
         "--trace", default="", metavar="FILE.json", help="write what the ranks did, for Perfetto"

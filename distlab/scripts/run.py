@@ -64,7 +64,9 @@ def _run_on_ranks(chosen: Chosen, terminal: Terminal) -> None:
     )
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     with contextlib.ExitStack() as ends:
-        cluster = ends.enter_context(Cluster(chosen.ranks, timeout=TORCH_TIMEOUT, threads=threads))
+        cluster = ends.enter_context(
+            Cluster(chosen.ranks, timeout=TORCH_TIMEOUT, threads=threads, fresh=chosen.fresh)
+        )
         if chosen.trace:
             trace = ends.enter_context(cluster.trace())
             ends.callback(lambda: trace.to_chrome(chosen.trace))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MARK = (
     "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n "
     "ranks, in a process group of its own. timeout: seconds; check: compare the arguments of "
-    "collectives and messages; fresh: in new interpreters, as under torchrun; options: of distlab.Cluster, such "
-    "as backend and network."
+    "collectives and messages; fresh: in new interpreters, as under torchrun; options: of "
+    "distlab.Cluster, such as backend and network."
 )
 SHARED_CLUSTER = pytest.StashKey["SharedCluster"]()
 

@@ -18,7 +18,7 @@ from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.testing import on_rank
 
-OWN_KEYWORDS = ["timeout", "check"]  # of the mark
+OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark
 CLUSTER_KEYWORDS = list(signature(Cluster).parameters)[1:]  # all but the number of ranks
 KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *CLUSTER_KEYWORDS]))
 MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."

@@ -1,9 +1,12 @@
 """Arguments of Cluster(...): each bad one is refused before anything starts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import distlab
 from distlab.notebook import plan, start_methods
+from distlab.notebook.attached import Attached
 from distlab.words import rank_list
 from tests.plans import plan_of
 from tests.refused import refused
@@ -37,6 +40,11 @@ PRELOAD, NUMPY = (
         ({"n": 2, "threads": 0}, ValueError, f"{THREADS} 0. Call Cluster(n, threads=1)."),
         ({"n": 2, "preload": "wave"}, ValueError, f"{PRELOAD} 'wave'. {NUMPY}"),
         ({"n": 2, "preload": ["no_such"]}, ValueError, f"{PRELOAD} ['no_such']. {NUMPY}"),
+        (
+            {"n": 2, "fresh": "yes"},
+            TypeError,
+            "fresh must be a bool, got 'yes'. Call Cluster(4, fresh=True).",
+        ),
     ],
 )
 def test_bad_arguments_of_cluster(given, kind, message):
@@ -66,3 +74,23 @@ def test_an_unknown_launcher_lists_the_known_ones():
 def test_ranks_in_words():
     """Runs are folded; other tests have fewer ranks."""
     assert rank_list([0, 2, 5, 6, 7]) == "ranks 0, 2 and 5-7"
+
+
+def test_fresh_ranks_need_processes_that_are_started():
+    """ipyparallel's own are fresh anyway; attached engines are what others have started."""
+    assert plan_of(fresh=True).fresh
+    assert plan_of(engines="local", fresh=True).fresh
+    attached = Attached(SimpleNamespace(ids=[0, 1]), "default")
+    assert str(refused(plan_of, None, engines=attached, fresh=True)) == (
+        "fresh=True starts new interpreters, and attached engines run already: leave it out, "
+        "or call Cluster(4, fresh=True)."
+    )
+
+
+def test_which_processes_can_start_fresh_ranks():
+    """A server that has imported torch serves both; one whose first ranks were fresh has not."""
+    forked = plan_of()
+    fresh = plan_of(fresh=True)
+    assert fresh.starts_like(forked)
+    assert fresh.starts_like(fresh)
+    assert not forked.starts_like(fresh)
