@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -92,7 +93,7 @@ def test_fresh_ranks_end_with_their_server():
     """Its first ranks were fresh: it imports nothing, and a forked cluster takes another one."""
     with distlab.Cluster(2, fresh=True) as cluster:
         server = cluster.ranks._processes.servers.to(0).process.pid
-        assert "libtorch" not in open(f"/proc/{server}/maps").read()
+        assert "libtorch" not in Path(f"/proc/{server}/maps").read_text()
         pids = [one["pid"] for one in cluster.run(facts)]
         assert {psutil.Process(pid).ppid() for pid in pids} == {server}
         with distlab.Cluster(2) as forked:

@@ -100,6 +100,7 @@ def test_the_front_door_fits_on_a_screen():
         "network",
         "preload",
         "hosts",
+        "fresh",
     ]
 
 
