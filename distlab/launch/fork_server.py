@@ -55,7 +55,7 @@ class Server:
         engines: number of each engine that runs, by its process; CONTROLLER for the controller.
     """
 
-    def __init__(self, source: int, sink: int, preload: Sequence[str]):
+    def __init__(self, source: int, sink: int, preload: Sequence[str] = ()):
         self.host = 0
         self._preload = preload
         self.engines: dict[int, int] = {}
