@@ -165,7 +165,7 @@ def _own_activity(state: RankStatus) -> Activity:
         return Activity(f"{call_words(call)}{_begun_at(call, line)}", tensor_words(call), line)
     if state.doing == messages.IDLE and state.threads:
         return Activity("finished, serving remote calls", "", None)
-    if state.doing not in (messages.COMPUTING, messages.COMMUNICATING):
+    if state.doing not in (messages.COMPUTING, messages.COMMUNICATING, messages.OUTSIDE):
         line = None  # the lines of a rank that is idle or does not answer mean nothing
     return Activity(_without_call(state), "", line)
 

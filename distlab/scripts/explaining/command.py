@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from distlab.errors import DistlabError
 from distlab.scripts.explaining.files import files_named
+from distlab.scripts.explaining.stacks_of_processes import of_processes, pids_given
+from distlab.scripts.explaining.stacks_report import of_files, with_stacks
 
 EXPLAINED = 0  # exit statuses
 UNEXPLAINED = 1
@@ -24,9 +26,19 @@ def explain(arguments: Sequence[str]) -> int:
     Returns the exit status: 0 if it is explained, 1 if nothing explains it, 2 if the files cannot
     be used.
     """
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if bool(chosen.files) == bool(chosen.pids):
+        parser.error("give either FILES or --pids. For example: distlab explain dumps/")
     try:
+        if chosen.pids:
+            print(of_processes(chosen.pids))
+            return EXPLAINED
         files = files_named(chosen.files)
+        stacks = with_stacks(files)
+        if stacks:
+            print(of_files(stacks))
+            return EXPLAINED
     except DistlabError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -42,10 +54,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "files",
-        nargs="+",
+        nargs="*",
         metavar="FILES",
-        help="dumps of the flight recorder: files, a folder or a pattern; RANK=FILE says of which "
-        "rank a file is",
+        help="dumps of the flight recorder, or stacks by py-spy or faulthandler: files, a folder "
+        "or a pattern; RANK=FILE says of which rank a file is",
+    )
+    parser.add_argument(
+        "--pids",
+        type=pids_given,
+        metavar="PID,PID",
+        help="look at the stacks of these running processes instead, by py-spy; the process of "
+        "torchrun stands for its ranks",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser
