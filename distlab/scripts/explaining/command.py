@@ -7,13 +7,19 @@ no torch: what it reads is plain data.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 
 from distlab.errors import DistlabError
 from distlab.scripts.explaining.files import files_named
+from distlab.scripts.explaining.findings import find
+from distlab.scripts.explaining.gathering import gather
+from distlab.scripts.explaining.groups import job_of
+from distlab.scripts.explaining.plain import as_plain
 from distlab.scripts.explaining.stacks_of_processes import of_processes, pids_given
 from distlab.scripts.explaining.stacks_report import of_files, with_stacks
+from distlab.scripts.explaining.words import report
 
 EXPLAINED = 0  # exit statuses
 UNEXPLAINED = 1
@@ -39,11 +45,17 @@ def explain(arguments: Sequence[str]) -> int:
         if stacks:
             print(of_files(stacks))
             return EXPLAINED
+        gathered = gather(files)
+        job = job_of(gathered.ranks, chosen.world_size)
     except DistlabError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return BAD_INPUT
-    print(f"{len(files)} files")
-    return UNEXPLAINED
+    findings = find(job)
+    if chosen.json:
+        print(json.dumps(as_plain(findings), indent=1))
+    else:
+        print(report(gathered, findings))
+    return EXPLAINED if findings.is_explained else UNEXPLAINED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID,PID",
         help="look at the stacks of these running processes instead, by py-spy; the process of "
         "torchrun stands for its ranks",
+    )
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="how many ranks the job has, where the dumps do not say (those of gloo)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser

@@ -17,6 +17,7 @@ from distlab.arguments import refuse
 RANK_GIVEN = re.compile(r"(\d+)=(.+)", re.DOTALL)
 # "nccl_trace_rank_3", "rank3.json", "trace_3.pickle", "nccl_trace_rank_3_json"
 RANK_IN_NAME = re.compile(r"(\d+)([._-]?[A-Za-z]*)?$")
+AFTER_RANK = re.compile(r"rank[_-]?(\d+)")
 EXAMPLE = "For example: distlab explain /tmp/nccl_trace_rank_*"
 
 
@@ -36,8 +37,9 @@ class DumpFile:
 
     @property
     def rank_of_name(self) -> int | None:
-        """The rank at the end of its name; None if there is none."""
-        found = RANK_IN_NAME.search(os.path.basename(self.path))
+        """The rank in its name, after "rank" or at its end; None if there is none."""
+        name = os.path.basename(self.path)
+        found = AFTER_RANK.search(name) or RANK_IN_NAME.search(name)
         return None if found is None else int(found[1])
 
 

@@ -1,0 +1,217 @@
+"""The report of `distlab explain`: who waits, why, and what a dump does not say.
+
+Runs in the command's process, called by command.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distlab.diagnosis.report import table, with_line
+from distlab.scripts.explaining.findings import Findings
+from distlab.scripts.explaining.gathering import Gathered
+from distlab.scripts.explaining.groups import Group, Job
+from distlab.scripts.explaining.out_of_step import Mismatch
+from distlab.scripts.explaining.statuses import last_call, record_of
+from distlab.wire.messages import COLLECTIVE, COMMUNICATING, OUTSIDE
+from distlab.words import grouped, rank_list, ranks_and_verb
+
+SIZE = "TORCH_FR_BUFFER_SIZE=2000"
+TURN_ON = (
+    f"Set {SIZE} before the job starts (TORCH_NCCL_TRACE_BUFFER_SIZE in older versions of torch), "
+    "and TORCH_NCCL_DUMP_ON_TIMEOUT=1, so that NCCL's watchdog writes it."
+)
+NOTHING_WAITS = "Nothing waits: every call that is recorded has completed."
+ALL_THERE = (
+    "The calls do not explain it: each that has not completed was called alike by every rank that "
+    "it needs. It was still running, or a device or the network holds it up."
+)
+NANOSECONDS = 1e9
+MOST_CALLS = 8  # that are named of one mismatch
+
+
+def report(gathered: Gathered, findings: Findings) -> str:
+    """The report, in lines.
+
+    Args:
+        gathered: the dumps.
+        findings: what is found of them.
+    """
+    lines = [gathered.words()]
+    for path, why in gathered.skipped.items():
+        lines.append(f"Left out: {path} {why}.")
+    return "\n".join([*lines, "", *_lines(findings)])
+
+
+def _lines(findings: Findings) -> Iterator[str]:
+    """The lines of the report."""
+    job = findings.job
+    for mismatch in findings.mismatches:
+        yield from _of_mismatch(mismatch)
+    if findings.why:
+        yield findings.why
+    waiting = [rank for rank, state in findings.states.items() if state.doing == COMMUNICATING]
+    if waiting:
+        if not findings.why:
+            yield ALL_THERE
+        yield table(findings.states)
+    elif all(not record.entries for record in job.ranks.values()):
+        yield _words_of_empty(list(job.ranks))
+        return
+    else:
+        yield NOTHING_WAITS
+        yield from _last_words(job)
+    yield from _of_numbers(findings)
+    yield from _of_missing(job)
+    if waiting:
+        yield from _of_outside(findings)
+    yield from _of_recorders(findings)
+
+
+def _of_mismatch(mismatch: Mismatch) -> Iterator[str]:
+    """Calls that completed and did not match, with their lines."""
+    where = f"call number {mismatch.sequence} of {mismatch.group.words()}"
+    yield f"{mismatch.words} That is {where}: from there on these ranks are out of step."
+    called = grouped((with_line(call), rank) for rank, call in mismatch.calls.items())
+    for words, ranks in list(called.items())[:MOST_CALLS]:
+        yield f"  {rank_list(ranks)}   {words}"
+
+
+def _of_numbers(findings: Findings) -> Iterator[str]:
+    """Which call of its group is the first that does not complete, and who is ahead of it."""
+    waits = []
+    for rank in findings.needs:
+        call = findings.states[rank].call
+        if call is not None and call.kind == COLLECTIVE:
+            waits.append(((call.group, call.sequence), rank))
+    for (name, sequence), ranks in grouped(waits).items():
+        group = findings.job.groups[name]
+        words = f"It is call number {sequence} of {group.words()}"
+        if len(findings.needs) > len(ranks):
+            words = f"{rank_list(ranks).capitalize()}: call number {sequence} of {group.words()}"
+        yield f"{words}{_behind(group, sequence)}{_ahead(group, sequence, ranks)}."
+
+
+def _behind(group: Group, sequence: int) -> str:
+    """Which members have made fewer calls than this one, in words; "" if none has."""
+    fewer = []
+    for rank in group.members:
+        record = group.records.get(rank)
+        if record is None or record.has_shifted:
+            continue
+        newest = record.sequences[-1] if record.sequences else 0
+        if newest < sequence:
+            fewer.append((newest, rank))
+    words = ""
+    for newest, ranks in grouped(fewer).items():
+        words += f"; {ranks_and_verb(ranks, 'has', 'have')} made {newest}"
+    return words
+
+
+def _ahead(group: Group, sequence: int, ranks: list[int]) -> str:
+    """Which ranks have begun further calls behind the one that does not complete, in words."""
+    further = []
+    for rank in ranks:
+        record = group.records[rank]
+        more = record.sequences[-1] - sequence
+        if more > 0:
+            newest = record_of(record.kept[-1], group)
+            further.append(((more, with_line(newest)), rank))
+    words = ""
+    for (more, newest_words), alike in grouped(further).items():
+        calls = "call" if more == 1 else "calls"
+        who = ranks_and_verb(alike, "has", "have")
+        words += f"; {who} begun {more} more {calls} behind it, up to {newest_words}"
+    return words
+
+
+def _of_missing(job: Job) -> Iterator[str]:
+    """The ranks of which there is no dump."""
+    missing = job.missing
+    if missing:
+        them = "they" if len(missing) > 1 else "it"
+        yield f"There is no dump of {rank_list(missing)}: {them} died, or did not write one."
+    if not job.is_size_known:
+        size = f"{len(job.ranks)} dumps" if len(job.ranks) > 1 else "this dump"
+        yield (
+            f"Nothing in {size} says how many ranks the job has: if there are more than "
+            f"{job.world_size}, say so with --world-size."
+        )
+
+
+def _of_outside(findings: Findings) -> Iterator[str]:
+    """What is known of ranks that were in no call."""
+    lasts = []
+    for rank, state in findings.states.items():
+        if state.doing == OUTSIDE:
+            lasts.append((_words_of_last(rank, findings.job), rank))
+    for words, ranks in grouped(lasts).items():
+        was = ranks_and_verb(ranks, "was", "were").capitalize()
+        they = "they" if len(ranks) > 1 else "it"
+        its = "Their" if len(ranks) > 1 else "Its"
+        yield f"{was} between calls: the recorder cannot know what {they} did."
+        yield f"{its} last call{words}."
+    if lasts and _is_gloo(findings.job):
+        yield "gloo's recorder notes no send, no recv and no new_group: it may have been in one."
+
+
+def _words_of_last(rank: int, job: Job) -> str:
+    """What the last call of a rank was, as the end of a sentence."""
+    found = last_call(job.ranks[rank])
+    if found is None:
+        return " is not recorded: it has made none"
+    record, call = found
+    group = job.group_of(rank, record)
+    return f" was {with_line(record_of(call, group))}"
+
+
+def _is_gloo(job: Job) -> bool:
+    """Whether the job's dumps are gloo's, which list no members."""
+    return not any(group.is_listed for group in job.groups.values())
+
+
+def _last_words(job: Job) -> Iterator[str]:
+    """How far apart in time the last calls of the ranks are, by their own clocks."""
+    times = {}
+    for rank, record in job.ranks.items():
+        found = last_call(record)
+        if found is not None and found[1].created:
+            times[rank] = found[1].created
+    if len(times) < 2:
+        return
+    first = min(times, key=lambda rank: times[rank])
+    last = max(times, key=lambda rank: times[rank])
+    seconds = (times[last] - times[first]) / NANOSECONDS
+    ends = []
+    for rank in (last, first):
+        found = last_call(job.ranks[rank])
+        if found is not None:
+            ends.append(with_line(record_of(found[1], job.group_of(rank, found[0]))))
+    yield (
+        f"The last call of rank {last} ({ends[0]}) began {seconds:.1f} s after that of rank "
+        f"{first} ({ends[1]}), by the clock of each."
+    )
+
+
+def _words_of_empty(ranks: list[int]) -> str:
+    """Recorders that have nothing, and what turns them on."""
+    return f"The recorder of {rank_list(ranks)} was off, or has seen no call. {TURN_ON}"
+
+
+def _of_recorders(findings: Findings) -> Iterator[str]:
+    """What the recorders have not kept."""
+    job = findings.job
+    empty = [rank for rank, record in job.ranks.items() if not record.entries]
+    if empty:
+        yield _words_of_empty(empty)
+    if not any(record.has_frames for record in job.ranks.values()):
+        yield "Dumps in JSON have no lines of the program: those of _dump_fr_trace() have."
+    shifted = [group.words() for group in job.groups.values() if not group.is_numbered]
+    if shifted:
+        yield (
+            f"The calls of {' and '.join(shifted)} cannot be compared: messages have taken numbers "
+            f"of collectives, and older calls are forgotten. A larger buffer keeps them ({SIZE})."
+        )
+    messages = any(group.begun for record in job.ranks.values() for group in record.groups.values())
+    if job.has_forgotten and messages and findings.needs:
+        yield "The recorder has forgotten older messages: only those that are still open count."

@@ -1,0 +1,312 @@
+"""What `distlab explain` says of dumps that are made by hand."""
+
+import json
+import pickle
+
+import pytest
+
+from distlab.scripts.explaining.command import explain
+from tests.unit.scripts.explaining.dumps import world, write_all
+
+
+@pytest.fixture
+def told(tmp_path, capsys):
+    """A function that writes recorders' dumps, and returns the exit status and the report."""
+
+    def tell(recorders, *options):
+        status = explain([write_all(tmp_path, recorders), *options])
+        return status, capsys.readouterr().out
+
+    return tell
+
+
+def test_a_rank_that_does_not_come_is_named_with_the_calls_that_lie_behind(told):
+    """Asynchronous calls: the others are many ahead, and the first that is open counts."""
+    ranks = world(4)
+    for one in ranks:
+        for _ in range(50):
+            one.call("all_reduce", 12)
+        if one.rank == 2:
+            continue
+        one.call("all_reduce", 14, state="started")
+        for _ in range(9):
+            one.call("all_gather_into_tensor", 20, state="scheduled")
+    status, words = told(ranks)
+    assert status == 0
+    assert (
+        words
+        == """\
+Read 4 dumps: ranks 0-3 by the file's name.
+
+Ranks 0, 1 and 3 wait in all_reduce for rank 2, which is not in a call and has not called it.
+  ranks 0, 1 and 3  all_reduce()   float32[4]  train.py:14 in step
+  rank 2            not in a call
+It is call number 51 of the default group; rank 2 has made 50; ranks 0, 1 and 3 have begun 9 more \
+calls behind it, up to all_gather_into_tensor(), train.py:20.
+Rank 2 was between calls: the recorder cannot know what it did.
+Its last call was all_reduce(), train.py:12.
+"""
+    )
+
+
+def test_another_call_under_the_same_number_is_a_mismatch(told):
+    """Both lines are in the table."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started").call("barrier", 4, state="scheduled")
+    ranks[1].call("barrier", 7, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert (
+        "The ranks do not call the same collective: rank 0 calls all_reduce, rank 1 calls" in words
+    )
+    assert "train.py:3" in words
+    assert "train.py:7" in words
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"sizes": ((5,),)}, "rank 2 has float32[5], ranks 0-1 have float32[4]."),
+        ({"dtype": "BFloat16"}, "rank 2 has bfloat16[4], ranks 0-1 have float32[4]."),
+    ],
+)
+def test_sizes_and_types_that_differ_are_named(told, other, sentence):
+    """A clash of the proof."""
+    ranks = world(3)
+    for one in ranks:
+        one.call("all_reduce", 3, state="started", **(other if one.rank == 2 else {}))
+    status, words = told(ranks)
+    assert status == 0
+    assert f"The ranks' all_reduce calls do not match: {sentence}" in words
+
+
+def test_a_mismatch_that_has_completed_comes_first(told):
+    """NCCL compares nothing: the ranks are out of step from there on."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3).call("barrier", 4).call("all_reduce", 5, state="started")
+    ranks[1].call("barrier", 8).call("all_reduce", 9)
+    status, words = told(ranks)
+    assert status == 0
+    assert words.index("call number 1 of the default group: from there on") < words.index("wait")
+    assert "rank 1   barrier(), train.py:8" in words
+
+
+def test_a_missing_dump_is_missed(told):
+    """By the ranks that the groups list."""
+    ranks = world(4)
+    for one in ranks:
+        one.call("all_reduce", 3, state="started")
+    status, words = told(ranks[:3])
+    assert status == 0
+    assert "Ranks 0-2 wait in all_reduce for rank 3, of which nothing is known." in words
+    assert "There is no dump of rank 3: it died, or did not write one." in words
+
+
+def test_messages_find_each_other_by_their_numbers(told):
+    """Rank 0 sends two, rank 1 waits for a third."""
+    ranks = world(2)
+    ranks[0].message("send", 3, 1).message("isend", 4, 1).call("barrier", 5, state="started")
+    ranks[1].message("recv", 3, 0).message("irecv", 4, 0).message("recv", 9, 0, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert "2 of 2 ranks wait for each other: rank 0 in barrier for rank 1, rank 1 in recv" in words
+
+
+def test_a_batch_has_one_state_which_comes_last(told):
+    """The messages in a batch stay "scheduled" in the recorder, when they are long over."""
+    ranks = world(3)
+    for one in ranks:
+        near = [rank for rank in (one.rank - 1, one.rank + 1) if 0 <= rank < 3]
+        for _ in range(3):
+            batch = [(way, rank) for rank in near for way in ("isend", "irecv")]
+            one.batch(6, batch)
+    ranks[0].batch(6, [("irecv", 1)], state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert (
+        "Rank 0 waits for a message from rank 1, which is not in a call and has not sent" in words
+    )
+    assert "batch_isend_irecv(src=1)" in words
+
+
+def test_the_group_that_lacks_somebody_is_found_among_several(told):
+    """Rank 0 waits in a group whose members have all called; and in one that lacks rank 3."""
+    groups = {"1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+    ranks = world(4, groups)
+    ranks[0].call("all_reduce", 3, "1", state="started").call(
+        "all_reduce", 4, "3", state="scheduled"
+    )
+    ranks[1].call("all_reduce", 3, "1", state="started").call(
+        "all_reduce", 4, "4", state="scheduled"
+    )
+    ranks[2].call("all_reduce", 3, "2").call("all_reduce", 4, "3", state="started")
+    ranks[3].call("all_reduce", 3, "2").call("barrier", 8, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert "ranks wait for each other: they call all_reduce and barrier in different groups" in (
+        words
+    )
+    assert "all_reduce(group of ranks 1 and 3)" in words
+    assert "Rank 1: call number 1 of the group of ranks 1 and 3; rank 3 has made 0." in words
+
+
+def test_fsdp_in_two_groups_of_eight(told):
+    """Sharding in eights, all-reduce in pairs: rank 5 has skipped a gather."""
+    shards = {f"{1 + i}": list(range(8 * i, 8 * i + 8)) for i in range(2)}
+    pairs = {f"{3 + i}": [i, i + 8] for i in range(8)}
+    ranks = world(16, {**shards, **pairs})
+    for one in ranks:
+        shard = str(1 + one.rank // 8)
+        pair = str(3 + one.rank % 8)
+        for _ in range(10):
+            one.call("all_gather_into_tensor", 30, shard)
+            one.call("reduce_scatter_tensor", 31, shard)
+            one.call("all_reduce", 32, pair)
+        late = one.rank == 5
+        state = "started" if one.rank < 8 else "completed"
+        if not late:
+            one.call("all_gather_into_tensor", 30, shard, state=state)
+        one.call(
+            "reduce_scatter_tensor", 31, shard, state="started" if one.rank < 8 else "completed"
+        )
+        one.call("all_reduce", 32, pair, state="scheduled")
+    status, words = told(ranks)
+    assert status == 0
+    assert "rank 5 calls reduce_scatter_tensor" in words
+    assert "ranks 0-4, 6 and 7 call all_gather_into_tensor" in words
+    assert "call number 21 of the group of ranks 0-7" in words
+
+
+def test_calls_that_fell_out_of_the_buffer_are_no_missing_ones(told):
+    """Each rank remembers ten calls."""
+    ranks = world(2, buffer=10)
+    for one in ranks:
+        for _ in range(100 if one.rank else 90):
+            one.call("all_reduce", 3)
+    ranks[0].call("all_reduce", 4, state="started")
+    status, words = told(ranks)
+    assert status == 1
+    assert "The calls do not explain it" in words
+
+
+def test_a_recorder_that_was_off_is_told_how_to_turn_it_on(told):
+    """Dumps without entries, as the debug server gives them."""
+    status, words = told(world(2))
+    assert status == 1
+    assert (
+        "The recorder of ranks 0-1 was off, or has seen no call. Set TORCH_FR_BUFFER_SIZE" in words
+    )
+
+
+def test_a_job_that_does_not_wait_is_told_so(told):
+    """And how far apart the last calls are."""
+    ranks = world(2)
+    for one in ranks:
+        one.call("all_reduce", 3)
+    ranks[1].call("barrier", 4)
+    ranks[0].call("barrier", 4)
+    ranks[1].entries[-1]["time_created_ns"] += 2_000_000_000
+    status, words = told(ranks)
+    assert status == 1
+    assert "Nothing waits: every call that is recorded has completed." in words
+    assert (
+        "The last call of rank 1 (barrier(), train.py:4) began 2.0 s after that of rank 0" in words
+    )
+
+
+def test_findings_as_json(told):
+    """For machines: the same ranks, calls and lines."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started")
+    status, words = told(ranks, "--json")
+    found = json.loads(words)
+    assert status == 0
+    assert found["explained"]
+    assert found["ranks"][0]["op"] == "all_reduce"
+    assert found["ranks"][0]["waits_for"] == [1]
+    assert found["ranks"][0]["lines"][-1] == {"file": "/home/me/train.py", "line": 3, "in": "step"}
+    assert found["ranks"][1]["doing"] == "outside"
+
+
+# --- files ---
+
+
+class Harmful:
+    """Runs a command when it is unpickled as usual."""
+
+    def __reduce__(self):
+        return print, ("harm",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty."),
+        (b"hello", "is neither a pickle nor JSON."),
+        (b"\x80\x02}q", "cannot be read as a pickle ("),
+        (pickle.dumps({"entries": [Harmful()]}), "wants to call builtins.print, as no flight"),
+        (pickle.dumps([1, 2]), "has no key of a flight recorder's dump (entries, pg_config,"),
+        (b'{"a": 1}', "has no key of a flight recorder's dump (entries, pg_config,"),
+    ],
+)
+def test_what_is_no_dump_is_refused_by_name_and_rule(tmp_path, capsys, content, words):
+    """Status 2, and nothing of it was run."""
+    path = tmp_path / "trace_0"
+    path.write_bytes(content)
+    assert explain([str(path)]) == 2
+    shown = capsys.readouterr()
+    assert f"{path} {words}" in shown.err
+    assert "harm" not in shown.out
+
+
+def test_an_answer_that_wraps_the_dumps_of_all_ranks(tmp_path, capsys):
+    """As a list, as a dict, and as the page of the debug server."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started")
+    contents = [one.content() for one in ranks]
+    page = "".join(
+        f"<h2>Rank {rank}: http://h:1</h2>\n<pre>{json.dumps(one)}</pre>"
+        for rank, one in enumerate(contents)
+    )
+    answers = [
+        json.dumps(contents),
+        json.dumps({"rank0": contents[0], "rank1": json.dumps(contents[1])}),
+        f"<html>{page}</html>",
+    ]
+    for answer in answers:
+        path = tmp_path / "answer.json"
+        path.write_text(answer)
+        assert explain([str(path)]) == 0, answer
+        assert "Rank 0 waits in all_reduce for rank 1" in capsys.readouterr().out
+
+
+def test_whose_dump_it_is(tmp_path, capsys):
+    """A person says it, or its name does, or its messages do."""
+    ranks = world(2)
+    ranks[0].message("send", 3, 1, state="started")
+    ranks[1].call("barrier", 4, state="started")
+    first, second = ranks[0].write(tmp_path), ranks[1].write(tmp_path)
+    unnamed = first.rename(tmp_path / "first")
+    assert explain([str(unnamed), f"1={second}"]) == 0
+    assert "Read 2 dumps: rank 0 by its groups, rank 1 as given." in capsys.readouterr().out
+    second = second.rename(tmp_path / "second")
+    assert explain([str(unnamed), str(second)]) == 2
+    assert f"Say which rank it is: 0={second}" in capsys.readouterr().err
+    assert explain([str(unnamed), f"0={second}"]) == 2
+    assert "got two of rank 0" in capsys.readouterr().err
+
+
+def test_other_files_of_a_folder_are_left_out(tmp_path, capsys):
+    """They are named; where none is a dump, that is an error."""
+    ranks = world(1)
+    ranks[0].call("all_reduce", 3)
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("hello")
+    assert explain([str(folder)]) == 2
+    assert "No file there is a dump" in capsys.readouterr().err
+    ranks[0].write(folder)
+    assert explain([str(folder)]) == 1
+    assert "notes.txt is neither a pickle nor JSON." in capsys.readouterr().out
+    assert explain([str(tmp_path / "none*")]) == 2
+    assert "FILES must be files that exist" in capsys.readouterr().err
