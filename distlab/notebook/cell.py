@@ -167,6 +167,8 @@ class Cell:
             RankError, RankDied, DeadlockError, RankTimeout, Interrupted (a KeyboardInterrupt).
             ClusterError: the process that carries messages between notebook and ranks has ended.
         """
+        if self._ranks.preemption is not None:
+            self._ranks.preemption.begin_cell(self._sent)
         try:
             self._wait()
             replies = self._replies()
@@ -176,6 +178,8 @@ class Cell:
             self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
             return replies
         finally:
+            if self._ranks.preemption is not None:
+                self._ranks.preemption.end_cell(self._sent, self._at_first_failure)
             self._place.erase()
 
     def _wait(self) -> None:
@@ -231,6 +235,8 @@ class Cell:
                     return False
             elif duration < limit and self._watch.look():
                 return False
+            if self._ranks.preemption is not None:
+                self._ranks.preemption.look(self._sent, self._watch.states)
             if not self._options.quiet and somebody_watches():
                 self._show_live(duration)
         return False

@@ -29,8 +29,10 @@ from distlab.notebook.ranks import Ranks
 from distlab.notebook.start_methods import StartMethod
 from distlab.rank import entry
 from distlab.wire import pickling
+from distlab.wire.preemption import GRACE
 
 if TYPE_CHECKING:
+    from distlab.notebook.preempting import Preemption
     from distlab.simulated.network import Network
     from distlab.traces.trace import Trace
 
@@ -361,6 +363,42 @@ class Cluster:
             )
         with record_trace(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
+
+    @contextlib.contextmanager
+    def preempt(
+        self,
+        rank: int | str,
+        *,
+        after: float | None = None,
+        step: int | None = None,
+        grace: float = GRACE,
+    ) -> Iterator[Preemption]:
+        """Preempt a rank in what runs in a with block, as a scheduler does.
+
+            with cluster.preempt(1, step=20, grace=5) as preempted:
+                cluster.run(train)
+            print(preempted.report)
+
+        The rank gets SIGTERM, and SIGKILL if it has not ended after the grace time. The report says
+        whether a handler ran and when, what the rank and the others did, and whether what was saved
+        is complete.
+
+        Args:
+            rank: the rank; "all" for all ranks and their child processes, as Slurm does.
+            after: seconds after the first cell or call in the block began.
+            step: how many optimizer steps the rank has finished; instead of `after`.
+            grace: seconds between SIGTERM and SIGKILL.
+
+        Raises:
+            ArgumentError: an argument breaks its rule.
+            ClusterError: the ranks were not forked, or are being preempted already.
+        """
+        # only now: most programs are not preempted
+        from distlab.notebook.preempting import order_of, preempting
+
+        order = order_of(rank, after, step, self.n)
+        with preempting(self, [order], grace) as found:
+            yield found
 
     @contextlib.contextmanager
     def network(self, network: Network) -> Iterator[Cluster]:

@@ -34,6 +34,7 @@ from distlab.wire.rendezvous import Joined, this_machine
 from distlab.words import rank_list
 
 if TYPE_CHECKING:
+    from distlab.notebook.preempting import Preemption
     from distlab.simulated.network import Network
 
 
@@ -52,6 +53,7 @@ class Ranks:
         broken: whether the group must be rebuilt before use.
         joined: what each reported when it joined the group, its process number among it.
         stopped: whether the processes have been ended, or given away.
+        preemption: the one that is under way; None if there is none.
     """
 
     def __init__(self, plan: Plan, processes: Processes):
@@ -62,6 +64,7 @@ class Ranks:
         self.dead = DeadRanks(plan, processes, self.joined)
         self.broken = False
         self.stopped = False
+        self.preemption: Preemption | None = None
         self._processes = processes
         self._cut = False  # whether connections were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now

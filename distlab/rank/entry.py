@@ -7,6 +7,7 @@ and has no torch: what needs torch is imported inside of them.
 
 import linecache
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.pickling import Reply
+from distlab.wire.preemption import Order
 from distlab.wire.program import Program
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
@@ -109,6 +111,20 @@ def stop_recording() -> Recorded:
     from distlab.rank import recording
 
     return recording.end_recording()
+
+
+def begin_preemption(orders: Sequence[Order]) -> None:
+    """Prepare this rank for a preemption; see preempting.begin. Runs on: every rank."""
+    from distlab.rank import preempting
+
+    preempting.begin(orders)
+
+
+def end_preemption() -> int:
+    """Undo that, and return how many optimizer steps the rank has finished. Runs on: every rank."""
+    from distlab.rank import preempting
+
+    return preempting.end()
 
 
 def call_function(header: bytes, buffers: list[Any]) -> list[Any]:

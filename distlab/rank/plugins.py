@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from distlab.wire.messages import Answer
+from distlab.wire.messages import Answer, RankStatus
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +77,10 @@ def _send_nothing(message: Answer) -> None:
     """Before the watchdog runs there is nobody who could receive a message."""
 
 
+def preempt_nothing(status: RankStatus) -> None:
+    """An order that arrives after the preemption has ended does nothing."""
+
+
 @dataclass
 class Plugins:
     """What takes part in the calls of this rank now; one object a process, `PLUGINS`.
@@ -86,12 +90,14 @@ class Plugins:
         tracer: is there while a trace is recorded.
         simulator: is there once a simulated cluster has been used on this rank.
         send: sends the notebook a message.
+        preempt: sends this process SIGTERM, while a preemption is prepared.
     """
 
     checker: CheckerPlugin | None = None
     tracer: Tracer | None = None
     simulator: Simulator | None = None
     send: Callable[[Answer], None] = _send_nothing
+    preempt: Callable[[RankStatus], None] = preempt_nothing
 
 
 PLUGINS = Plugins()

@@ -213,6 +213,9 @@ class Watchdog(SupervisedThread):
         if query.want == messages.NAMES:
             names = tuple(name for name in namespace_of_cells() if isinstance(name, str))
             return Answer(number, variables=names)
+        if query.want == messages.PREEMPT:
+            PLUGINS.preempt(self._status())
+            return Answer(number)
         self._bring_back(query.want)
         return Answer(number)
 

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distlab import machine
+from distlab.arguments import seconds
+from distlab.errors import ArgumentError
+from distlab.scripts import preempting
+from distlab.wire.preemption import GRACE, Order
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Chosen:
             `check`, too.
         trace: file for a trace; "" for none.
         prefix: whether each line says which rank has written it; None to decide by what is written.
+        preempt: which ranks get SIGTERM, and when.
+        grace: seconds after which a rank that got it is killed.
     """
 
     program: str
@@ -38,12 +44,19 @@ class Chosen:
     fresh: bool
     trace: str
     prefix: bool | None
+    preempt: tuple[Order, ...]
+    grace: float
 
 
 def read(arguments: Sequence[str]) -> Chosen:
     """What a command line asks for; wrong ones end the process with status 2, as argparse does."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    try:
+        orders = preempting.orders_of(given.preempt, _ranks(given.nproc_per_node))
+        grace = seconds("--grace", given.grace)
+    except ArgumentError as error:
+        parser.error(str(error))
     return Chosen(
         program=given.program,
         arguments=tuple(given.arguments),
@@ -54,6 +67,8 @@ def read(arguments: Sequence[str]) -> Chosen:
         fresh=given.fresh or given.check,
         trace=given.trace,
         prefix=given.prefix,
+        preempt=orders,
+        grace=grace,
     )
 
 
@@ -97,6 +112,17 @@ def _parser() -> argparse.ArgumentParser:
         "--prefix",
         action=argparse.BooleanOptionalAction,
         help="say before each line which rank has written it",
+    )
+    parser.add_argument(
+        "--preempt",
+        action="append",
+        default=[],
+        metavar="RANK:SECONDS",
+        help="send a rank SIGTERM then, and SIGKILL after --grace; RANK:stepN counts the steps of "
+        "its optimizer, all:SECONDS means every rank; may be given several times",
+    )
+    parser.add_argument(
+        "--grace", type=float, default=GRACE, metavar="SECONDS", help="between the two signals"
     )
     parser.add_argument("program", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")

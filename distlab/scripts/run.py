@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from distlab.errors import DistlabError, RanksFailed
 from distlab.notebook.cluster import Cluster
 from distlab.rank import entry
-from distlab.scripts import options
+from distlab.scripts import options, preempting
 from distlab.scripts.options import Chosen
 from distlab.scripts.terminal import Terminal
 from distlab.wire.program import Program
@@ -35,8 +35,9 @@ def run(arguments: Sequence[str]) -> int:
     terminal = Terminal(chosen.ranks, bool(chosen.prefix))
     words = ""
     status = 0
+    reports: list[str] = []
     try:
-        _run_on_ranks(chosen, terminal)
+        _run_on_ranks(chosen, terminal, reports)
     except KeyboardInterrupt as interrupt:
         words = f"Interrupted: {interrupt}"
         status = INTERRUPTED
@@ -48,13 +49,14 @@ def run(arguments: Sequence[str]) -> int:
         status = FAILED
     finally:
         terminal.end()
-    if words:
-        print(f"\n{words}", file=sys.stderr, flush=True)
+    for text in (words, *reports):
+        if text:
+            print(f"\n{text}", file=sys.stderr, flush=True)
     return status
 
 
-def _run_on_ranks(chosen: Chosen, terminal: Terminal) -> None:
-    """Start ranks, and run the program on each of them."""
+def _run_on_ranks(chosen: Chosen, terminal: Terminal, reports: list[str]) -> None:
+    """Start ranks, and run the program on each of them; add what is to be said at the end."""
     program = Program(
         name=chosen.program,
         arguments=chosen.arguments,
@@ -70,6 +72,9 @@ def _run_on_ranks(chosen: Chosen, terminal: Terminal) -> None:
         if chosen.trace:
             trace = ends.enter_context(cluster.trace())
             ends.callback(lambda: trace.to_chrome(chosen.trace))
+        if chosen.preempt:
+            preempted = preempting.reported(cluster, chosen.preempt, chosen.grace, reports)
+            ends.enter_context(preempted)
         cluster.run(entry.run_program, program, timeout=chosen.timeout, check=chosen.check)
 
 

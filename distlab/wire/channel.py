@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from distlab.compat.ipython import can_type
 from distlab.wire.codec import MessageError, from_json, to_json
-from distlab.wire.messages import STATUS, TYPED, Answer, Query
+from distlab.wire.messages import STATUS, TYPED, Answer, Moment, Query
 from distlab.wire.rendezvous import listen
 
 HELLO_BYTES = 200  # more than a hello has
@@ -56,6 +56,7 @@ class ControlChannel:
         asks: what the debuggers of ranks have written that wait for a line; one that has written
             nothing only wants to know whether somebody can type, and is answered at once.
         troubles: what went wrong on watchdogs beside a question, in a line, by rank.
+        moments: what has happened on ranks while one was preempted, each with its rank.
     """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
@@ -73,6 +74,7 @@ class ControlChannel:
         self.texts: dict[int, str] = {}
         self.asks: dict[int, str] = {}
         self.troubles: dict[int, str] = {}
+        self.moments: list[tuple[int, Moment]] = []
         self.unwaited = False
         self.without_group = False
         self._number = 0
@@ -198,6 +200,8 @@ class ControlChannel:
             self.texts[rank] = self.texts.get(rank, "") + answer.printed
         if answer.error and answer.number == 0:
             self.troubles[rank] = answer.error
+        if answer.moment is not None:
+            self.moments.append((rank, answer.moment))
         self.unwaited |= answer.unwaited
         self.without_group |= answer.without_group
         if answer.asks == "":

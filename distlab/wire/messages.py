@@ -45,6 +45,14 @@ FREE = "free"
 FREE_WAITING = "free waiting"
 COME_BACK = "come back"
 TYPED = "typed"
+PREEMPT = "preempt"
+
+# what happens on a rank that is preempted, or beside one
+SIGNAL_CAME = "signal came"
+HANDLER_BEGAN = "handler began"
+HANDLER_ENDED = "handler ended"
+SAVE_BEGAN = "save began"
+SAVE_ENDED = "save ended"
 
 
 @dataclass(frozen=True)
@@ -254,6 +262,38 @@ class RankStatus:
 States = Mapping[int, RankStatus]  # the statuses of several ranks, by rank
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened on a rank while one was preempted; see rank/preempting.py.
+
+    Attributes:
+        what: one of the words above.
+        clock: of the rank's machine, in seconds.
+        steps: how many optimizer steps the rank had finished.
+        words: when the signal came, what handles it: "" for nothing, "ignored", or the name of the
+            handler with its place; when a handler ended, what it raised, or "" if it returned; of a
+            save, the path.
+        status: what the rank did when the signal came.
+        lines: the learner's lines in which a handler began.
+        children: how many child processes the rank had when the signal came.
+        at_step: whether the signal came at the end of an optimizer step, and not at a time.
+        whole_group: whether it was sent to the child processes, too.
+        watched: whether the handler reports when it runs; one that was set past signal.signal of
+            Python's module does not.
+    """
+
+    what: str
+    clock: float
+    steps: int = 0
+    words: str = ""
+    status: RankStatus | None = None
+    lines: tuple[Line, ...] = ()
+    children: int = 0
+    at_step: bool = False
+    whole_group: bool = False
+    watched: bool = True
+
+
 # --- questions and answers ---
 
 
@@ -278,8 +318,8 @@ class Answer:
     """The watchdog's answer to the question with the same number.
 
     It lacks what was wanted if the watchdog could not look. Number 0 answers no question: the rank
-    itself reports what it has printed, that calls are left, that it has no group any more, or that
-    its debugger waits for a line.
+    itself reports what it has printed, that calls are left, that it has no group any more, that
+    its debugger waits for a line, or a moment of a preemption.
 
     Attributes:
         number: the question's.
@@ -293,6 +333,7 @@ class Answer:
         unwaited: whether a cell has ended and left calls that no rank can wait for.
         without_group: whether a cell has ended that destroyed the process group.
         asks: what the rank's debugger has written before it waits for a line, its prompt last.
+        moment: what has happened on a rank while one was preempted.
     """
 
     number: int
@@ -305,3 +346,4 @@ class Answer:
     unwaited: bool = False
     without_group: bool = False
     asks: str | None = None
+    moment: Moment | None = None
