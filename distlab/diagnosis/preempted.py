@@ -115,7 +115,7 @@ def words_of_preemption(record: PreemptionRecord) -> str:
     return "\n".join(paragraphs)
 
 
-def seconds_words(duration: float) -> str:
+def _seconds(duration: float) -> str:
     """A duration to a tenth of a second: "0.3 s"."""
     return f"{max(0.0, duration):.1f} s"
 
@@ -162,7 +162,7 @@ def _words_of_signal(one: RankPreempted, signal: Moment) -> str:
     if signal.at_step:
         place = _place_of(signal.status)
         return f"{{who}} got SIGTERM at the end of optimizer step {signal.steps}{place}."
-    when = f"after {seconds_words(one.after_begin)} and {_steps(signal.steps)}"
+    when = f"after {_seconds(one.after_begin)} and {_steps(signal.steps)}"
     return f"{{who}} got SIGTERM {when}, {_doing(signal.status)}."
 
 
@@ -177,7 +177,7 @@ def _words_of_handler(one: RankPreempted, signal: Moment) -> str:
         return f"Whether {name} ran was not seen."
     if one.began is None:
         return f"{_capital(name)} did not run. {_why_no_handler(one, signal)}".rstrip()
-    when = f"{seconds_words(one.began.clock - signal.clock)} later"
+    when = f"{_seconds(one.began.clock - signal.clock)} later"
     if signal.at_step:
         when = "at once"
     waited = signal.status is not None and signal.status.doing == messages.COMMUNICATING
@@ -207,7 +207,7 @@ def _why_no_handler(one: RankPreempted, signal: Moment) -> str:
 def _words_of_end(one: RankPreempted) -> str:
     """How a preempted rank ended."""
     end = one.end
-    after = f"{seconds_words(end.after)} after the signal"
+    after = f"{_seconds(end.after)} after the signal"
     if one.killed:
         doing = ""
         if one.at_kill is not None and one.at_kill.doing != messages.SILENT:

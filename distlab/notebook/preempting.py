@@ -24,7 +24,7 @@ from distlab.notebook.saved_files import saved_files
 from distlab.rank import entry
 from distlab.wire import messages
 from distlab.wire.messages import Moment, RankStatus
-from distlab.wire.preemption import GRACE, Order
+from distlab.wire.preemption import GRACE, Order, first_line
 
 if TYPE_CHECKING:
     from distlab.notebook.cluster import Cluster
@@ -220,14 +220,14 @@ class Preemption:
         if not has_failed(reply):
             return EndOfRank(preempted.RETURNED, after)
         if isinstance(reply, Exception):  # of a %%px cell
-            words = (
-                f"{getattr(reply, 'ename', type(reply).__name__)}: {getattr(reply, 'evalue', '')}"
+            words = first_line(
+                getattr(reply, "ename", type(reply).__name__), getattr(reply, "evalue", "")
             )
-            return EndOfRank(preempted.RAISED, after, words.rstrip(": "))
+            return EndOfRank(preempted.RAISED, after, words)
         failure = reply[0].failure
         if failure.consequence:
             return EndOfRank(preempted.WAITED, after, failure=failure)
-        words = f"{failure.kind}: {failure.message}".rstrip(": ")
+        words = first_line(failure.kind, failure.message)
         return EndOfRank(preempted.RAISED, after, words, failure)
 
     def _saves(self) -> tuple[tuple[SavedFile, tuple[int, ...]], ...]:

@@ -28,7 +28,7 @@ from distlab.rank.this_rank import THIS_RANK
 from distlab.supervised import SupervisedThread
 from distlab.wire import messages
 from distlab.wire.messages import Answer, Moment, RankStatus
-from distlab.wire.preemption import Order
+from distlab.wire.preemption import Order, first_line
 from distlab.wire.source import is_learners, line_of
 
 SENT_SECONDS = 0.5  # for a report to be sent, before the rank goes on without knowing
@@ -261,7 +261,7 @@ class _WatchedHandler:
         try:
             value = self.own(number, frame)
         except BaseException as error:
-            words = f"{type(error).__name__}: {error}".rstrip(": ")
+            words = first_line(type(error).__name__, str(error))
             self._preemption.note(messages.HANDLER_ENDED, words=words)
             raise
         self._preemption.note(messages.HANDLER_ENDED)

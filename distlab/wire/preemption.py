@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL, unless a person says otherwise
+MOST_LETTERS = 100  # of an exception's text
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,9 @@ class Order:
     after: float | None = None
     step: int | None = None
     whole_group: bool = False
+
+
+def first_line(kind: str, message: str) -> str:
+    """What was raised, in a line: "SystemExit: 3", or "ValueError" without a text."""
+    text, _, _ = message.partition("\n")
+    return f"{kind}: {text[:MOST_LETTERS]}".rstrip(": ")

@@ -24,6 +24,7 @@ from distlab.diagnosis import (
     matching,
     meanwhile,
     new_groups,
+    preempted,
     proof,
     readable,
     report,
@@ -56,6 +57,7 @@ WORDS = {
     "reduce_op": ("", "SUM", "MAX"),
     "text": ("", "f()"),
     "file": ("", "/nowhere/a.py"),
+    "how": ("", preempted.RETURNED, preempted.RAISED, preempted.DIED, preempted.WAITED),
 }
 RANK_FIELDS = ("rank", "members", "peer", "root", "caller")
 
@@ -90,6 +92,8 @@ def made(kind, rng, name="", depth=0):
         return rng.random() < 0.5
     if kind is int:
         return rng.choice(RANKS) if name in RANK_FIELDS else rng.randint(0, 3)
+    if kind is float:
+        return rng.random()
     if kind is str:
         return rng.choice(KINDS if name == "kind" else WORDS.get(name, ("word", "other")))
     raise TypeError(f"{name} is {kind}")
@@ -292,6 +296,18 @@ def _advice(rng, states):
     )
 
 
+def _preempted(rng, states):
+    ranks = [replace(made(preempted.RankPreempted, rng), rank=rank) for rank in states]
+    others = {rank: made(preempted.EndOfRank, rng) for rank in RANKS if rank not in states}
+    doing = {rank: state(rank, rng) for rank in RANKS}
+    saved = made(tuple[preempted.SavedFile, ...], rng)
+    saves = tuple((one, (rng.choice(RANKS),)) for one in saved)
+    record = preempted.PreemptionRecord(tuple(ranks), others, doing, saves)
+    for paragraph in preempted.words_of_preemption(record).splitlines():
+        is_a_sentence(paragraph)
+        assert paragraph.endswith("."), paragraph
+
+
 CHECKS = {
     "why_stuck why_by_passes why_no_gradients": _why_stuck,
     "table": lambda rng, states: is_a_table(report.table(states)),
@@ -316,6 +332,7 @@ CHECKS = {
     "not_built waited_to_join": _not_built,
     "groups_error words_of_groups differing_groups": _groups_error,
     "made_readable readable raised_words handled_words about_checks": _failure,
+    "words_of_preemption": _preempted,
     "advice_for on_limit_of_processes by_value": _advice,
 }
 
