@@ -25,12 +25,15 @@ class ThisRank:
             groups repeat in each generation, and the meeting's name does not.
         gives_way: whether the group was built in the place of one that the learner had destroyed:
             it gives way to the next one that the learner makes.
+        backend: the backend of all groups that a person's program makes, whatever it asks for; ""
+            for those that it asks for.
     """
 
     rank: int = 0
     world_size: int = 1
     meeting: Meeting | None = None
     gives_way: bool = False
+    backend: str = ""
 
     @property
     def generation(self) -> str:
