@@ -180,7 +180,7 @@ class Program:
     def run(self, n: int, options: WatchOptions) -> list[RankRecord]:
         """Run it once on a world of `n` ranks; what was seen, by rank."""
         options = replace(options, seed=self.seed)
-        self.cluster.ranks.rebuild(gives_way=True, world=n)
+        self.cluster.ranks.rebuild(world=n)
         try:
             return self.cluster.call(
                 entry.watch_program,

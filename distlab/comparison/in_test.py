@@ -51,7 +51,7 @@ def compare_in_test(
     ranks = _Ranks(meeting)
 
     def run(n: int, options: WatchOptions) -> RankRecord:
-        ranks.build(n, gives_way=True)
+        ranks.build(n)
         own_args, own_kwargs = copy.deepcopy((args, kwargs))  # the run before may have changed them
         return entry.watch_program(ranks.rank, n, train, own_args, own_kwargs, options)
 
@@ -82,18 +82,12 @@ class _Ranks:
         self._meeting = meeting
         self._built: Counter[int] = Counter()  # how many worlds, by their size
 
-    def build(self, n: int, gives_way: bool = False) -> None:
-        """Leave the group, and build one of the first `n` ranks.
-
-        Args:
-            n: how many.
-            gives_way: whether it gives way to one that the program makes.
-        """
+    def build(self, n: int) -> None:
+        """Leave the group, and build one of the first `n` ranks."""
         self._built[n] += 1
         name = f"{self._meeting.name}-{n}-{self._built[n]}"
         hosts = self._meeting.hosts[:n]
         group.build(self.rank, replace(self._meeting, name=name, world_size=n, hosts=hosts))
-        THIS_RANK.gives_way = gives_way
 
     def gather(self, record: RankRecord) -> list[RankRecord]:
         """The records of all ranks, on rank 0; an empty list on the others."""

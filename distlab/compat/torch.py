@@ -5,6 +5,7 @@ torch already.
 """
 
 import contextlib
+import importlib
 import inspect
 import json
 import logging
@@ -137,6 +138,8 @@ def number_next_group(first: int = 0) -> None:
 MAKES_GROUP = (c10d, "_new_process_group_helper")
 # The function by which init_process_group finds the other ranks, unless it is given a store.
 FINDS_RANKS = (c10d, "rendezvous")
+# The function by which it makes the store of a world that has an address.
+MAKES_STORE = (importlib.import_module("torch.distributed.rendezvous"), "_create_c10d_store")
 
 
 def connects_when_made(backend: str) -> bool:

@@ -76,7 +76,8 @@ ADVICE = {
         "with to_local()."
     ),
     r"initialize the default process group twice": (
-        "The ranks have a process group already: leave init_process_group out."
+        "There is a process group already, which this program or an earlier cell has made: leave "
+        "init_process_group out, or call dist.destroy_process_group() first."
     ),
     r"raw_input was called|EOF when reading a line": (
         "Ranks have no keyboard: call input() in a cell without %%px, and give the ranks what "

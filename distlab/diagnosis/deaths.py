@@ -35,14 +35,7 @@ class DeadRank:
 
     def failure(self) -> Failure:
         """The end of the process as a failure of its rank."""
-        return Failure(
-            self.rank,
-            DIED,
-            self.ending.words(),
-            self.lines,
-            traceback=self.output,
-            status=self.ending.status,
-        )
+        return Failure(self.rank, DIED, self.ending.words(), self.lines, traceback=self.output)
 
 
 def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, ...]:

@@ -12,7 +12,8 @@ from distlab.diagnosis.advice import advice_for
 from distlab.diagnosis.afterwards import EndedWithGroup
 from distlab.diagnosis.lines import where, with_text
 from distlab.errors import MismatchError, RankError
-from distlab.wire.messages import Failure, NewGroup, States
+from distlab.wire.messages import CallRecord, Failure, NewGroup, States
+from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
 # of gloo's and of torch's stores
@@ -25,6 +26,8 @@ NOT_COMPARED = (
     "What torch begins in C++ is not compared: functional collectives, which DTensor uses, and the "
     "gradients and buffers that DDP sends by itself."
 )
+INIT = "init_process_group"
+LEFT_FOR_OWN = "left the cluster's process group to make another one"
 GROUP_IS_REBUILT = (
     "The process group is rebuilt and variables are kept: change the cell and run it again."
 )
@@ -164,18 +167,25 @@ def handled_words(raised: Sequence[Failure]) -> Iterator[str]:
 
 
 def words_of_destroyed(states: States) -> str:
-    """Which ranks have destroyed the process group, and where; "" if none has."""
-    ranks = []
-    places = []
+    """Which ranks have destroyed the process group, or left it for their own; "" if none has."""
+    ends = []
     for rank, state in states.items():
-        if state.destroyed is None:
-            continue
-        ranks.append(rank)
-        if state.destroyed.lines:
-            places.append(where([rank], [with_text(state.destroyed.lines[-1])]))
-    if not ranks:
-        return ""
-    return "\n".join([f"{rank_list(ranks)} destroyed the process group", *places])
+        if state.destroyed is not None:
+            ends.append((state.destroyed.op == INIT, rank))
+    words = []
+    for is_for_own, ranks in grouped(ends).items():
+        what = LEFT_FOR_OWN if is_for_own else "destroyed the process group"
+        words.append(f"{rank_list(ranks)} {what}")
+        lines = grouped((_last_line(states[rank].destroyed), rank) for rank in ranks)
+        for line, of_line in lines.items():
+            if line is not None:
+                words.append(where(of_line, [with_text(line)]))
+    return "\n".join(words)
+
+
+def _last_line(call: CallRecord | None) -> Line | None:
+    """The learner's innermost line that led to a call."""
+    return call.lines[-1] if call is not None and call.lines else None
 
 
 def about_checks(is_pythons: bool, was_checked: bool) -> list[str]:

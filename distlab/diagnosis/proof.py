@@ -17,6 +17,7 @@ from distlab.diagnosis.dropped_work import blocked_by_dropped, lost_irecv
 from distlab.diagnosis.matching import disagreement
 from distlab.diagnosis.needs import Need, Waiting, waiter_in
 from distlab.diagnosis.new_groups import need_of_new_group
+from distlab.diagnosis.own_worlds import need_of_own_world
 from distlab.diagnosis.point_to_point import need_of_message, why_unmatched_message
 from distlab.wire import messages
 from distlab.wire.messages import Answer, CallRecord, RankStatus, States
@@ -149,6 +150,8 @@ def need_of(state: RankStatus, states: States) -> Need | None:
         return need_of_collective(waiter, states)
     if kind == messages.NEW_GROUP:
         return need_of_new_group(waiter, states)
+    if kind == messages.OWN_WORLD:
+        return need_of_own_world(waiter, states)
     if kind in (messages.REMOTE, messages.WAITING):
         return _need_of_named_ranks(waiter, states)
     return _need_of_every_member(waiter, states)

@@ -39,6 +39,8 @@ def call_words(call: CallRecord) -> str:
     if call.kind == messages.WAITING:
         whom = rank_list(call.members) if call.members else ""
         return f"waits {own_wait_words(call, whom)}".rstrip()
+    if call.kind == messages.OWN_WORLD:
+        return f"{call.op}()"
     given = []
     if call.function:
         given.append(call.function)

@@ -223,6 +223,8 @@ def _called_before(call: CallRecord, state: RankStatus) -> bool:
         if not call.sequence:  # only its members make the group
             return False
         return any(group.name.isdigit() for group in state.made)
+    if call.kind == messages.OWN_WORLD:
+        return any(world.site == call.site for world in state.worlds)
     for old in state.history:
         if (old.group, old.op, old.site) == (call.group, call.op, call.site):
             return True

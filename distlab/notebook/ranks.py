@@ -115,14 +115,12 @@ class Ranks:
         self.channel = self._processes.channel
         old.stop()
 
-    def _build(
-        self, new: list[int], gives_way: bool = False, world: int | None = None
-    ) -> afterwards.EndedWithGroup:
+    def _build(self, new: list[int], world: int | None = None) -> afterwards.EndedWithGroup:
         """Have ranks join a new generation of the group.
 
         Args:
             new: those whose processes are new.
-            gives_way, world: see `rebuild`.
+            world: see `rebuild`.
 
         Returns:
             what ended with the old group.
@@ -137,7 +135,7 @@ class Ranks:
         joins = {}
         for rank in everyone:
             is_new = rank in new
-            joins[rank] = functools.partial(entry.join, rank, meeting, is_new, whole, gives_way)
+            joins[rank] = functools.partial(entry.join, rank, meeting, is_new, whole)
         try:
             joined = join_all(self.plan, self._processes, joins, is_first=new == everyone)
         except ClusterError:
@@ -166,9 +164,7 @@ class Ranks:
         self.broken = True
 
     @interrupts.held()
-    def rebuild(
-        self, anew: bool = False, gives_way: bool = False, world: int | None = None
-    ) -> afterwards.EndedWithGroup:
+    def rebuild(self, anew: bool = False, world: int | None = None) -> afterwards.EndedWithGroup:
         """Rebuild the group, with a new process for every rank that has died.
 
         The other ranks keep their variables. An interrupt ends only the wait for what ranks are
@@ -177,7 +173,6 @@ class Ranks:
 
         Args:
             anew: whether to rebuild whole connections, too, so that RPC ends with them.
-            gives_way: whether the new group gives way to one that the learner's code makes.
             world: how many ranks, from rank 0 on, are the whole world until the next rebuild; None
                 for all. The others keep the group that they have, which is of no use to them.
 
@@ -199,7 +194,7 @@ class Ranks:
             if world is not None:  # a rank outside of that world becomes one here
                 self._build(new)
                 new = []
-        return self._build(new, gives_way, world)
+        return self._build(new, world)
 
     def _wait_for_earlier_cells(self) -> None:
         """Wait until the living ranks have finished what they were sent before."""
@@ -225,10 +220,8 @@ class Ranks:
         if self._processes.launcher.changed or there < self.plan.n:
             self.mark_dead_ranks()
         is_damaged = self.broken or bool(self.lost)
-        if is_damaged and self._is_worth_rebuilding(targets):
+        if (is_damaged and self._is_worth_rebuilding(targets)) or self.channel.without_group:
             self.rebuild()
-        elif self.channel.without_group:  # the cell before has destroyed it, and may make another
-            self.rebuild(gives_way=True)
 
     def _is_worth_rebuilding(self, targets: Sequence[int]) -> bool:
         """Whether to rebuild a damaged group before a cell on these ranks.

@@ -23,9 +23,7 @@ from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
 
 
-def join(
-    rank: int, meeting: Meeting, is_new: bool, whole: bool, gives_way: bool = False
-) -> Joined | Failure:
+def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined | Failure:
     """Join the group that meets at `meeting`; see group.py for the arguments.
 
     Runs on: every rank.
@@ -42,7 +40,7 @@ def join(
     try:
         if is_new:
             return group.become_rank(rank, meeting)
-        return group.rebuild(rank, meeting, whole, gives_way)
+        return group.rebuild(rank, meeting, whole)
     except Exception as error:
         return replace(describe_failure(error), rank=rank)
 

@@ -20,6 +20,7 @@ from distlab.errors import ClusterError
 from distlab.rank import around_cells, checks, hooks, rpc, table, waits, watchdog
 from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.log import LOG
+from distlab.rank.meetings import MEETINGS
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire import faults
 from distlab.wire.rendezvous import (
@@ -104,7 +105,8 @@ def build(rank: int, meeting: Meeting) -> None:
     # a learner's failed init_process_group has used one up on this rank only
     private.number_next_group()
     LOG.forget()
-    THIS_RANK.gives_way = False
+    MEETINGS.is_program = False
+    THIS_RANK.rank_at = None
     THIS_RANK.world_size = meeting.world_size
     THIS_RANK.meeting = meeting
     limit = timedelta(seconds=meeting.timeout)
@@ -129,6 +131,9 @@ def build(rank: int, meeting: Meeting) -> None:
         timeout=limit,
     )
     hooks.install_patches(hooks.patches_of(type(dist.group.WORLD)))
+    # only here: torch's own init_process_group was called above. A group of simulated machines
+    # stays, because the learner's would know no virtual time.
+    THIS_RANK.gives_way = meeting.backend != "simulated"
 
 
 def _keep_blocked_groups() -> None:
@@ -179,7 +184,7 @@ def _name_of_backend(backend: str) -> str:
     return name
 
 
-def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined:
+def rebuild(rank: int, meeting: Meeting, whole: bool) -> Joined:
     """Leave the group, and RPC if its connections were shut down, and build the group again.
 
     Variables stay.
@@ -189,8 +194,6 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     Args:
         whole: whether the connections between the ranks are intact; if some were shut down, remote
             calls end as well.
-        gives_way: whether the learner has destroyed the group, and may be about to make another
-            one.
     """
     watcher = watchdog.running()
     if watcher is None:
@@ -206,6 +209,5 @@ def rebuild(rank: int, meeting: Meeting, whole: bool, gives_way: bool) -> Joined
     has_subgroups = len(private.GROUP_NAMES) > 1
     around_cells.restore_environment()
     build(rank, meeting)
-    THIS_RANK.gives_way = gives_way
     watcher.connections.store_port = meeting.port
     return Joined(os.getpid(), this_machine(), has_subgroups, left_rpc)

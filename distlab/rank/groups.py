@@ -23,7 +23,7 @@ from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank import freed
 from distlab.rank.log import LOG, InCall, Note
-from distlab.rank.membership import is_short
+from distlab.rank.membership import is_short, ranks_of_cluster
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.codec import from_json, to_json
@@ -43,14 +43,10 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     Raises:
         MismatchError: another rank makes another group there.
     """
-    bound = inspect.signature(original).bind(*args, **kwargs)
-    given = bound.arguments
-    if THIS_RANK.backend:  # distlab run --backend
-        given["backend"] = dist.Backend(THIS_RANK.backend)
-        args = bound.args
-        kwargs = bound.kwargs
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
     members = tuple(map(int, given["global_ranks_in_group"]))
     if not members:  # the world, after which groups are numbered from 1 again
+        LOG.forget_groups()
         LOG.new_groups.clear()
         # in the store of an earlier world, also that of the rank which this process was forked from
         LOG.meetings.clear()
@@ -60,9 +56,10 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     LOG.check_not_of_parent(dist.group.WORLD)
     name = str(given["group_name"])
     limit = given.get("timeout") or private.default_timeout()
-    note = _note_of_new_group(name, members, limit)
+    ranks = ranks_of_cluster(members)
+    note = _note_of_new_group(name, ranks, limit)
     line = line_of(*note.lines[0]) if note.lines else None
-    group = NewGroup(THIS_RANK.rank, name, members, len(private.GROUP_NAMES), line)
+    group = NewGroup(THIS_RANK.rank, name, ranks, len(private.GROUP_NAMES), line)
     with InCall(note):
         _begin_group(group)
         store = given["store"]

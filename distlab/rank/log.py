@@ -87,6 +87,8 @@ class Note:
         options: torch's own options of a collective, read only when needed. For the operator of
             broadcast, the root.
         splits: the elements that all_to_all sends to, and gets from, each rank.
+        number: the number that this rank takes in a world of the learner's own.
+        world_size: how many ranks that world has.
         lines: the learner's, as (file, number, function), innermost first.
         done: whether it was waited for until its end.
     """
@@ -100,6 +102,8 @@ class Note:
     tensors: Sequence[tuple[Any, tuple[int, ...]]] = ()
     options: Any = None
     splits: tuple[Split, Split] | None = None
+    number: int = 0
+    world_size: int = 0
     done: bool = False
 
     def __init__(
@@ -168,6 +172,7 @@ class Log:
             of the cell.
         more_unwaited: whether older ones of these were forgotten.
         destroyed: the learner's last call that destroyed a group.
+        worlds: the newest calls of init_process_group for which every rank has come.
         results: functional collectives that were not waited for yet, by the storage of the result.
         shared_with_cpp: names of groups in which C++ begins collectives as well.
         passes: counts the passes of models in training.
@@ -196,6 +201,7 @@ class Log:
         self.unwaited: dict[Note, tuple[weakref.ref[Any], int]] = {}
         self.more_unwaited = False
         self.destroyed: Note | None = None
+        self.worlds: deque[Note] = _no_notes()
         self.results: dict[int, Note] = {}
         self.shared_with_cpp: set[str] = set()
         self.passes = PassCounter()
@@ -279,6 +285,16 @@ class Log:
                 found.append(note)
         return found
 
+    def forget_groups(self) -> None:
+        """Forget the calls in groups that are gone, because a new world has the same names."""
+        self.collectives = defaultdict(_no_notes)
+        self.traffic = {}
+        self.dropped = {}
+        self.kept_works = {}
+        self.unwaited = {}
+        self.more_unwaited = False
+        self.shared_with_cpp = set()
+
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
         self.collectives.pop(name, None)
@@ -310,6 +326,7 @@ class Log:
         # kept, because destroying one would wait for gloo's threads, which are not here
         self.of_parent = (*private.GROUP_NAMES, *self.ties)
         PLUGINS.checker = None  # whose thread is not here, either
+        THIS_RANK.gives_way = False
 
     def check_not_of_parent(self, used: Any) -> None:
         """Refuse a group or a Work of the rank that this was forked from: nothing ends its wait."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from distlab.compat import torch as private
+from distlab.rank.this_rank import THIS_RANK
 
 # A call with a shorter timeout than this is left to end by itself: whoever gives it one of seconds
 # expects that it may be over, and handles the error. With one of minutes, as real scripts have,
@@ -28,11 +29,24 @@ def members_of(name: str) -> tuple[int, ...]:
         ranks = dist.get_process_group_ranks(group)
     except KeyError:
         return ()
-    return tuple(map(int, ranks))  # new_group also takes numbers of numpy's
+    return ranks_of_cluster(tuple(map(int, ranks)))  # new_group also takes numbers of numpy's
+
+
+def ranks_of_cluster(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks of the cluster that have these numbers in the world, where that is known."""
+    rank_at = THIS_RANK.rank_at
+    if not rank_at:
+        return numbers
+    return tuple(rank_at[number] for number in numbers)
 
 
 def ends_soon_in(name: str) -> bool:
-    """Whether the calls in the group with this name are left to end by themselves."""
+    """Whether the calls in the group with this name are left to end by themselves.
+
+    They are also where nobody knows which ranks of the cluster are in the world.
+    """
+    if THIS_RANK.rank_at == ():
+        return True
     group = _group_of(name)
     return group is not None and is_short(private.timeout_of(group))
 

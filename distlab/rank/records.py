@@ -50,6 +50,8 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         sends=sends,
         receives=receives,
         function=note.words,
+        number=note.number,
+        world_size=note.world_size,
     )
 
 

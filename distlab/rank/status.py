@@ -305,6 +305,7 @@ def _with_calls(status: RankStatus) -> RankStatus:
         more_traffic=len(LOG.traffic) > MOST_KINDS,
         more_unwaited=LOG.more_unwaited,
         destroyed=record_of(LOG.destroyed) if LOG.destroyed else None,
+        worlds=tuple(map(record_of, list(LOG.worlds))),
     )
 
 

@@ -22,7 +22,7 @@ from distlab.rank.cpp import (
 )
 from distlab.rank.functional import on_functional, on_wait_tensor
 from distlab.rank.hooks import Patch, install_patches, on_then, on_wait, patches_of
-from distlab.rank.meetings import on_rendezvous
+from distlab.rank.meetings import on_make_store, on_rendezvous
 from distlab.rank.world import on_destroy, on_init
 
 
@@ -46,6 +46,7 @@ def patches() -> Iterator[Patch]:
         yield Patch(module, "init_process_group", on_init)
         yield Patch(module, "destroy_process_group", on_destroy)
     yield Patch(*private.FINDS_RANKS, on_rendezvous)
+    yield Patch(*private.MAKES_STORE, on_make_store)
     yield Patch(*private.MAKES_GROUP, groups.on_make_group)
     for name in stores.WAITING_METHODS:
         yield Patch(dist.Store, name, functools.partial(stores.on_store_wait, name))

@@ -23,17 +23,17 @@ class ThisRank:
             comparison, which also has smaller worlds.
         meeting: where this generation of the group has met; None before the first one. Names of
             groups repeat in each generation, and the meeting's name does not.
-        gives_way: whether the group was built in the place of one that the learner had destroyed:
-            it gives way to the next one that the learner makes.
-        backend: the backend of all groups that a person's program makes, whatever it asks for; ""
-            for those that it asks for.
+        gives_way: whether the group is the cluster's, which gives way to one that the learner
+            makes.
+        rank_at: the ranks of the cluster in a world that the learner has made, by their numbers in
+            it; None in the cluster's own. Empty where nobody knows.
     """
 
     rank: int = 0
     world_size: int = 1
     meeting: Meeting | None = None
     gives_way: bool = False
-    backend: str = ""
+    rank_at: tuple[int, ...] | None = None
 
     @property
     def generation(self) -> str:

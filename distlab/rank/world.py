@@ -11,24 +11,39 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.rank.groups import wait_until_connected
 from distlab.rank.log import LOG, InCall, Note
+from distlab.rank.meetings import INIT, MEETINGS
 from distlab.rank.membership import members_of
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import OTHER
 
 
 def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """init_process_group, before which a group that gives way is left.
+    """init_process_group, before which the cluster's own group is left.
 
-    The notebook built that group when a cell had destroyed the world: the learner might have meant
-    to make the next one, and does so here.
+    So the code of a tutorial or a script, which makes its group itself, runs in a cell as it is.
     """
     if THIS_RANK.gives_way and dist.is_initialized():
-        THIS_RANK.gives_way = False
+        note = Note(INIT, OTHER)
+        LOG.destroyed = note  # it explains what happens to ranks that still use that group
         private.leave_all_groups()
         LOG.forget()
+        LOG.destroyed = note
+    THIS_RANK.gives_way = False
+    MEETINGS.joined = ()
     original(*args, **kwargs)
     # there is one again, and every rank has come: the end of the one before explains nothing now
     LOG.destroyed = None
+    THIS_RANK.rank_at = _ranks_of_world()
+
+
+def _ranks_of_world() -> tuple[int, ...] | None:
+    """The ranks of the cluster in the learner's world, see `ThisRank`."""
+    if MEETINGS.joined:
+        return MEETINGS.joined
+    numbers = (dist.get_rank(), dist.get_world_size())
+    if numbers == (THIS_RANK.rank, THIS_RANK.world_size):
+        return None
+    return ()
 
 
 def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +56,7 @@ def on_destroy(original: Callable[..., Any], group: Any = None, *args: Any, **kw
     is_world = group is None or group is dist.group.WORLD
     is_learners = bool(note.lines)  # and not distlab's own
     if is_world and is_learners:
-        LOG.destroyed = note
+        LOG.destroyed = LOG.destroyed or note
     names = dict(private.GROUP_NAMES)
     # of all groups, because the end of the world is the end of each
     for name in names.values():

@@ -28,6 +28,7 @@ COLLECTIVE = "collective"
 NEW_GROUP = "new group"
 REMOTE = "remote"
 WAITING = "waiting"  # a wait of a backend's or a learner's own, by distlab.waiting
+OWN_WORLD = "own world"  # init_process_group of a learner's, where it waits for the others
 OTHER = "other"  # such as init_rpc and backward, which are made or waited for in C++
 SERVED = "served"  # in a trace: a REMOTE call as the rank that answered it has recorded it
 
@@ -70,7 +71,6 @@ class Failure:
         call: the call that raised it, if that is known.
         handled: the error of its own that the rank was handling when this one was raised in
             communication.
-        status: the exit status of a program that ends so.
     """
 
     rank: int
@@ -82,7 +82,6 @@ class Failure:
     communicated: bool = False
     call: CallRecord | None = field(default=None, repr=False, compare=False)
     handled: Failure | None = field(default=None, repr=False)
-    status: int = field(default=1, repr=False, compare=False)
 
 
 # --- what a rank does ---
@@ -115,6 +114,9 @@ class CallRecord:
         receives: of a collective with splits, how many elements it receives from each.
         function: the function that is called remotely; of a wait by distlab.waiting, what it waits
             through, in words.
+        number: the number that this rank takes in a world of the learner's own; `group` then says
+            where that meets.
+        world_size: how many ranks that world has; 0 for other calls.
     """
 
     op: str
@@ -135,6 +137,8 @@ class CallRecord:
     sends: tuple[int, ...] | None = None
     receives: tuple[int, ...] | None = None
     function: str = ""
+    number: int = 0
+    world_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,7 @@ class RankStatus:
         pending: calls of earlier cells that returned at once and whose Work the rank still has.
         more_unwaited: whether older calls that returned at once are left out of `abandoned` and
             `pending`.
+        worlds: the newest calls of init_process_group for which every rank has come.
     """
 
     rank: int
@@ -259,6 +264,7 @@ class RankStatus:
     abandoned: tuple[CallRecord, ...] = ()
     pending: tuple[CallRecord, ...] = ()
     more_unwaited: bool = False
+    worlds: tuple[CallRecord, ...] = ()
 
 
 States = Mapping[int, RankStatus]  # the statuses of several ranks, by rank

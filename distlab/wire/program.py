@@ -1,4 +1,4 @@
-"""A person's own program as the launcher sends it to every rank.
+"""A person's program as the launcher sends it to every rank.
 
 Made by scripts/run.py in the launcher's process, read by rank/program.py on every rank.
 """
@@ -18,23 +18,19 @@ class Program:
         arguments: what follows it in `sys.argv`.
         is_module: whether it is run as `python -m`.
         folder: the working directory.
-        backend: of the groups that it makes, whatever it asks for; "" for those.
-        streams: by rank, the paths where its stdout and its stderr go; empty leaves them.
-        stdin: what rank 0 reads; "" for nothing, as on the other ranks.
-        run_id: the name of the run.
-        role: torchrun's name for what the ranks are.
+        streams: folder of two named pipes for each rank, `pipe_of(folder, rank, name)`: where its
+            stdout and stderr go; "" leaves them.
         environment: variables that it finds besides torchrun's.
-        unset: variables that it does not find, though the rank has them.
     """
 
     name: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     folder: str = "."
-    backend: str = ""
-    streams: tuple[tuple[str, str], ...] = ()
-    stdin: str = ""
-    run_id: str = "distlab"
-    role: str = "default"
+    streams: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    unset: tuple[str, ...] = ()
+
+
+def pipe_of(folder: str, rank: int, name: str) -> str:
+    """The path of the named pipe into which a rank writes its `name`, "stdout" or "stderr"."""
+    return f"{folder}/{rank}.{name}"

@@ -111,12 +111,13 @@ def test_a_program_may_end_without_a_group(usable, last_call):
         assert usable.run(sum_of_ranks) == [1.0, 1.0]
 
 
-def test_a_destroyed_group_leaves_its_place_to_the_learners_own(usable, tmp_path):
-    """The group that distlab has built meanwhile gives way; one that heal built does not."""
+def test_the_cluster_s_group_gives_way_to_the_learners_own(usable, tmp_path):
+    """Whether it was destroyed or not. A second one of theirs is refused, with advice."""
     usable.run(leave)
     assert usable.run(own_group, tmp_path / "first") == [1.0, 1.0]
     assert usable.run(sum_of_ranks) == [1.0, 1.0]
-    usable.run(leave)
-    usable.heal()
     error = raised(distlab.RankError, usable.run, own_group, tmp_path / "second")
     assert "ValueError: trying to initialize the default process group twice!" in str(error)
+    assert "or call dist.destroy_process_group() first." in str(error)
+    usable.heal()
+    assert usable.run(own_group, tmp_path / "third") == [1.0, 1.0]

@@ -35,6 +35,7 @@ def layer(monkeypatch):
 def four(layer, monkeypatch):
     """This process is rank 1 of four that do not exist: every call ends at once."""
     monkeypatch.setattr(THIS_RANK, "world_size", 4)
+    monkeypatch.setattr(THIS_RANK, "rank", 1)
     monkeypatch.setattr(FakeWork, "wait", FakeWork.wait)  # it does not inherit Work's
     hooks.install_patches([hooks.Patch(FakeWork, "wait", hooks.on_wait)])
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=4)

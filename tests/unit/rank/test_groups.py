@@ -62,7 +62,7 @@ def test_another_group_under_one_number_is_refused_before_it_is_built(four):
     number = refused.traceback[0].lineno + 1
     assert str(refused.value) == (
         "The ranks do not make the same group in their new_group call number 1: "
-        f"rank 0 makes one of ranks 1-2 (test_groups.py:{number}), rank 3 makes one of ranks "
+        f"rank 1 makes one of ranks 1-2 (test_groups.py:{number}), rank 3 makes one of ranks "
         "0-1, but every rank must call new_group, even for a group that it is not in, "
         "and in the same order."
     )
