@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+|[KMGT]\b)?")  # 12, 0.5, 1e-3, 1.2K
 # what torchrun itself says on stderr, about threads and about addresses
 OF_TORCHRUN = re.compile(r"torch/distributed/(run|elastic)|^\*+$|OMP_NUM_THREADS|socket\.cpp")
 ENDED_BY_LIMIT = 124  # as the command `timeout` has it
@@ -67,27 +67,53 @@ class Unlike:
 def unlike(first: Iterable[str], second: Iterable[str], other: Iterable[str]) -> Unlike:
     """Compare lines of `distlab run` with those of two runs of torchrun, in any order.
 
-    A line that torchrun has repeated must be there as it is. In the others the numbers may differ,
-    and lines that torchrun itself writes only sometimes may be left out.
+    A line that torchrun has repeated must be there as it is. In the others those numbers may differ
+    that differ between the runs of torchrun, and lines that torchrun itself writes only sometimes
+    may be left out.
     """
     once = Counter(first)
     again = Counter(second)
     repeated = once & again
     found = Counter(other)
     missing = repeated - found
-    rest = _without_numbers(found - repeated)
-    changing = _without_numbers(once - repeated)
-    changing_again = _without_numbers(again - repeated)
+    steady = _steady_places(once - repeated, again - repeated)
+    rest = _without_numbers(found - repeated, steady)
+    changing = _without_numbers(once - repeated, steady)
+    changing_again = _without_numbers(again - repeated, steady)
     missing += (changing & changing_again) - rest
     added = rest - (changing | changing_again)
     return Unlike(sorted(missing.elements()), sorted(added.elements()))
 
 
-def _without_numbers(lines: Counter[str]) -> Counter[str]:
-    """The same lines, with a sign in the place of each number."""
+def _form(line: str) -> str:
+    """A line with NUL in the place of each number; how it is aligned does not matter."""
+    return " ".join(NUMBER.sub("\0", line).split())
+
+
+def _steady_places(once: Counter[str], again: Counter[str]) -> set[tuple[str, int, str]]:
+    """The numbers that two runs have alike in lines that differ: form, place in it, number."""
+    return _places(once) & _places(again)
+
+
+def _places(lines: Counter[str]) -> set[tuple[str, int, str]]:
+    found = set()
+    for line in lines:
+        for place, number in enumerate(NUMBER.findall(line)):
+            found.add((_form(line), place, number))
+    return found
+
+
+def _without_numbers(lines: Counter[str], steady: set[tuple[str, int, str]]) -> Counter[str]:
+    """The same lines, with # in the place of each number that is not steady."""
     found: Counter[str] = Counter()
     for line, times in lines.items():
-        found[NUMBER.sub("#", line)] += times
+        form = _form(line)
+        words = form.split("\0")
+        text = words[0]
+        for place, number in enumerate(NUMBER.findall(line)):
+            kept = number if (form, place, number) in steady else "#"
+            text += kept + words[place + 1]
+        found[text] += times
     return found
 
 

@@ -28,6 +28,14 @@ def test_a_number_that_torchrun_does_not_repeat_may_differ():
     assert found(first, second, ["took 12 ms", "loss 0.5"]) == (["took # s"], ["took # ms"])
 
 
+def test_beside_a_time_a_loss_must_still_be_the_same():
+    first, second = ["loss 0.7, 812 tokens/s"], ["loss 0.7,  1.1K tokens/s"]
+    assert found(first, second, ["loss 0.7,    9 tokens/s"]) == ([], [])
+    missing, added = found(first, second, ["loss 0.8, 9 tokens/s"])
+    assert missing == ["loss 0.7, # tokens/s"]
+    assert added == ["loss #, # tokens/s"]
+
+
 @pytest.mark.parametrize("other", [["ready"], ["ready", "late"]])
 def test_a_line_that_torchrun_has_only_sometimes_may_be_left_out(other):
     assert found(["ready"], ["ready", "late"], other) == ([], [])
