@@ -14,6 +14,7 @@ from torch import Tensor
 
 from distlab.compat import torch as private
 from distlab.simulated import backend
+from distlab_predict import torch_known
 from distlab_predict.streams import NodeLog
 
 NAME = "predicted"
@@ -87,6 +88,8 @@ class Group(backend.Group):
         size = sum(tensor.nbytes for tensor in tensors)
         other = self._members[peer]
         self._meet(other)
+        if name == "recv":
+            torch_known.forget(tensors)
         stream = (self._name, name, other)
         index = self._log.call(stream, name, self._members, (size,), other)
         return Done(self._log, index, tensors)
@@ -96,6 +99,7 @@ class Group(backend.Group):
     ) -> Done:
         if name == "all_to_all":  # what stays on this rank comes first
             sent = sent[self.rank() :] + sent[: self.rank()]
+        torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
         index = self._log.call(self._name, name, self._members, sent)
         return Done(self._log, index, args[0])
 

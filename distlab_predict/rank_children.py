@@ -24,7 +24,7 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import group, streams
+from distlab_predict import group, no_data, streams
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -62,11 +62,8 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
         with contextlib.redirect_stdout(shown), fake.without_data(recorder):
             function(rank, run.world_size)
     except fake.NeedsData as error:
-        why = (
-            f"what comes next depends on the value of a tensor ({error.func}), "
-            "and here tensors have only shapes"
-        )
-        return failure_of(NotImplementedError(why).with_traceback(error.__traceback__), rank)
+        refused = NotImplementedError(f"{no_data.NEEDED} ({error.func})")
+        return failure_of(refused.with_traceback(error.__traceback__), rank)
     except Exception as error:
         return failure_of(error, rank)
     return recorder.recording(shown.getvalue())

@@ -6,6 +6,7 @@ torch 2.13.
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -24,8 +25,11 @@ from torch.distributed.tensor import _collective_utils as dtensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import data
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, dataloader
+
+from distlab_predict import no_data, torch_known
 
 Function = Callable[..., Any]
 # methods of a mesh that look at no data: DTensor calls them at every operator
@@ -94,11 +98,52 @@ def _layers() -> Iterator[Patch]:
 def _tensors() -> Iterator[Patch]:
     """Have nothing ask for the values of tensors."""
     yield Patch(GradScaler, "_maybe_opt_step", _optimizer_step)
-    yield Patch(FakeTensor, "__format__", lambda *_: "(no data)")
+    yield Patch(FakeTensor, "__format__", lambda *_: no_data.SHOWN)
+    yield Patch(Tensor, "item", _item)
+    yield Patch(FakeTensor, "numpy", _numpy)
+    yield Patch(data, "random_split", _with_data(data.random_split))
+    for name, answer in no_data.IS_FINITE.items():
+        for owner in (torch, Tensor):
+            yield Patch(owner, name, _decided(getattr(owner, name), answer))
+    for name, function in no_data.changed_math().items():
+        yield Patch(math, name, function)
     yield Patch(FakeTensor, "__deepcopy__", _deep_copy)
     yield Patch(nn.init, "_no_grad_trunc_normal_", _normal)
     yield Patch(torch, "save", _do_nothing)
     yield Patch(checkpoint, "save", _do_nothing)
+
+
+_OWN_ITEM = Tensor.item
+
+
+def _item(tensor: Tensor) -> Any:
+    """The value of a tensor, as which a floating-point one without data gives a number without."""
+    try:
+        return _OWN_ITEM(tensor)
+    except torch_known.NEEDS_VALUES:
+        if tensor.is_floating_point():
+            return no_data.NoData()
+        raise
+
+
+def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
+    """The values of a small tensor, if they need no data."""
+    if tensor.constant is None:
+        raise NotImplementedError(no_data.NEEDED)
+    numpy = _with_data(torch.Tensor.numpy)
+    return numpy(tensor.constant, force=force)
+
+
+def _decided(function: Function, answer: bool) -> Function:
+    """Have a function such as isfinite say what is true of the numbers of a training that works."""
+
+    def call(tensor: Tensor) -> Tensor:
+        found = function(tensor)
+        if isinstance(found, FakeTensor) and found.constant is None:
+            return torch_known.filled(found, answer)
+        return found
+
+    return call
 
 
 def _normal(tensor: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import key_of
+from distlab_predict import torch_known
 from distlab_predict.torch_changed import put
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ Made = Callable[[list[FakeTensor]], FakeTensor]  # makes the result of an operat
 def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
     """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
     # torch hides these methods from torch.compile, which is not used here and costs time
+    torch_known.keep_values()
     for mode in (type(recorder), FakeTensorMode):
         put(mode, "__torch_dispatch__", inspect.unwrap(mode.__torch_dispatch__))
     with _QuickMode(allow_non_fake_inputs=True), recorder:
@@ -78,21 +80,28 @@ class _QuickMode(FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
         if func.namespace not in LIBRARIES:
-            return super().dispatch(func, types, args, kwargs or {})
+            return self._run(func, types, args, kwargs)
         described: list[Any] = [id(func), torch.get_default_dtype()]
         given: list[FakeTensor] = []
         if not _describe((args, kwargs), described, given):
-            return super().dispatch(func, types, args, kwargs or {})
+            return self._run(func, types, args, kwargs)
         key = tuple(described)
         make = self._known.get(key)
         if make is not None:
             return make(given)
-        value = super().dispatch(func, types, args, kwargs or {})
+        value = self._run(func, types, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             self._known[key] = None
         else:
             self._known[key] = self._maker(value, given)
         return value
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator, with values where they need no data."""
+        kwargs = kwargs or {}
+        run = partial(super().dispatch, func, types, args, kwargs)
+        given = [one for one in tensors_in((args, kwargs)) if isinstance(one, FakeTensor)]
+        return torch_known.with_values(self, func, args, kwargs, given, run)
 
     def _maker(self, value: Any, given: list[FakeTensor]) -> Made | None:
         """How to make such a value of such tensors; None if only torch can.

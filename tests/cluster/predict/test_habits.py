@@ -1,13 +1,16 @@
 """What people write in training programs: it runs unchanged, or its line is named."""
 
 import copy
+import math
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import random_split
 
 import distlab
 from tests.cluster.predict.test_predict import FREE, NETWORK, calls, layers, reads, train
@@ -70,7 +73,41 @@ def static(rank, world_size):
     train(DistributedDataParallel(layers(), static_graph=True), 3)
 
 
+def logged(rank, world_size):
+    """Losses are added up and printed, and a training that works is finite."""
+    model = DistributedDataParallel(layers())
+    optimizer = torch.optim.SGD(model.parameters())
+    total = 0.0
+    for step in range(2):
+        loss = model(torch.ones(16, 64)).sum()
+        if not torch.isfinite(loss) or math.isnan(loss.item()):
+            raise SystemExit("not finite")
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        total += loss.item()
+        print(f"{step} {total / (step + 1):.3f} {norm.item()} {math.exp(total)}")
+
+
+def chosen_by_indices(rank, world_size):
+    """Whole numbers that need no data: a grid of ranks, a permutation, where a batch begins."""
+    grid = torch.arange(world_size).view(2, -1)
+    ((row, column),) = (grid == rank).nonzero().tolist()
+    assert grid[row, column].item() == rank
+    first, _ = random_split(torch.arange(128), [100, 28])
+    assert sorted(torch.randperm(len(first)).tolist()) == list(range(100))
+    words = torch.ones(1000, 64)
+    model = DistributedDataParallel(layers())
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        begins = torch.randint(len(words) - 4, (4,))
+        model(torch.cat([words[i : i + 4] for i in begins])).sum().backward()
+        optimizer.step()
+
+
 HABITS = [
+    (logged, 4),
+    (chosen_by_indices, 4),
     (converted, 2),
     (copied, 4),
     (initialized, 4),
@@ -134,6 +171,26 @@ def test_a_loss_is_printed_and_a_checkpoint_is_saved_without_data(tmp_path, caps
     assert not list(tmp_path.iterdir())
 
 
+def best_so_far(rank, world_size):
+    best = 9.9
+    loss = layers()(torch.ones(1, 64)).sum()
+    best = min(best, loss.item())
+
+
+def added_up_by_all(rank, world_size):
+    """The value is known before all_reduce, and not after it."""
+    count = torch.tensor(16)
+    dist.all_reduce(count)
+    train(layers(), 1)
+    print("rows of all ranks", count.item())
+
+
+def received(rank, world_size):
+    size = torch.zeros(1, dtype=torch.int64)
+    dist.recv(size, src=1)
+    train(nn.Linear(64, 64), size.item())
+
+
 def masked(rank, world_size):
     values = torch.ones(8)
     train(nn.Linear(64, 64), values[values > 0].numel())
@@ -141,12 +198,15 @@ def masked(rank, world_size):
 
 @pytest.mark.parametrize(
     ("program", "line"),
-    [(reads, "if model(torch.ones(1, 64)).sum().item() > 0:"), (masked, "values[values > 0]")],
+    [
+        (reads, "if model(torch.ones(1, 64)).sum().item() > 0:"),
+        (best_so_far, "best = min(best, loss.item())"),
+        (added_up_by_all, "count.item()"),
+        (received, "train(nn.Linear(64, 64), size.item())"),
+        (masked, "values[values > 0]"),
+    ],
 )
 def test_what_depends_on_values_is_named_by_its_line(program, line):
     error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
-    assert (
-        "rank 0 raised NotImplementedError: what comes next depends on the value of a tensor"
-        in error
-    )
+    assert "raised NotImplementedError: what comes next depends on the value of a tensor" in error
     assert line in error

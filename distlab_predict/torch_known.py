@@ -1,0 +1,124 @@
+"""Small tensors whose values need no data keep them: grids of ranks, samplers, indices of batches.
+
+Called by torch_fake.py, for each operator of a rank that is recorded. torch's fake tensors have a
+`constant` for numbers; here it serves for more of them. Tried with torch 2.13.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
+# operators that make a tensor of nothing but numbers, or of random ones
+MADE_OF_NUMBERS = {"arange", "eye", "full", "ones", "randint", "randperm", "zeros"}
+COMPUTING = {"aten", "prims"}  # libraries of operators whose values can be computed here
+SILENT = {"prim", "profiler"}  # those of operators that write nothing
+# what raises where a result depends on values
+NEEDS_VALUES = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+)
+
+Run = Callable[[], Any]  # an operator, on tensors without data
+
+
+def keep_values() -> None:
+    """Have torch keep the values of small tensors, and not only of single numbers."""
+    setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", MOST_KNOWN)  # noqa: B010 - torch calls it final
+
+
+def with_values(
+    mode: FakeTensorMode,
+    operator: Any,
+    args: Any,
+    kwargs: Any,
+    given: Sequence[FakeTensor],
+    run: Run,
+) -> Any:
+    """What an operator makes, with values where they are known.
+
+    Args:
+        mode: of the fake tensors.
+        operator: of torch.ops.
+        args: what it is called with.
+        kwargs: likewise.
+        given: the fake tensors among them.
+        run: calls it.
+    """
+    if operator.namespace in SILENT:
+        return run()
+    if operator.namespace not in COMPUTING:
+        forget(given)  # a collective writes what other ranks have sent
+        return run()
+    if not given:
+        return _made_of_numbers(mode, operator, args, kwargs, run())
+    known = [tensor for tensor in given if tensor.constant is not None]
+    if len(known) == len(given) and _is_too_large(operator, known, run):
+        return _without_values(known, run)
+    return run()
+
+
+def filled(tensor: FakeTensor, value: bool) -> FakeTensor:
+    """A tensor of truths with this value everywhere; without values if it is a large one."""
+    if tensor.numel() > MOST_KNOWN:
+        return tensor
+    with no_dispatch():
+        values = torch.full(tensor.shape, value)
+    mode = tensor.fake_mode
+    return mode.fake_tensor_converter.from_real_tensor(mode, values, make_constant=True)
+
+
+def forget(written: Any) -> None:
+    """Have tensors, and those that share their storages, no values any more: something writes them.
+
+    Args:
+        written: a tensor, or tensors in lists.
+    """
+    if isinstance(written, (list, tuple)):
+        for one in written:
+            forget(one)
+    elif isinstance(written, FakeTensor) and written.constant is not None:
+        written.fake_mode.fake_tensor_converter.invalidate_constant_aliases(written.constant)
+
+
+def _made_of_numbers(mode: FakeTensorMode, operator: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """The same tensor with its values, if it is small and of whole numbers or truths."""
+    if not isinstance(made, FakeTensor) or made.constant is not None:
+        return made
+    if operator._overloadpacket.__name__ not in MADE_OF_NUMBERS or made.device.type != "cpu":
+        return made
+    if made.is_floating_point() or made.is_complex() or made.numel() > MOST_KNOWN:
+        return made
+    with no_dispatch():
+        values = operator(*args, **kwargs)
+    return mode.fake_tensor_converter.from_real_tensor(mode, values, make_constant=True)
+
+
+def _is_too_large(operator: Any, known: Sequence[FakeTensor], run: Run) -> bool:
+    """Whether an operator on values that are known would make too many: a mask of long texts."""
+    if operator.is_view or operator._schema.is_mutable:
+        return False
+    if all(tensor.numel() <= 1 for tensor in known):
+        return False
+    try:
+        made = _without_values(known, run)
+    except NEEDS_VALUES:
+        return False  # as nonzero, which makes no more than it is given
+    tensors = made if isinstance(made, (list, tuple)) else [made]
+    return any(isinstance(one, torch.Tensor) and one.numel() > MOST_KNOWN for one in tensors)
+
+
+def _without_values(known: Sequence[FakeTensor], run: Run) -> Any:
+    """What an operator makes if the values of its arguments are not known."""
+    values = [tensor.constant for tensor in known]
+    for tensor in known:
+        tensor.constant = None
+    try:
+        return run()
+    finally:
+        for tensor, value in zip(known, values, strict=True):
+            tensor.constant = value
