@@ -239,6 +239,11 @@ class Preemption:
     # --- for a person ---
 
     @property
+    def all_sent(self) -> bool:
+        """Whether each rank that was to get the signal has got it."""
+        return all(one.signal is not None for one in self.record.preempted)
+
+    @property
     def report(self) -> str:
         """What happened, in words."""
         return preempted.words_of_preemption(self.record)

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from distlab.testing.shared_cluster import SharedCluster
 
 MARK = (
-    "ranks(n, *, timeout=60, check=False, fresh=False, **options): run the test on each of n "
-    "ranks, in a process group of its own. timeout: seconds; check: compare the arguments of "
-    "collectives and messages; fresh: in new interpreters, as under torchrun; options: of "
-    "distlab.Cluster, such as backend and network."
+    "ranks(n, *, timeout=60, check=False, fresh=False, preempt=(), grace=5, **options): run the "
+    "test on each of n ranks, in a process group of its own. timeout: seconds; check: compare the "
+    "arguments of collectives and messages; fresh: in new interpreters, as under torchrun; "
+    'preempt: "1:20" or "1:step3" sends rank 1 SIGTERM after 20 s or 3 optimizer steps, and '
+    "SIGKILL after `grace` seconds; options: of distlab.Cluster, such as backend and network."
 )
 SHARED_CLUSTER = pytest.StashKey["SharedCluster"]()
 

@@ -5,6 +5,7 @@ Runs in pytest's process, called by plugin.py; on_rank.py runs each test on the 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from inspect import signature
 from typing import Any
@@ -16,9 +17,12 @@ from distlab.compat.pytest import base_folder
 from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import ArgumentError, DistlabError, RankDied, RanksFailed
 from distlab.notebook.cluster import Cluster
+from distlab.notebook.preempting import Preemption
+from distlab.scripts import preempting
 from distlab.testing import on_rank
+from distlab.wire.preemption import GRACE
 
-OWN_KEYWORDS = ["timeout", "check", "fresh"]  # of the mark
+OWN_KEYWORDS = ["timeout", "check", "fresh", "preempt", "grace"]  # of the mark
 CLUSTER_KEYWORDS = list(signature(Cluster).parameters)[1:]  # all but the number of ranks
 KEYWORDS = list(dict.fromkeys([*OWN_KEYWORDS, *CLUSTER_KEYWORDS]))
 MARK_EXAMPLE = "For example: @pytest.mark.ranks(4, timeout=10)."
@@ -52,18 +56,30 @@ class SharedCluster:
         timeout = keywords.pop("timeout", 60.0)
         check = keywords.pop("check", False)
         fresh = keywords.pop("fresh", False)
+        grace = keywords.pop("grace", GRACE)
+        orders = preempting.orders_in_mark(keywords.pop("preempt", ()), n)
         try:
             cluster = self._cluster_for(n, fresh, keywords)
         except BaseException:
             self.stop()
             raise
+        preemption: Preemption | None = None
+        reports: list[str] = []
         try:
-            cluster.run(on_rank.run_test, self._test_of(item), timeout=timeout, check=check)
+            with contextlib.ExitStack() as ends:
+                if orders:
+                    preempted = preempting.reported(cluster, orders, grace, reports)
+                    preemption = ends.enter_context(preempted)
+                cluster.run(on_rank.run_test, self._test_of(item), timeout=timeout, check=check)
         except RanksFailed as error:
+            error.args = ("\n".join([str(error), *reports]),)
             raise self._culprit(cluster, error) from None
         except BaseException:
             self.stop()
             raise
+        if preemption is not None and not preemption.all_sent:
+            # it has tried nothing
+            pytest.fail(preemption.report, pytrace=False)
 
     def _read_mark(self, item: pytest.Item) -> tuple[int, dict[str, Any]]:
         """The number of ranks that a test runs on, and the keywords of its mark.
