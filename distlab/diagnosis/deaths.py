@@ -35,7 +35,14 @@ class DeadRank:
 
     def failure(self) -> Failure:
         """The end of the process as a failure of its rank."""
-        return Failure(self.rank, DIED, self.ending.words(), self.lines, traceback=self.output)
+        return Failure(
+            self.rank,
+            DIED,
+            self.ending.words(),
+            self.lines,
+            traceback=self.output,
+            status=self.ending.status,
+        )
 
 
 def lines_of_dead(lines: Sequence[Line], pid: int, source: str) -> tuple[Line, ...]:

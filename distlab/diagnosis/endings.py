@@ -6,7 +6,7 @@ dead_ranks.py and generation.py; deaths.py has the error for a cell in which ran
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from distlab.diagnosis.advice import NO_MORE_PROCESSES
 from distlab.diagnosis.readable import readable
@@ -24,12 +24,14 @@ class Ending:
         by_mpiexec: whether mpiexec ended it because another rank had ended.
         may_be_mismatch: whether gloo may have ended it because its call did not match another
             rank's.
+        status: the exit status that a shell shows for it.
     """
 
     what: str
     is_passive: bool = False
     by_mpiexec: bool = False
     may_be_mismatch: bool = False
+    status: int = field(default=1, compare=False)
 
     def words(self, number: int = 1) -> str:
         """The end of a sentence about this many ranks that ended so: "were killed by SIGKILL"."""
@@ -44,6 +46,7 @@ UNKNOWN = Ending("died")
 CUT_OFF = Ending("cut off from the notebook", is_passive=True)
 WITH_ANOTHER = Ending("ended by mpiexec when another rank ended", is_passive=True, by_mpiexec=True)
 
+SIGNALLED = 128  # what a shell adds to the number of the signal that has ended a process
 OFTEN_GLOO = "often gloo: a message was longer than its tensor"
 # what gloo and C++ write about an exception that ends the process
 GLOO_ENDS = r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
@@ -63,10 +66,15 @@ def ending_of(status: int, log: str = "", fault: Fault | None = None) -> Ending:
         fault: where it was if a fault ended it, as far as that is known.
     """
     if status >= 0:
-        return Ending(f"ended with exit status {status}")
+        return Ending(f"ended with exit status {status}", status=status)
     if fault is not None and fault.aborted:
         status = -signal.SIGABRT
-    name = _name_of_signal(-status)
+    ending = _ended_by(_name_of_signal(-status), log, fault)
+    return replace(ending, status=SIGNALLED - status)
+
+
+def _ended_by(name: str, log: str, fault: Fault | None) -> Ending:
+    """How a process ended that a signal with this name has ended; see `ending_of`."""
     if name == "SIGABRT":
         # in a thread of Python's, which is none of gloo's
         in_python = fault is not None and fault.in_python

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from distlab import arguments
 from distlab.compat.ipyparallel import Replies
@@ -71,6 +71,9 @@ def source_lines_of(function: Any) -> dict[str, list[str]]:
     return {code.co_filename: linecache.getlines(code.co_filename)}
 
 
+AnyCell = TypeVar("AnyCell", bound="Cell")
+
+
 class Cell:
     """Code that was sent to some ranks: waited for, shown and judged at its end.
 
@@ -115,8 +118,12 @@ class Cell:
 
     @classmethod
     def send(
-        cls, ranks: Ranks, targets: list[int], send: Callable[[Any], Any], options: Options
-    ) -> Cell:
+        cls: type[AnyCell],
+        ranks: Ranks,
+        targets: list[int],
+        send: Callable[[Any], Any],
+        options: Options,
+    ) -> AnyCell:
         """Send code to ranks when they are ready for it, and return the cell that runs.
 
         Afterwards the ranks are as before, also if the code cannot be sent.

@@ -94,7 +94,7 @@ class FailedCell:
         if died:
             return self._rank_died(died, raised, replaced)
         made = self._groups_that_differ(raised)
-        ended = afterwards.EndedWithGroup() if busy else self.ranks.rebuild()
+        ended = afterwards.EndedWithGroup() if busy else self._rebuild()
         why = [] if was_interrupted else self._why_late(raised, late)
         if why and not busy and not replaced:
             if made:
@@ -119,6 +119,10 @@ class FailedCell:
             finished = tuple(rank for rank in self.targets if rank not in not_finished)
             return RankError(message, (*why, *others), finished)
         return self._error_of_waiting(message, states, was_interrupted)
+
+    def _rebuild(self) -> afterwards.EndedWithGroup:
+        """Rebuild the group, and return what ended with the old one."""
+        return self.ranks.rebuild()
 
     def _why_late(self, raised: list[Failure], late: list[int]) -> list[Failure]:
         """What ranks raised in time, which explains why others are late: report it, and no timeout.
@@ -169,7 +173,7 @@ class FailedCell:
         ended = afterwards.EndedWithGroup()
         rebuilt = self._may_have_damaged_group(raised)
         if rebuilt:
-            ended = self.ranks.rebuild()
+            ended = self._rebuild()
         if made:
             return self._groups_error(made, raised, ended)
         return failures.rank_error(raised, self.targets, rebuilt, ended.words(), cause)

@@ -43,7 +43,12 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     Raises:
         MismatchError: another rank makes another group there.
     """
-    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    given = bound.arguments
+    if THIS_RANK.backend:  # distlab run --backend
+        given["backend"] = dist.Backend(THIS_RANK.backend)
+        args = bound.args
+        kwargs = bound.kwargs
     members = tuple(map(int, given["global_ranks_in_group"]))
     if not members:  # the world, after which groups are numbered from 1 again
         LOG.forget_groups()

@@ -47,7 +47,15 @@ def describe_failure(error: BaseException) -> Failure:
         communicated=communicated,
         call=None if note is None else record_of(note),
         handled=_handled(error) if communicated else None,
+        status=_status(error),
     )
+
+
+def _status(error: BaseException) -> int:
+    """The exit status of a program that ends with an exception."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return int(error.code)
+    return 1
 
 
 def _comes_from_communication(error: BaseException, message: str) -> bool:

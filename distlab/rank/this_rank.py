@@ -27,6 +27,8 @@ class ThisRank:
             makes.
         rank_at: the ranks of the cluster in a world that the learner has made, by their numbers in
             it; None in the cluster's own. Empty where nobody knows.
+        backend: the backend of all groups that a person's program makes, whatever it asks for; ""
+            for those that it asks for.
     """
 
     rank: int = 0
@@ -34,6 +36,7 @@ class ThisRank:
     meeting: Meeting | None = None
     gives_way: bool = False
     rank_at: tuple[int, ...] | None = None
+    backend: str = ""
 
     @property
     def generation(self) -> str:

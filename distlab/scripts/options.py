@@ -1,19 +1,70 @@
 """The command line of `distlab run`: torchrun's options where they mean the same, and its own.
 
-Runs in the launcher's process, called by run.py.
+Runs in the launcher's process, called by run.py. A new option is one `add_argument` in the group
+to which it belongs, an attribute of `Chosen`, and a line in `_chosen`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import signal
+import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from distlab import machine
-from distlab.arguments import seconds
 from distlab.errors import ArgumentError
-from distlab.scripts import preempting
-from distlab.wire.preemption import GRACE, Order
+from distlab.scripts import preempting, streams
+from distlab.scripts.finding import why_not_found
+from distlab.scripts.streams import Streams
+from distlab.wire.preemption import GRACE as PREEMPTED
+from distlab.wire.preemption import Order
+
+USAGE = """distlab run [options] train.py [arguments of the script]
+       distlab run [options] -m package.module [arguments of the module]"""
+DESCRIPTION = """\
+Run a program for torchrun, as it is, on ranks that explain why they wait. Put
+`distlab run` where you wrote `torchrun`: a deadlock is proven and explained within
+two seconds, and of ranks that fail the one at fault comes first."""
+EXAMPLES = """\
+examples:
+  distlab run --nproc-per-node 4 train.py --epochs 2
+  distlab run --nproc-per-node 4 --check train.py
+  distlab run --nproc-per-node 4 --trace out.json -m package.train
+
+exit status: 0, or that of the first rank that failed: what it gave to sys.exit, 1 for
+an exception or a deadlock, 128 and the signal's number; 2 for a wrong command line."""
+
+WIDTH = 88  # columns of the help
+GRACE = 30.0  # seconds, as torchrun's
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that torchrun hands on
+# options of torchrun's that change nothing here: there is one machine, and one meeting
+WITHOUT_MEANING = {
+    "--standalone": "",
+    "--rdzv-backend": "NAME",
+    "--rdzv-endpoint": "ADDRESS",
+    "--rdzv-conf": "CONF",
+    "--master-addr": "ADDRESS",
+    "--master-port": "PORT",
+    "--local-addr": "ADDRESS",
+    "--monitor-interval": "SECONDS",
+    "--start-method": "NAME",
+    "--event-log-handler": "NAME",
+    "--run-path": "",
+}
+# those that a person might count on, and what to do instead
+REFUSED = {
+    "--no-python": "the ranks run Python; start another program with torchrun --no-python",
+    "--logs-specs": "use --log-dir, --redirects and --tee",
+    "--numa-binding": "use numactl or taskset before distlab run, or torchrun",
+    "--virtual-local-rank": "use torchrun, or set CUDA_VISIBLE_DEVICES in the script",
+    "--duplicate-stdout-filters": "use --tee 1 --log-dir DIR, and grep in the files",
+    "--duplicate-stderr-filters": "use --tee 2 --log-dir DIR, and grep in the files",
+}
 
 
 @dataclass(frozen=True)
@@ -25,105 +76,371 @@ class Chosen:
         arguments: what follows it.
         is_module: whether it is a module.
         ranks: how many ranks run it.
+        run_id: the name of the run.
+        role: torchrun's name for what the ranks are.
+        backend: the backend that the program's groups have, whatever it asks for; "" for those.
         timeout: seconds until the ranks are freed; None for no limit.
+        grace: seconds that ranks have after SIGTERM until they are killed; None for the usual ones.
         check: whether calls are compared before data moves.
         fresh: whether each rank is an interpreter of its own, as under torchrun; they are with
             `check`, too.
         trace: file for a trace; "" for none.
-        prefix: whether each line says which rank has written it; None to decide by what is written.
+        signals: those that are handed on to the ranks, which then have that time.
         preempt: which ranks get SIGTERM, and when.
-        grace: seconds after which a rank that got it is killed.
+        streams: where what ranks write goes.
+        ignored: options that were given and change nothing, though a person might count on them.
     """
 
     program: str
     arguments: tuple[str, ...]
     is_module: bool
     ranks: int
+    run_id: str
+    role: str
+    backend: str
     timeout: float | None
+    grace: float | None
+    signals: tuple[signal.Signals, ...]
+    preempt: tuple[Order, ...]
     check: bool
     fresh: bool
     trace: str
-    prefix: bool | None
-    preempt: tuple[Order, ...]
-    grace: float
+    streams: Streams
+    ignored: tuple[str, ...]
 
 
 def read(arguments: Sequence[str]) -> Chosen:
-    """What a command line asks for; wrong ones end the process with status 2, as argparse does."""
+    """What a command line asks for.
+
+    Help, and what is wrong with a command line, end the process, with status 0 and 2.
+    """
     parser = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
     given = parser.parse_args(arguments)
+    for option, instead in REFUSED.items():
+        if getattr(given, _name_of(option)):
+            parser.error(f"{option} is not for distlab run: {instead}")
+    if given.program is None:
+        parser.error("which program? Write `distlab run --nproc-per-node 4 train.py`")
+    why = why_not_found(given.program, given.module)
+    if why:
+        parser.error(why)
     try:
-        orders = preempting.orders_of(given.preempt, _ranks(given.nproc_per_node))
-        grace = seconds("--grace", given.grace)
+        orders = preempting.orders_of(given.preempt, given.nproc_per_node)
     except ArgumentError as error:
         parser.error(str(error))
+    return _chosen(given, orders)
+
+
+def _chosen(given: argparse.Namespace, orders: tuple[Order, ...]) -> Chosen:
+    """What was given, with torchrun's names, in ours."""
+    ignored = []
+    if given.max_restarts:
+        ignored.append(f"--max-restarts {given.max_restarts}: ranks are not restarted")
     return Chosen(
         program=given.program,
         arguments=tuple(given.arguments),
         is_module=given.module,
-        ranks=_ranks(given.nproc_per_node),
+        ranks=given.nproc_per_node,
+        run_id=given.rdzv_id,
+        role=given.role,
+        backend=given.backend,
         timeout=given.timeout,
+        grace=given.grace,
+        signals=given.signals_to_handle,
+        preempt=orders,
         check=given.check,
         fresh=given.fresh or given.check,
-        trace=given.trace,
-        prefix=given.prefix,
-        preempt=orders,
-        grace=grace,
+        trace=given.trace or "",
+        streams=Streams(
+            prefix=given.prefix,
+            folder=given.log_dir or "",
+            redirected=given.redirects,
+            copied=given.tee,
+            shown=given.local_ranks_filter,
+        ),
+        ignored=tuple(ignored),
     )
 
 
-def _ranks(asked: str) -> int:
-    """The number of ranks: torchrun also takes "auto", "cpu" and "gpu"."""
-    if asked in ("auto", "cpu", "gpu"):
-        return machine.cores()
-    return int(asked)
+# --- the parser ---
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "distlab run",
-        description="Run a program for torchrun, as it is, on ranks that explain why they wait.",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=30, width=WIDTH
+        ),
     )
-    parser.add_argument(
-        "--nproc-per-node", "--nproc_per_node", default="1", metavar="N", help="how many ranks"
+    _add_ranks(parser)
+    _add_reports(parser)
+    _add_ends(parser)
+    _add_output(parser)
+    _add_torchruns(parser)
+    parser.add_argument("program", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_ranks(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ranks")
+    _add(
+        group,
+        "--nproc-per-node",
+        type=_ranks,
+        default="1",
+        metavar="N",
+        help="how many ranks; auto or gpu for one on each GPU, auto or cpu for one on each core "
+        "(default 1)",
     )
-    parser.add_argument(
-        "--standalone", action="store_true", help="one machine, as always here: changes nothing"
-    )
-    parser.add_argument(
+    group.add_argument(
         "-m", "--module", action="store_true", help="the program is a module, as for python -m"
     )
-    parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="end the ranks after so many seconds"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare the calls of the ranks before data moves"
-    )
-    parser.add_argument(
+    group.add_argument(
         "--fresh",
         action="store_true",
         help="give each rank a Python of its own, as torchrun does: it starts later, and a loop "
         "over a set has another order on each rank; --check does it, too",
     )
-    parser.add_argument(
-        "--trace", default="", metavar="FILE.json", help="write what the ranks did, for Perfetto"
+    group.add_argument(
+        "--backend",
+        default="",
+        metavar="NAME",
+        help="of the program's groups, whatever it asks for: gloo where there are no GPUs",
     )
-    parser.add_argument(
-        "--prefix",
-        action=argparse.BooleanOptionalAction,
-        help="say before each line which rank has written it",
+
+
+def _add_reports(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reports")
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the calls of the ranks before data moves, and name the one that differs",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--trace",
+        type=_new_file,
+        metavar="FILE.json",
+        help="write what every rank did when, for ui.perfetto.dev",
+    )
+
+
+def _add_ends(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ends")
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end ranks that still run then, and say where they are; a deadlock needs none",
+    )
+    _add(
+        group,
+        "--grace",
+        "--shutdown-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for ranks that are asked to end, by SIGTERM, to save what they have, before they "
+        f"are killed (default {GRACE:g}, or {PREEMPTED:g} with --preempt)",
+    )
+    group.add_argument(
         "--preempt",
         action="append",
         default=[],
         metavar="RANK:SECONDS",
-        help="send a rank SIGTERM then, and SIGKILL after --grace; RANK:stepN counts the steps of "
-        "its optimizer, all:SECONDS means every rank; may be given several times",
+        help="send a rank SIGTERM then, as a cluster that needs its machine, and say what came of "
+        "it; RANK:stepN counts optimizer steps, all:SECONDS means every rank; may be repeated",
     )
-    parser.add_argument(
-        "--grace", type=float, default=GRACE, metavar="SECONDS", help="between the two signals"
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        help="begin each line with its rank; by default in a terminal, where several ranks write",
     )
-    parser.add_argument("program", help="the script, or with -m the module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
-    return parser
+    _add(group, "--log-dir", type=_folder, metavar="DIR", help=streams.LOG_HELP)
+    _add(
+        group,
+        "-r",
+        "--redirects",
+        type=_streams,
+        default={},
+        metavar="STREAMS",
+        help="write streams into files instead: 1 for stdout, 2 for stderr, 3 for both; 0:3,1:2 by "
+        "rank",
+    )
+    _add(
+        group,
+        "-t",
+        "--tee",
+        type=_streams,
+        default={},
+        metavar="STREAMS",
+        help="write streams into files, too",
+    )
+    _add(
+        group,
+        "--local-ranks-filter",
+        type=_some_ranks,
+        default=None,
+        metavar="0,1",
+        help="show only what these ranks write",
+    )
+
+
+def _add_torchruns(parser: argparse.ArgumentParser) -> None:
+    words = ", ".join(("--nnodes 1", "--node-rank 0", *WITHOUT_MEANING))
+    there_is_one = f"There is one machine, so these change nothing: {words}."
+    group = parser.add_argument_group(
+        "options of torchrun's",
+        description=textwrap.fill(there_is_one, WIDTH - 4, break_on_hyphens=False),
+    )
+    hidden = argparse.SUPPRESS
+    _add(group, "--nnodes", type=_one_machine, default="1", help=hidden)
+    _add(group, "--node-rank", type=_first_machine, default=0, help=hidden)
+    _add(group, "--rdzv-id", default="distlab", metavar="NAME", help="TORCHELASTIC_RUN_ID")
+    _add(group, "--role", default="default", metavar="NAME", help="ROLE_NAME")
+    _add(group, "--max-restarts", type=_restarts, default=0, help=hidden)
+    _add(group, "--signals-to-handle", type=_signals, default=SIGNALS, help=hidden)
+    for option, value in WITHOUT_MEANING.items():
+        if value:
+            _add(group, option, metavar=value, help=hidden)
+        else:
+            _add(group, option, action="store_true", help=hidden)
+    for option in REFUSED:
+        nargs = None if option in ("--no-python", "--virtual-local-rank") else 1
+        if nargs is None:
+            _add(group, option, action="store_true", help=hidden)
+        else:
+            _add(group, option, nargs=nargs, help=hidden)
+
+
+def _add(group: argparse._ArgumentGroup, *names: str, **how: object) -> None:
+    """Add an option that torchrun spells with hyphens or with underscores; help has the first."""
+    spellings = list(names)
+    for name in names:
+        underscored = f"--{_name_of(name)}"
+        if name.startswith("--") and underscored not in spellings:
+            spellings.append(underscored)
+    action = group.add_argument(*spellings, **how)  # type: ignore[arg-type]
+    action.option_strings = list(names)
+
+
+def _name_of(option: str) -> str:
+    """The attribute of an option: no_python for --no-python."""
+    return option.lstrip("-").replace("-", "_")
+
+
+# --- the types of values ---
+
+
+def _ranks(text: str) -> int:
+    """A number of ranks: torchrun also takes "auto", "cpu" and "gpu"."""
+    if text == "gpu":
+        count = _gpus()
+        if count == 0:
+            raise argparse.ArgumentTypeError("there is no GPU here: give a number, or cpu")
+        return count
+    if text == "auto":
+        return _gpus() or machine.cores()
+    if text == "cpu":
+        return machine.cores()
+    return _whole_number(text, least=1, what="a number of ranks from 1, or auto, cpu or gpu")
+
+
+def _gpus() -> int:
+    """How many GPUs torch can use. It takes a second to import, and is asked only where one is."""
+    if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/kfd")):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _whole_number(text: str, least: int, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return seconds
+
+
+def _restarts(text: str) -> int:
+    return _whole_number(text, least=0, what="a number from 0")
+
+
+def _one_machine(text: str) -> str:
+    if text not in ("1", "1:1"):
+        raise argparse.ArgumentTypeError(
+            f"must be 1, got {text!r}: on several machines use torchrun, or in Python "
+            "distlab.Cluster(hosts={'nodeA': 4, 'nodeB': 4})"
+        )
+    return text
+
+
+def _first_machine(text: str) -> int:
+    if text != "0":
+        raise argparse.ArgumentTypeError(f"must be 0, got {text!r}: there is one machine")
+    return 0
+
+
+def _signals(text: str) -> tuple[signal.Signals, ...]:
+    try:
+        return tuple(signal.Signals[name.strip().upper()] for name in text.split(","))
+    except KeyError as error:
+        words = f"must be names of signals such as SIGTERM,SIGUSR1, got {error.args[0]!r}"
+        raise argparse.ArgumentTypeError(words) from None
+
+
+def _new_file(text: str) -> str:
+    """A file that can be written: found out now, and not when the program has ended."""
+    folder = Path(text).absolute().parent
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {str(folder)!r}")
+    if Path(text).is_dir() or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
+    return text
+
+
+def _folder(text: str) -> str:
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be made: {error.strerror}") from error
+    return text
+
+
+def _streams(text: str) -> dict[int, int]:
+    try:
+        return streams.by_rank(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be 0, 1, 2 or 3, or such numbers by rank as in 0:3,1:2, got {text!r}"
+        ) from None
+
+
+def _some_ranks(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(word) for word in text.split(","))
+    except ValueError:
+        words = f"must be ranks with commas between them, got {text!r}"
+        raise argparse.ArgumentTypeError(words) from None

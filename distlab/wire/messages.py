@@ -71,6 +71,7 @@ class Failure:
         call: the call that raised it, if that is known.
         handled: the error of its own that the rank was handling when this one was raised in
             communication.
+        status: the exit status of a program that ends so.
     """
 
     rank: int
@@ -82,6 +83,7 @@ class Failure:
     communicated: bool = False
     call: CallRecord | None = field(default=None, repr=False, compare=False)
     handled: Failure | None = field(default=None, repr=False)
+    status: int = field(default=1, repr=False, compare=False)
 
 
 # --- what a rank does ---

@@ -1,4 +1,4 @@
-"""A person's program as the launcher sends it to every rank.
+"""A person's own program as the launcher sends it to every rank.
 
 Made by scripts/run.py in the launcher's process, read by rank/program.py on every rank.
 """
@@ -18,19 +18,23 @@ class Program:
         arguments: what follows it in `sys.argv`.
         is_module: whether it is run as `python -m`.
         folder: the working directory.
-        streams: folder of two named pipes for each rank, `pipe_of(folder, rank, name)`: where its
-            stdout and stderr go; "" leaves them.
+        backend: of the groups that it makes, whatever it asks for; "" for those.
+        streams: by rank, the paths where its stdout and its stderr go; empty leaves them.
+        stdin: what rank 0 reads; "" for nothing, as on the other ranks.
+        run_id: the name of the run.
+        role: torchrun's name for what the ranks are.
         environment: variables that it finds besides torchrun's.
+        unset: variables that it does not find, though the rank has them.
     """
 
     name: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     folder: str = "."
-    streams: str = ""
+    backend: str = ""
+    streams: tuple[tuple[str, str], ...] = ()
+    stdin: str = ""
+    run_id: str = "distlab"
+    role: str = "default"
     environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def pipe_of(folder: str, rank: int, name: str) -> str:
-    """The path of the named pipe into which a rank writes its `name`, "stdout" or "stderr"."""
-    return f"{folder}/{rank}.{name}"
+    unset: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from distlab import __main__ as doctor
-from distlab import machine
+from distlab import __main__ as commands
+from distlab import doctor, machine
 from distlab.launch import reaper
 
 
@@ -65,9 +65,9 @@ def test_the_doctor_prints_a_verdict_for_every_check(monkeypatch, capsys):
 
     monkeypatch.setattr(sys, "argv", ["distlab", "doctor"])
     monkeypatch.setattr(doctor, "CHECKS", {"fine": fine})
-    assert doctor.main() == 0
+    assert commands.main() == 0
     monkeypatch.setattr(doctor, "CHECKS", {"broken": broken})
-    assert doctor.main() == 1
+    assert commands.main() == 1
     assert capsys.readouterr().out.splitlines() == [
         "OK    fine        well",
         "note  small       low",
@@ -87,7 +87,7 @@ def test_the_doctor_cleans(capsys, monkeypatch):
         sleeper("tag-without") as orphan,
         guard("tag-with-a-guard"),
     ):
-        assert doctor.main() == 0
+        assert commands.main() == 0
         assert orphan.wait(timeout=5) == -15
         assert mine.poll() is None
     assert "processes of clusters whose notebook is gone" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_the_doctor_cleans_before_it_looks_at_hosts(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["distlab", "doctor", "--clean", "--hosts", "a, b"])
     monkeypatch.setattr(reaper, "leftovers", list)
     monkeypatch.setattr(doctor, "check_hosts", lambda names, engines: asked.append(names))
-    assert doctor.main() == 0
+    assert commands.main() == 0
     assert capsys.readouterr().out.splitlines() == [
         "ended 0 processes of clusters whose notebook is gone",
         "Ranks work on these hosts together.",
@@ -121,8 +121,8 @@ def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
 
 
 HELP = {
-    ("--help",): "usage: python -m distlab [-h] COMMAND",
-    ("--help", "doctor"): "usage: python -m distlab [-h] COMMAND",
+    ("--help",): "usage: distlab [-h] COMMAND",
+    ("--help", "doctor"): "usage: distlab [-h] COMMAND",
     ("doctor", "--help"): "usage: python -m distlab doctor ",
     ("lab", "--help"): "usage: python -m distlab lab ",
     ("lab", "mine", "-h"): "usage: python -m distlab lab ",
@@ -135,14 +135,14 @@ HELP = {
 def test_each_command_has_its_own_help(capsys, monkeypatch, given):
     monkeypatch.setattr(sys, "argv", ["distlab", *given])
     with pytest.raises(SystemExit, match=r"^0$"):
-        doctor.main()
+        commands.main()
     assert capsys.readouterr().out.startswith(HELP[given])
 
 
 def test_the_general_help_says_what_each_command_does(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["distlab", "--help"])
     with pytest.raises(SystemExit):
-        doctor.main()
+        commands.main()
     said = capsys.readouterr().out
     assert "  doctor   check what this machine can do, and say what to change\n" in said
     assert "  lab      write missing lessons, and open JupyterLab on them\n" in said
@@ -155,5 +155,5 @@ def test_a_command_and_its_options_come_in_any_order(capsys, monkeypatch):
     monkeypatch.setattr(reaper, "leftovers", list)
     for given in (["doctor", "--clean"], ["--clean", "doctor"]):
         monkeypatch.setattr(sys, "argv", ["distlab", *given])
-        assert doctor.main() == 0
+        assert commands.main() == 0
         assert "ended 0 processes" in capsys.readouterr().out
