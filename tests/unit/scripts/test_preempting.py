@@ -26,7 +26,13 @@ def test_bad_orders(asked):
         orders_of([asked], 2)
 
 
-def test_the_command_refuses_them_with_status_2(capsys):
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+
+
+def test_the_command_refuses_them_with_status_2(script, capsys):
     """As it does with any other option."""
     for given in (["--preempt", "7:1"], ["--preempt", "0:1", "--grace", "-1"]):
         with pytest.raises(SystemExit) as end:
@@ -34,12 +40,12 @@ def test_the_command_refuses_them_with_status_2(capsys):
         assert end.value.code == 2
     words = capsys.readouterr().err
     assert "--preempt must be for a rank from 0 to 0, got '7:1'." in words
-    assert "--grace must be above 0" in words
+    assert "--grace/--shutdown-timeout: must be a number of seconds above 0" in words
 
 
-def test_the_command_reads_them():
-    """Several orders, and the grace time, which is 5 s where none is given."""
+def test_the_command_reads_them(script):
+    """Several orders, and the grace time, which is the usual one where none is given."""
     given = ["--nproc-per-node", "2", "--preempt", "0:1", "--preempt", "1:step2", "train.py"]
     chosen = options.read(given)
     assert chosen.preempt == (Order((0,), after=1.0), Order((1,), step=2))
-    assert chosen.grace == 5
+    assert chosen.grace is None
