@@ -154,6 +154,17 @@ def connects_when_made(backend: str) -> bool:
     return plugin is not None and getattr(plugin.creator_fn, "OVER_GLOO", False)
 
 
+def is_nccl(group: Any) -> bool:
+    """Whether NCCL carries what a group sends. Private: torch's table of the groups' backends."""
+    backend, _ = c10d._world.pg_map.get(group, ("", None))
+    return backend == "nccl"
+
+
+def bound_device(group: Any) -> Any:
+    """The device that a group was bound to when it was made; None for none. Not documented."""
+    return getattr(group, "bound_device_id", None)
+
+
 def is_shared(store: Any) -> bool:
     """Whether ranks can find each other's keys in the store of a group: in torch's own stores."""
     return isinstance(_without_prefixes(store), (dist.TCPStore, dist.FileStore, dist.HashStore))

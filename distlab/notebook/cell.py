@@ -20,7 +20,9 @@ from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import proof, report
 from distlab.diagnosis.needs import Need
+from distlab.diagnosis.portability import Portability
 from distlab.notebook import display, freeing, interrupts, live, questions, seconds
+from distlab.notebook.checked import portability_of, show_findings
 from distlab.notebook.failed_cell import FailedCell
 from distlab.notebook.patience import Patience
 from distlab.notebook.ranks import Ranks, has_failed
@@ -103,6 +105,8 @@ class Cell:
         self._sent = sent
         self._lost_before = lost_before
         self._end_of_checks = end_of_checks
+        # Of a checked cell that has succeeded, what it did that NCCL may not do.
+        self.portability: Portability | None = None
         self._place = display.Place()
         self._memory = MemoryWatch(lambda: questions.megabytes_by_rank(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
@@ -179,15 +183,20 @@ class Cell:
         try:
             self._wait()
             replies = self._replies()
-            if self._end_of_checks is not None:
-                # the end of checked mode makes the calls that it has held back for other ranks
-                self._end_of_checks.within(seconds.LAST_FAILURE)
+            self._end_checks()
             self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
+            show_findings(self.portability)
             return replies
         finally:
             if self._ranks.preemption is not None:
                 self._ranks.preemption.end_cell(self._sent, self._at_first_failure)
             self._place.erase()
+
+    def _end_checks(self) -> None:
+        """Wait for the end of checked mode, which makes the calls that it held back for others."""
+        if self._end_of_checks is not None:
+            replies = self._end_of_checks.within(seconds.LAST_FAILURE)
+            self.portability = portability_of(replies)
 
     def _wait(self) -> None:
         """Wait for the ranks; free them and raise if they cannot go on, or have no more time.

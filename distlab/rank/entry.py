@@ -18,6 +18,7 @@ from distlab.wire.messages import Failure
 from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.pickling import Reply
 from distlab.wire.preemption import Order
+from distlab.wire.portability import Seen
 from distlab.wire.program import Program
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
@@ -63,19 +64,26 @@ def begin_checks(token: str, host: str, port: int, limit: float) -> None:
     Args:
         token, host, port, limit: what checks.Checker takes.
     """
+    from distlab.rank import portability
     from distlab.rank.checks import Checker
     from distlab.rank.plugins import PLUGINS
 
     PLUGINS.checker = Checker(token, host, port, limit)
+    portability.begin_watching()
 
 
-def end_checks() -> None:
-    """Stop comparing; what was begun and still waits for the other ranks is made unchecked."""
-    from distlab.rank import checks
+def end_checks() -> Seen | None:
+    """Stop comparing; what was begun and still waits for the other ranks is made unchecked.
+
+    Returns:
+        what was called meanwhile; None if that was not watched, as after a new start of the rank.
+    """
+    from distlab.rank import checks, portability
     from distlab.rank.log import LOG
 
     LOG.passes.count_with_last_cell(LOG.cells)
     checks.stop_checking()
+    return portability.end_watching()
 
 
 def set_pauses(limit: float, after_failure: bool, lines: dict[str, list[str]]) -> None:

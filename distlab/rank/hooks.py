@@ -131,6 +131,8 @@ def on_call(name: str, original: Callable[..., Any], group: Any, *args: Any, **k
     note = note_of(name, group_name, args, kwargs)
     if name in ROOTED or name in ("send", "recv"):
         refuse_rank_outside(group, note)
+    if PLUGINS.watcher is not None:
+        PLUGINS.watcher.see(note, group, args, caller)
     checker = PLUGINS.checker
     if checker is None:
         make = torchs_own
@@ -363,6 +365,7 @@ def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
     future = original(work, *args)
     note = LOG.ties.get(work)
     if note is not None:
+        note.has_future = True
         LOG.tie(future, note)
     return future
 

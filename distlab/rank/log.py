@@ -91,6 +91,7 @@ class Note:
         world_size: how many ranks that world has.
         lines: the learner's, as (file, number, function), innermost first.
         done: whether it was waited for until its end.
+        has_future: whether somebody has asked for its Future, and may wait for that in C++.
     """
 
     readable: Callable[[RuntimeError], Exception] | None = None
@@ -105,6 +106,7 @@ class Note:
     number: int = 0
     world_size: int = 0
     done: bool = False
+    has_future: bool = False
 
     def __init__(
         self,
@@ -175,6 +177,7 @@ class Log:
         worlds: the newest calls of init_process_group for which every rank has come.
         results: functional collectives that were not waited for yet, by the storage of the result.
         shared_with_cpp: names of groups in which C++ begins collectives as well.
+        nccl_groups: names of groups for which the program named NCCL, whatever they got.
         passes: counts the passes of models in training.
     """
 
@@ -204,6 +207,7 @@ class Log:
         self.worlds: deque[Note] = _no_notes()
         self.results: dict[int, Note] = {}
         self.shared_with_cpp: set[str] = set()
+        self.nccl_groups: set[str] = set()
         self.passes = PassCounter()
 
     def add(self, note: Note) -> None:
@@ -305,6 +309,7 @@ class Log:
                 self.new_groups.remove(group)
         self.kept_works.pop(name, None)
         self.shared_with_cpp.discard(name)
+        self.nccl_groups.discard(name)
         _forget_messages(self.traffic, name)
         _forget_messages(self.dropped, name)
 
@@ -327,6 +332,7 @@ class Log:
         self.of_parent = (*private.GROUP_NAMES, *self.ties)
         PLUGINS.checker = None  # whose thread is not here, either
         THIS_RANK.gives_way = False
+        PLUGINS.watcher = None
 
     def check_not_of_parent(self, used: Any) -> None:
         """Refuse a group or a Work of the rank that this was forked from: nothing ends its wait."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from distlab.wire.messages import Answer, RankStatus
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import torch
 
     from distlab.rank.log import Note
@@ -61,6 +63,13 @@ class Tracer(Protocol):
         """Record a remote call that begins now."""
 
 
+class WatcherPlugin(Protocol):
+    """Notes calls, for the question whether they would work on NCCL: portability.Watcher."""
+
+    def see(self, note: Note, group: Any, args: tuple[Any, ...], caller: FrameType) -> None:
+        """Note a call that is about to begin."""
+
+
 class Simulator(Protocol):
     """Notes waits for Futures on a simulated cluster: simulated.backend.Futures."""
 
@@ -88,6 +97,7 @@ class Plugins:
     Attributes:
         checker: is there while a cell is checked.
         tracer: is there while a trace is recorded.
+        watcher: is there while a cell is checked, too.
         simulator: is there once a simulated cluster has been used on this rank.
         send: sends the notebook a message.
         preempt: sends this process SIGTERM, while a preemption is prepared.
@@ -95,6 +105,7 @@ class Plugins:
 
     checker: CheckerPlugin | None = None
     tracer: Tracer | None = None
+    watcher: WatcherPlugin | None = None
     simulator: Simulator | None = None
     send: Callable[[Answer], None] = _send_nothing
     preempt: Callable[[RankStatus], None] = preempt_nothing

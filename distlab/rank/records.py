@@ -46,7 +46,7 @@ def record_of(note: Note, with_lines: bool = True) -> CallRecord:
         peer=rank_at.get(note.peer),
         tag=note.tag,
         root=root,
-        reduce_op=_name_of_reduce_op(note),
+        reduce_op=name_of_reduce_op(note),
         sends=sends,
         receives=receives,
         function=note.words,
@@ -63,7 +63,7 @@ def _ends_by_itself(note: Note) -> bool:
     return is_short(own_limit) or (note.method != "" and ends_soon_in(note.group))
 
 
-def _name_of_reduce_op(note: Note) -> str:
+def name_of_reduce_op(note: Note) -> str:
     """The name of the operation by which a collective reduces; "" if it reduces nothing."""
     reduce_op = getattr(note.options, "reduceOp", None)
     return "" if reduce_op is None else reduce_op.op.name
