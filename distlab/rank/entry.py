@@ -17,8 +17,8 @@ from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.namespace import bind_rank_globals, namespace_of_cells
 from distlab.wire.pickling import Reply
-from distlab.wire.preemption import Order
 from distlab.wire.portability import Seen
+from distlab.wire.preemption import Order
 from distlab.wire.program import Program
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting

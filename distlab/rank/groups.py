@@ -45,6 +45,7 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     """
     bound = inspect.signature(original).bind(*args, **kwargs)
     given = bound.arguments
+    named = str(given["backend"])
     if THIS_RANK.backend:  # distlab run --backend
         given["backend"] = dist.Backend(THIS_RANK.backend)
         args = bound.args
@@ -56,7 +57,9 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         # in the store of an earlier world, also that of the rank which this process was forked from
         LOG.meetings.clear()
         _all_connected.clear()
+        _note_backend(str(given["group_name"]), named)
         return original(*args, **kwargs)
+    _note_backend(str(given["group_name"]), named)
     # before a forked process writes into the store of the ranks
     LOG.check_not_of_parent(dist.group.WORLD)
     name = str(given["group_name"])
@@ -87,6 +90,12 @@ def on_make_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
             if not LOG.closed:
                 LOG.new_groups.remove(group)
             raise
+
+
+def _note_backend(group: str, backend: str) -> None:
+    """Note the backend that the program names for a group, whatever it gets, if that is NCCL."""
+    if backend.lower() == "nccl":
+        LOG.nccl_groups.add(group)
 
 
 def _note_of_new_group(name: str, members: tuple[int, ...], limit: timedelta) -> Note:

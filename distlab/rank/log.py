@@ -298,6 +298,7 @@ class Log:
         self.unwaited = {}
         self.more_unwaited = False
         self.shared_with_cpp = set()
+        self.nccl_groups = set()
 
     def forget_group(self, name: str) -> None:
         """Forget the calls in a group that is gone, whose name another one gets."""
