@@ -118,8 +118,7 @@ class ProgramCell(Cell):
             self._look_again()
             self._ending.end(signal.SIGTERM, ALIKE if self._why == STUCK else 0.0)
         self._raise_failures(late)
-        if self._end_of_checks is not None:
-            self._end_of_checks.within(seconds.LAST_FAILURE)
+        self._end_checks()
         return list(self._sent.so_far().values())
 
     def _watch_program(self) -> str:

@@ -119,6 +119,8 @@ def _run_on_ranks(
                 raise
         if requests.number:
             return outcome.of_signal(requests.number, replies, cell.ending)
+        if cell.portability is not None:
+            reports.append(cell.portability.words())
     return 0, ""
 
 
