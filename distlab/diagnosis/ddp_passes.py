@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from distlab.diagnosis.needs import newest_collectives
 from distlab.diagnosis.proof import why_unmatched
 from distlab.diagnosis.report import with_line
-from distlab.wire.messages import RankStatus, States
+from distlab.wire.messages import OUTSIDE, RankStatus, States
 from distlab.words import grouped, ranks_and_verb
 
 # what DDP counts, one of them and several
@@ -37,6 +37,8 @@ def why_by_passes(state: RankStatus, gone: Sequence[int], states: States, advice
 
 def why_no_gradients(state: RankStatus, gone: Sequence[int], states: States) -> str:
     """The end of a sentence about a backward pass of DDP: why finished ranks send no gradients."""
+    if any(states[rank].doing == OUTSIDE for rank in gone):  # nothing counts passes then
+        return ": were there fewer batches, or does the loss use fewer parameters?"
     advice = ": does the loss of every rank use every parameter?"
     passes = {states[rank].passes for rank in gone}
     if passes != {state.passes}:

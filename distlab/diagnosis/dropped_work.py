@@ -30,6 +30,9 @@ def blocked_by_dropped(call: CallRecord, ends: Iterable[int], states: States) ->
         ends: its ranks.
         states: the statuses of every rank, by rank.
     """
+    ends = list(ends)
+    if not any(count.dropped for rank in ends for count in states[rank].traffic):
+        return None  # there are many pairs of many ranks
     pairs = list(permutations(ends, 2))
     for sender, receiver in pairs:
         irecvs = lost_irecv(sender, receiver, states, call.group)

@@ -19,6 +19,8 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
     Args:
         calls: by rank.
     """
+    if _read_alike(calls):
+        return ""
     collectives = _aspect_by_rank(calls, lambda call: call.collective)
     if not _are_alike(collectives):
         return f"The ranks do not call the same collective: {_calls_by_rank(calls)}."
@@ -32,6 +34,19 @@ def disagreement(calls: Mapping[int, CallRecord]) -> str:
             differ = by_value(values, ("has", "have"))
             return f"The ranks' {first.op} calls do not match: {differ}."
     return _splits_disagree(calls)
+
+
+def _read_alike(calls: Mapping[int, CallRecord]) -> bool:
+    """Whether calls without splits are the same in all that is compared, as nearly all are."""
+    compared = None
+    for call in calls.values():
+        if call.sends is not None or call.receives is not None:
+            return False
+        contents = call.collective, call.reduce_op, call.root, call.tensors
+        if compared is not None and contents != compared:
+            return False
+        compared = contents
+    return True
 
 
 def _aspect_by_rank(

@@ -6,9 +6,11 @@ each of which returns only what is kept of them.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from distlab import machine
@@ -16,8 +18,9 @@ from distlab.arguments import refuse
 from distlab.errors import ArgumentError, DataError
 from distlab.scripts.explaining.files import DumpFile
 from distlab.scripts.explaining.groups import own_rank
+from distlab.scripts.explaining.kept import RankRecord
 from distlab.scripts.explaining.reading import dumps_in
-from distlab.scripts.explaining.recording import RankRecord, recorded
+from distlab.scripts.explaining.recording import recorded
 from distlab.words import grouped, rank_list
 
 LARGE = 20_000_000  # bytes of all dumps, above which starting processes is worth it
@@ -92,11 +95,24 @@ def read_file(path: str) -> list[RankRecord] | str:
     try:
         with open(path, "rb") as file:
             content = file.read()
-        return [recorded(path, dump.rank, dump.content) for dump in dumps_in(content)]
+        with _without_collecting():
+            return [recorded(path, dump.rank, dump.content) for dump in dumps_in(content)]
     except OSError as error:
         if isinstance(error, DataError):
             return str(error)
         return f"cannot be read ({error.strerror})"
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Python's garbage collector looks at a million new dicts again and again, and frees none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _add(gathered: Gathered, file: DumpFile, record: RankRecord, is_alone: bool) -> None:

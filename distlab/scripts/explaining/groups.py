@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlab.arguments import refuse
-from distlab.scripts.explaining.recording import GroupRecord, RankRecord
+from distlab.scripts.explaining.kept import GroupRecord, RankRecord
 from distlab.words import rank_list
 
 WORLD = "0"  # the name of the group of all ranks, in messages and reports
@@ -26,17 +26,14 @@ class Group:
         members: its ranks, in their order.
         is_listed: whether a dump lists the members; if not, there may be more of them.
         records: what its members have recorded of it, by rank.
+        is_numbered: whether equal numbers on two ranks mean one collective.
     """
 
     name: str
     members: tuple[int, ...] = ()
     is_listed: bool = False
     records: dict[int, GroupRecord] = field(default_factory=dict)
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether equal numbers on two ranks mean one collective."""
-        return not any(record.has_shifted for record in self.records.values())
+    is_numbered: bool = True
 
     def words(self) -> str:
         """The group, in a sentence."""
@@ -97,6 +94,7 @@ def job_of(ranks: Mapping[int, RankRecord], world_size: int | None = None) -> Jo
                 members = tuple(range(size))
             group = by_members.setdefault((record.name, members), Group(record.name, members))
             group.records[rank] = record
+            group.is_numbered = group.is_numbered and not record.has_shifted
             group.is_listed = group.is_listed or bool(record.members)
             if record.is_world:
                 group.name = WORLD

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from distlab.diagnosis.matching import disagreement
 from distlab.scripts.explaining.groups import Group, Job
-from distlab.scripts.explaining.recording import GroupRecord, Kind
+from distlab.scripts.explaining.kept import GroupRecord, Kind
 from distlab.scripts.explaining.statuses import first_open, history_record, kind_at
 from distlab.wire.messages import CallRecord
 

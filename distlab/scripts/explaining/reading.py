@@ -6,14 +6,12 @@ numbers only; JSON may be the dump of one rank, or an answer that wraps the dump
 
 from __future__ import annotations
 
-import gc
 import html
 import io
 import json
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,26 +48,13 @@ def dumps_in(content: bytes) -> list[Dump]:
     """
     if not content.strip():
         raise DataError("is empty")
-    with _without_collecting():
-        if content.startswith(PICKLE):
-            found = list(_dumps_of(_unpickled(content)))
-        else:
-            found = list(_dumps_of_text(content))
+    if content.startswith(PICKLE):
+        found = list(_dumps_of(_unpickled(content)))
+    else:
+        found = list(_dumps_of_text(content))
     if not found:
         raise DataError("has no key of a flight recorder's dump (entries, pg_config, pg_status)")
     return found
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Python's garbage collector looks at a million new dicts again and again, and frees none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 # --- pickles ---

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from distlab.diagnosis.proof import need_of
 from distlab.scripts.explaining.groups import Group, Job
-from distlab.scripts.explaining.recording import Call, GroupRecord, Kind, RankRecord
+from distlab.scripts.explaining.kept import Call, GroupRecord, Kind, RankRecord
 from distlab.wire.messages import (
     COLLECTIVE,
     COMMUNICATING,
@@ -40,9 +40,40 @@ def statuses(job: Job) -> dict[int, RankStatus]:
         else:
             at_rest[rank] = RankStatus(rank, UNKNOWN)
     found = {}
+    lacking: dict[tuple[str, int], bool] = {}
     for rank, state in at_rest.items():
-        found[rank] = _waiting(state, open_calls(rank, job), at_rest)
+        found[rank] = state
+        calls = open_calls(rank, job) if rank in job.ranks else []
+        for call in calls:
+            waiting = replace(state, doing=COMMUNICATING, call=call, lines=call.lines)
+            lacks = _lacks_something(waiting, call, at_rest, lacking)
+            if lacks or call is calls[0]:
+                found[rank] = waiting
+            if lacks:
+                break
     return found
+
+
+def _lacks_something(
+    waiting: RankStatus,
+    call: CallRecord,
+    at_rest: Mapping[int, RankStatus],
+    lacking: dict[tuple[str, int], bool],
+) -> bool:
+    """Whether nothing gives a rank what it needs in a call.
+
+    Args:
+        waiting: the rank as if it waited in the call.
+        call: the call.
+        at_rest: all ranks, with what they have called.
+        lacking: what was found before of collectives, which are alike for all members.
+    """
+    if call.kind != COLLECTIVE:
+        return need_of(waiting, at_rest) is not None
+    key = call.group, call.sequence
+    if key not in lacking:
+        lacking[key] = need_of(waiting, at_rest) is not None
+    return lacking[key]
 
 
 def _wanted(job: Job) -> Wanted:
@@ -126,17 +157,11 @@ def record_of(call: Call, group: Group) -> CallRecord:
         lines=call.lines,
         site=None if line is None else (line.file, line.number),
     )
-    if call.ends is None:
+    if call.direction is None:
         return found
-    source, receiver = call.ends
-    peer = receiver if call.is_send else source
-    return replace(
-        found,
-        kind=MESSAGE,
-        collective="",
-        is_send=call.is_send,
-        peer=_rank_in(group, peer),
-    )
+    is_send, source, receiver = call.direction
+    peer = _rank_in(group, receiver if is_send else source)
+    return replace(found, kind=MESSAGE, collective="", is_send=is_send, peer=peer)
 
 
 def _record_of_kind(kind: Kind, sequence: int, group: Group) -> CallRecord:
@@ -188,28 +213,14 @@ def open_calls(rank: int, job: Job) -> list[CallRecord]:
         if first is not None:
             found.append((first.number, record_of(first, group)))
         for message in record.messages:
-            if not message.is_open or message.ends is None:
+            if not message.is_open or message.direction is None:
                 continue
             call = record_of(message, group)
             if job.has_forgotten:  # numbers begin with the first one that is open, as in `_traffic`
-                over = record.over.get((message.is_send, *message.ends), 0)
+                over = record.over.get(message.direction, 0)
                 call = replace(call, sequence=call.sequence - over)
             found.append((message.number, call))
     return [call for _, call in sorted(found, key=lambda item: item[0])]
-
-
-def _waiting(
-    state: RankStatus, calls: Iterable[CallRecord], at_rest: Mapping[int, RankStatus]
-) -> RankStatus:
-    """A rank in the first of its open calls that lacks something, or else in the first."""
-    chosen = None
-    for call in calls:
-        waiting = replace(state, doing=COMMUNICATING, call=call, lines=call.lines)
-        if chosen is None:
-            chosen = waiting
-        if need_of(waiting, at_rest) is not None:
-            return waiting
-    return chosen or state
 
 
 def last_call(record: RankRecord) -> tuple[GroupRecord, Call] | None:

@@ -52,11 +52,13 @@ def _lines(findings: Findings) -> Iterator[str]:
         yield findings.why
     waiting = [rank for rank, state in findings.states.items() if state.doing == COMMUNICATING]
     if waiting:
-        if not findings.why:
+        yield from _of_unlisted(findings)
+        if not findings.why and not findings.unlisted:
             yield ALL_THERE
         yield table(findings.states)
     elif all(not record.entries for record in job.ranks.values()):
-        yield _words_of_empty(list(job.ranks))
+        ranks = rank_list(list(job.ranks))
+        yield f"The recorder of {ranks} was off, or has seen no call. {TURN_ON}"
         return
     else:
         yield NOTHING_WAITS
@@ -75,6 +77,18 @@ def _of_mismatch(mismatch: Mismatch) -> Iterator[str]:
     called = grouped((with_line(call), rank) for rank, call in mismatch.calls.items())
     for words, ranks in list(called.items())[:MOST_CALLS]:
         yield f"  {rank_list(ranks)}   {words}"
+
+
+def _of_unlisted(findings: Findings) -> Iterator[str]:
+    """Who waits in a group of which nobody knows all members."""
+    for name, ranks in findings.unlisted.items():
+        others = [rank for rank in findings.states if rank not in ranks]
+        if others:
+            yield (
+                f"{ranks_and_verb(ranks, 'waits', 'wait').capitalize()} in group {name}, whose "
+                f"members gloo does not list: any other one is among {rank_list(others)}, and has "
+                "not called it."
+            )
 
 
 def _of_numbers(findings: Findings) -> Iterator[str]:
@@ -159,7 +173,7 @@ def _words_of_last(rank: int, job: Job) -> str:
     """What the last call of a rank was, as the end of a sentence."""
     found = last_call(job.ranks[rank])
     if found is None:
-        return " is not recorded: it has made none"
+        return " is not recorded: it made none, or its recorder was off"
     record, call = found
     group = job.group_of(rank, record)
     return f" was {with_line(record_of(call, group))}"
@@ -193,17 +207,9 @@ def _last_words(job: Job) -> Iterator[str]:
     )
 
 
-def _words_of_empty(ranks: list[int]) -> str:
-    """Recorders that have nothing, and what turns them on."""
-    return f"The recorder of {rank_list(ranks)} was off, or has seen no call. {TURN_ON}"
-
-
 def _of_recorders(findings: Findings) -> Iterator[str]:
     """What the recorders have not kept."""
     job = findings.job
-    empty = [rank for rank, record in job.ranks.items() if not record.entries]
-    if empty:
-        yield _words_of_empty(empty)
     if not any(record.has_frames for record in job.ranks.values()):
         yield "Dumps in JSON have no lines of the program: those of _dump_fr_trace() have."
     shifted = [group.words() for group in job.groups.values() if not group.is_numbered]

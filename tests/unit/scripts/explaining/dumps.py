@@ -4,6 +4,7 @@ A `Recorder` is that of one rank. It is given calls as the program makes them, a
 2.13 would have written of them (version 2.10).
 """
 
+import functools
 import pickle
 
 TORCH = "/opt/env/lib/python3.11/site-packages/torch/"
@@ -17,6 +18,7 @@ NAMES = {  # how torch's recorder calls what the program calls
 }
 
 
+@functools.cache  # as in a real dump, calls of one line have the same frames
 def frames(function, line, file="/home/me/train.py"):
     """The frames of a call of torch's function in a line of the program, innermost first."""
     return [
@@ -68,7 +70,7 @@ class Recorder:
         self._numbers[group][1] += 1
         for function, peer in messages:
             self.message(function, line, peer, group, state="scheduled", bump=False)
-            self.entries[-1]["frames"][0]["name"] = "batch_isend_irecv"
+            self.entries[-1]["frames"] = frames("batch_isend_irecv", line)
         self._add("coalesced", "batch_isend_irecv", line, group, [], state, "Float", is_p2p=True)
         return self
 
