@@ -29,6 +29,8 @@ def engines_with_work(client: Any) -> set[int]:
 
     Private: the client's tables.
     """
+    if hasattr(client, "ranks_with_work"):  # no client of ipyparallel's
+        return set(client.ranks_with_work())
     found = set()
     for number, engine in list(client._engines.items()):
         if client._outstanding_dict.get(engine):

@@ -33,7 +33,7 @@ from distlab.compat.ipython import debugger_hidden
 from distlab.launch.forked import run_controller, run_engine, run_store
 from distlab.launch.fresh import become_engine
 from distlab.launch.logs import LOG_BYTES, fault_of, log_of, stderr_of, tail_of
-from distlab.launch.preloading import import_engine, import_ranks
+from distlab.launch.preloading import import_engine, import_ranks, import_ranks_of_launcher
 from distlab.programs import end_with_parent, outlive_parent
 from distlab.wire import orders
 from distlab.wire.codec import from_json, to_json
@@ -364,9 +364,13 @@ def _preload(server: Server, plan: orders.ServerPlan) -> None:
     # nothing that is imported is garbage, and looking for it takes a tenth of the time
     gc.disable()
     with debugger_hidden():
-        if not plan.fresh:
+        if not plan.fresh and not plan.direct:
             import_engine()
         if plan.controller:
             server.fork_controller(plan.controller)
-        if not plan.fresh:
+        if plan.fresh:
+            return
+        if plan.direct:
+            import_ranks_of_launcher(plan.preload)
+        else:
             import_ranks(plan.preload)

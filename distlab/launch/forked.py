@@ -4,6 +4,7 @@ Runs in children of fork_server.py, which calls these functions and ends when th
 """
 
 import gc
+import importlib
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from distlab.launch.logs import open_stderr, write_into_log
+from distlab.wire import direct
 
 
 def run_engine(number: int, reader: int, writer: int) -> None:
@@ -22,14 +24,29 @@ def run_engine(number: int, reader: int, writer: int) -> None:
     """
     import torch
 
-    from distlab.launch import engine
-
     write_into_log(number)
     # OpenMP read the variable when torch was loaded in the parent
     num_threads = int(os.environ["OMP_NUM_THREADS"])
     torch.set_num_threads(num_threads)
     _part_from_other_ranks()
-    engine.serve_as_engine(number, (reader, writer, open_stderr(number)))
+    serve(number, reader, writer, open_stderr(number))
+
+
+def serve(number: int, reader: int, writer: int, stderr: int) -> None:
+    """Be ipyparallel's engine, or a launcher's rank, until the end.
+
+    Args:
+        number: the engine's.
+        reader, writer: the ends of a pipe, which this process and its parent can read.
+        stderr: descriptor of the file that keeps what is written past Python.
+    """
+    if direct.address_of_launcher() is not None:
+        # by its name, because a program that starts ranks is no rank itself
+        importlib.import_module("distlab.rank.serving").serve(number)
+        return
+    from distlab.launch import engine
+
+    engine.serve_as_engine(number, (reader, writer, stderr))
 
 
 def _part_from_other_ranks() -> None:

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from distlab import programs
+from distlab.launch.forked import serve
 from distlab.launch.logs import open_stderr, write_into_log
+from distlab.wire import direct
 
 
 def become_engine(
@@ -48,13 +50,14 @@ def main() -> None:
     # nothing that is imported is garbage
     gc.disable()
     from distlab.compat.ipython import debugger_hidden
-    from distlab.launch.preloading import import_engine, import_ranks
+    from distlab.launch.preloading import import_engine, import_ranks, import_ranks_of_launcher
 
     with debugger_hidden():
-        import_engine()
-        import_ranks(preload)
+        if direct.address_of_launcher() is None:
+            import_engine()
+            import_ranks(preload)
+        else:
+            import_ranks_of_launcher(preload)
     gc.freeze()
     gc.enable()
-    from distlab.launch import engine
-
-    engine.serve_as_engine(number, (reader, writer, stderr))
+    serve(number, reader, writer, stderr)

@@ -55,6 +55,10 @@ PRELOADED = (
 )
 
 
+# of these, what a rank needs that is no engine
+PRELOADED_WITHOUT_ENGINE = ("torchgen.model", "tqdm", "unittest", "distlab.rank.entry")
+
+
 @contextlib.contextmanager
 def torch_library() -> Iterator[None]:
     """Load torch's library while what is inside this computes.
@@ -100,6 +104,14 @@ def import_ranks(preload: Sequence[str]) -> None:
     importlib.import_module("distlab.rank.group")
     for module in preload:
         importlib.import_module(module)
+
+
+def import_ranks_of_launcher(preload: Sequence[str]) -> None:
+    """Import what a rank is that is no engine, and torch's library beside it."""
+    with torch_library():
+        import_all(PRELOADED_WITHOUT_ENGINE)
+    import_ranks(preload)
+    importlib.import_module("distlab.rank.serving")
 
 
 def import_all(modules: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from distlab.notebook import ahead, freeing, interrupts, overview, paragraphs, q
 from distlab.notebook.attached import Attached, attach_to
 from distlab.notebook.cell import Cell, Options, may_pause, source_lines_of
 from distlab.notebook.export import Export, ScriptStep, write
-from distlab.notebook.plan import TIMEOUT, check_network, make_plan
+from distlab.notebook.plan import TIMEOUT, Plan, check_network, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
 from distlab.notebook.start_methods import StartMethod
@@ -138,6 +138,7 @@ class Cluster:
             hosts=hosts,
             fresh=fresh,
         )
+        plan = self._adapted(plan)
         self._plan = plan
         self.n = plan.n
         self.backend = plan.backend
@@ -148,6 +149,10 @@ class Cluster:
             self._begin()
         finally:
             warn_of_newer_torch()
+
+    def _adapted(self, plan: Plan) -> Plan:
+        """The plan as a cluster of another kind changes it."""
+        return plan
 
     @classmethod
     def attach(

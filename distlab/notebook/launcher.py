@@ -146,11 +146,17 @@ class Launcher:
                 stdout=stdout,
                 stderr=log,
             )
-        # What is added last is done first: the program is killed, and then waited for. The guard,
-        # which is among the first programs, ends among the last.
+        self.end_with(program)
+        return program
+
+    def end_with(self, program: subprocess.Popen[bytes]) -> None:
+        """Have a program killed and waited for at the end.
+
+        What is added last is done first. The guard, which is among the first programs, ends among
+        the last.
+        """
         self._when_all_ended.callback(program.wait)
         self._when_all_ended.callback(program.kill)
-        return program
 
     def start_server(self, command: Sequence[str], plan: ServerPlan) -> None:
         """Start a fork server, or the program that leads to those on hosts.
@@ -164,7 +170,24 @@ class Launcher:
         here, there = socket.socketpair()
         with there:
             process = self.start_program(command, plan.environment, f"host-{numbers[0]}", there)
-        connection = Connection(process, here, numbers, self.servers)
+        self.connect_server(process, here, numbers, plan)
+
+    def connect_server(
+        self,
+        process: subprocess.Popen[bytes],
+        talks_over: socket.socket,
+        numbers: Sequence[int],
+        plan: ServerPlan,
+    ) -> None:
+        """Read from now on what a fork server reports, and send it its plan.
+
+        Args:
+            process: the server, or the program that leads to those on hosts.
+            talks_over: the socket to it.
+            numbers: the hosts'.
+            plan: the first line that it reads.
+        """
+        connection = Connection(process, talks_over, numbers, self.servers)
         connection.start()
         self.servers.connections.append(connection)
         connection.order(plan)

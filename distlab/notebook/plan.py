@@ -21,6 +21,7 @@ from distlab.notebook.start_methods import FORK, Slurm, Ssh, StartMethod, start_
 from distlab.wire.rendezvous import INIT_METHODS
 
 if TYPE_CHECKING:
+    from distlab.notebook.early import EarlyServer
     from distlab.simulated.network import Network
 
 ATTACHED = "attached"  # of Cluster.engines
@@ -63,6 +64,8 @@ class Plan:
         attached: engines that others started.
         preload: modules that a fork server imports before it forks.
         fresh: whether each rank is an interpreter of its own.
+        direct: whether ranks are without ipyparallel, for one program: see direct.py.
+        early: their fork server, where it has started already.
     """
 
     n: int
@@ -76,6 +79,8 @@ class Plan:
     attached: Attached | None = None
     preload: tuple[str, ...] = ()
     fresh: bool = False
+    direct: bool = False
+    early: EarlyServer | None = None
 
     @property
     def forks(self) -> bool:
@@ -88,6 +93,8 @@ class Plan:
         A fork server whose first ranks were fresh has imported nothing that others could share.
         """
         if other.fresh and not self.fresh:
+            return False
+        if self.direct or other.direct:
             return False
         if self.engines != other.engines or self.hosts != other.hosts:
             return False

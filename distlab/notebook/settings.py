@@ -45,6 +45,16 @@ def environment(tag: str, interface: str | None) -> dict[str, str]:
     return variables
 
 
+def new_tag() -> str:
+    """A tag for the processes of a cluster; it begins with the number of this process."""
+    return f"{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def variables_of_folder(folder: str) -> dict[str, str]:
+    """The variables by which processes find the folder of their cluster."""
+    return {"IPP_CLUSTER_ID": "", "IPP_PROFILE_DIR": folder}
+
+
 def thread_variables(threads: int) -> dict[str, str]:
     """The variables that set how many threads a rank computes with."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -23,6 +23,7 @@ from distlab.errors import ClusterError, HostError
 from distlab.launch import fork_server, reaper
 from distlab.notebook import hosts, interrupts, mpiexec, settings
 from distlab.notebook.attaching import connect_to_attached
+from distlab.notebook.direct import DirectClient
 from distlab.notebook.launcher import Connected, Launcher
 from distlab.notebook.plan import ControllerEndedError, Plan
 from distlab.notebook.processes import Processes, surroundings
@@ -55,15 +56,17 @@ def start_processes(plan: Plan) -> Processes:
 def _start_once(plan: Plan) -> Processes:
     """Start the processes of a plan; ControllerEndedError if a port was taken first."""
     began_with = surroundings()
-    tag = f"{os.getpid()}-{os.urandom(4).hex()}"
+    early = plan.early
+    tag = settings.new_tag() if early is None else early.tag
     # What is added last is done first: the client is closed, the servers are asked to end, all that
     # has the tag is ended, the programs are waited for, and the folder is removed.
     with contextlib.ExitStack() as cleanup:
-        folder = tempfile.mkdtemp(prefix="distlab-")
+        folder = tempfile.mkdtemp(prefix="distlab-") if early is None else early.folder
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         when_all_ended = cleanup.enter_context(contextlib.ExitStack())
         cleanup.callback(_end_all, tag, plan.engines)
-        launcher = Launcher(plan, tag, folder, _environment(plan, tag, folder), when_all_ended)
+        environment = early.environment if early else _environment(plan, tag, folder)
+        launcher = Launcher(plan, tag, folder, environment, when_all_ended)
         cleanup.callback(launcher.servers.close)
         try:
             if plan.attached is not None:
@@ -96,9 +99,7 @@ def _environment(plan: Plan, tag: str, folder: str) -> dict[str, str]:
     if plan.hosts is not None:
         interface = plan.hosts.start_method.interface
     variables = settings.environment(tag, interface)
-    variables["IPP_CLUSTER_ID"] = ""
-    variables["IPP_PROFILE_DIR"] = folder
-    return variables
+    return variables | settings.variables_of_folder(folder)
 
 
 def _store(launcher: Launcher, address: str) -> tuple[tuple[str, int], Any]:
@@ -155,6 +156,8 @@ def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
         cleanup: what to do when the cluster ends.
     """
     plan = launcher.plan
+    if plan.direct:
+        return _launch_directly(launcher, cleanup)
     address = LOOPBACK
     threads = plan.threads or 1
     host_of_rank: tuple[int, ...] = ()
@@ -178,6 +181,34 @@ def _launch(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
         _start_engines(launcher, address, threads)
     client = _connect_client(launcher, connections["client"], cleanup)
     return Connected(client, address, threads, host_of_rank)
+
+
+def _launch_directly(launcher: Launcher, cleanup: contextlib.ExitStack) -> Connected:
+    """Start a server and ranks that are no engines of ipyparallel, so that there is no controller.
+
+    Args:
+        launcher: the cluster's.
+        cleanup: what to do when the cluster ends.
+    """
+    plan = launcher.plan
+    server_plan = ServerPlan(launcher.environment, plan.preload, fresh=plan.fresh, direct=True)
+    if plan.early is None:
+        launcher.start_server(fork_server.server_command(), server_plan)
+    else:
+        launcher.connect_server(plan.early.process, plan.early.talks_over, [0], server_plan)
+        launcher.end_with(plan.early.process)
+    _start_guard(launcher)
+    client = DirectClient()
+    cleanup.callback(client.close)
+    client.start()
+    launcher.when_engine_ended = client.forget
+    launcher.engine_variables = client.variables
+    threads = plan.threads or 1
+    launcher.fork(range(plan.n), threads, plan.fresh)
+    everyone = list(range(plan.n))
+    with interrupts.allowed():
+        launcher.wait(lambda: client.ids == everyone and launcher.servers.to(0).store is not None)
+    return Connected(client, LOOPBACK, threads, ())
 
 
 def _start_server_here(launcher: Launcher) -> None:

@@ -17,6 +17,8 @@ from distlab.wire.source import Line, is_learners, line_of, runs_learners_code
 
 # where the engine runs a cell, and where a call of the notebook's
 CELLS = {ipython.RUNS_CELL, ipyparallel.RUNS_CALL}
+# where a rank of a launcher runs a call: its function does nothing else
+CALLS = ("distlab.rank.serving", "make_call")
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -50,6 +52,8 @@ def is_executing(frame: FrameType | None) -> bool:
         where = module_and_function(outer)
         if outer.f_code in describing or where in ipython.SHOW_ERROR:
             return False
+        if where == CALLS:
+            return inner is not None
         if where in CELLS:
             # these functions also do other things; what exec runs has a name in angle brackets
             return inner is not None and inner.f_code.co_name.startswith("<")
@@ -64,7 +68,7 @@ def is_executing(frame: FrameType | None) -> bool:
 
 def is_in_cell(frame: FrameType | None) -> bool:
     """Whether a cell or a call has called this frame, and not the event loop for another task."""
-    return any(module_and_function(outer) in CELLS for outer in outwards(frame))
+    return any(module_and_function(outer) in {*CELLS, CALLS} for outer in outwards(frame))
 
 
 def is_importing(frame: FrameType | None) -> bool:

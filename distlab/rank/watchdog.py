@@ -33,8 +33,9 @@ import traceback
 from types import FrameType, ModuleType
 from typing import Any
 
+from distlab.compat.ipython import current_shell
 from distlab.debugger.console import CONSOLE
-from distlab.rank import around_cells, status
+from distlab.rank import around_cells, serving, status
 from distlab.rank.collector import COLLECTOR
 from distlab.rank.connections import Connections
 from distlab.rank.frames import is_executing, is_importing, is_in_cell, outwards
@@ -67,7 +68,10 @@ def watch(thread: Watchdog) -> None:
     CONSOLE.send = thread.send
     os.register_at_fork(after_in_child=LOG.begin_child)
     handlers = {INTERRUPT: thread.interrupt, signal.SIGINT: thread.interrupt}
-    around_cells.restore_around_cells(handlers, at_end=LOG.end_cell)
+    if current_shell() is None:
+        serving.restore_around_calls(handlers, at_end=LOG.end_cell)
+    else:
+        around_cells.restore_around_cells(handlers, at_end=LOG.end_cell)
     thread.start()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from distlab import machine
 from distlab.errors import ArgumentError
-from distlab.scripts import preempting, streams
+from distlab.scripts import streams
 from distlab.scripts.finding import why_not_found
 from distlab.scripts.streams import Streams
 from distlab.wire.preemption import GRACE as PREEMPTED
@@ -127,10 +127,14 @@ def read(arguments: Sequence[str]) -> Chosen:
     why = why_not_found(given.program, given.module)
     if why:
         parser.error(why)
-    try:
-        orders = preempting.orders_of(given.preempt, given.nproc_per_node)
-    except ArgumentError as error:
-        parser.error(str(error))
+    orders: tuple[Order, ...] = ()
+    if given.preempt:
+        from distlab.scripts import preempting  # which takes a while
+
+        try:
+            orders = preempting.orders_of(given.preempt, given.nproc_per_node)
+        except ArgumentError as error:
+            parser.error(str(error))
     return _chosen(given, orders)
 
 

@@ -1,6 +1,6 @@
 """How a program has ended, for a person and for the shell: words, and an exit status.
 
-No process is asked. Runs in the launcher's process, called by run.py.
+No process is asked. Runs in the launcher's process, called by running.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A person's program on the ranks: waited for, ended where it cannot go on, and judged.
 
-Runs in the launcher's process, called by run.py. It is a cell of a cluster that has no other one,
-so nothing is rebuilt after it; and its ranks end as processes of a program do.
+Runs in the launcher's process, called by running.py. It is a cell of a cluster that has no other
+one, so nothing is rebuilt after it; and its ranks end as processes of a program do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the ranks of a program write, copied to this process's stdout and stderr as it comes.
 
-Runs in the launcher's process, on a thread of its own; run.py makes one. The lines of two ranks
+Runs in the launcher's process, on a thread of its own; running.py makes one. The lines of two ranks
 never mix.
 """
 

@@ -42,6 +42,25 @@ def _proven(token: str, claim: str) -> bytes:
     return f"{claim} {digest.hex()}".encode()
 
 
+def rank_that_says_hello(token: str, line: bytes, used: set[str]) -> int | None:
+    """The rank that has sent this first line; None for a stranger, or a line that was sent before.
+
+    Args:
+        token: what only ranks know.
+        line: what has come, without its end.
+        used: claims of ranks that were accepted; this one is added.
+    """
+    import hmac
+
+    claim, _, _ = line.decode(errors="replace").rpartition(" ")
+    is_proven = hmac.compare_digest(line, _proven(token, claim))
+    if claim in used or not is_proven:
+        return None
+    used.add(claim)
+    rank, *_ = claim.split()
+    return int(rank)
+
+
 class ControlChannel:
     """Connections to the watchdogs of one cluster's ranks, the newest one of each rank.
 
@@ -211,8 +230,6 @@ class ControlChannel:
 
     def _accept(self) -> None:
         """Accept the ranks that have connected since; connections without the token are closed."""
-        import hmac
-
         # no pending connection, or the peer has closed it already
         with contextlib.suppress(OSError):
             while True:
@@ -226,14 +243,11 @@ class ControlChannel:
                 continue
             self._strangers.remove(stranger)
             line, _, rest = first.partition(b"\n")
-            claim, _, _ = line.decode(errors="replace").rpartition(" ")
-            is_proven = hmac.compare_digest(line, _proven(self._token, claim))
-            if claim in self._used or not is_proven:
+            rank = rank_that_says_hello(self._token, line, self._used)
+            if rank is None:
                 self._close(stranger)
-                continue
-            self._used.add(claim)
-            rank, *_ = claim.split()
-            self._connect(int(rank), stranger, rest)
+            else:
+                self._connect(rank, stranger, rest)
 
     def _connect(self, rank: int, end: socket.socket, received: bytes) -> None:
         """Take a connection as a rank's, in place of an older one.

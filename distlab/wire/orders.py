@@ -42,6 +42,7 @@ class ServerPlan:
         controller: arguments of ipyparallel's controller, if the server is to fork it as well.
         hosts: of servers on other hosts: the plan of each host that reads this line.
         fresh: whether its first engines are fresh, so that nothing is imported for them.
+        direct: whether the engines are ranks of a launcher, without ipyparallel.
     """
 
     environment: dict[str, str]
@@ -49,6 +50,7 @@ class ServerPlan:
     controller: tuple[str, ...] = ()
     hosts: tuple[HostPlan, ...] = ()
     fresh: bool = False
+    direct: bool = False
 
 
 @dataclass(frozen=True)
