@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from distlab.diagnosis import nccl_orders
-from distlab.diagnosis.lines import position_words, with_text
 from distlab.diagnosis.nccl_orders import AllSeen, OnRank
+from distlab.diagnosis.nccl_report import Finding, Place, Portability
 from distlab.wire.portability import Seen, SeenCall
 from distlab.wire.recorded import GroupKey
 from distlab.wire.source import Line
-from distlab.words import grouped, rank_list
+from distlab.words import grouped
 
 TORCH_DOCS = "https://docs.pytorch.org/docs/stable/distributed.html"
 TORCH_SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d"
@@ -41,100 +40,7 @@ OF_OBJECTS = {
     "recv_object_list": 2,
 }
 BATCH = "batch_isend_irecv"
-MOST_PLACES = 6  # of one finding that are shown
-DOES_NOT_WORK = "Does not work on NCCL:"
-MAY_NOT = "May not work on NCCL:"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where some ranks did something, and how often.
-
-    Attributes:
-        ranks: the ranks.
-        line: the program's line; None if there is none.
-        op: the function that was called; "" where the line says enough.
-        count: how often each of the ranks called it; 0 where that says nothing.
-    """
-
-    ranks: tuple[int, ...]
-    line: Line | None
-    op: str = ""
-    count: int = 0
-
-    def words(self) -> str:
-        """The place, as a row of the report."""
-        columns = [rank_list(self.ranks)]
-        if self.line is None:
-            columns.append(self.op)
-        else:
-            line = with_text(self.line)
-            columns += [position_words(line), line.text]
-        if self.count > 1:
-            columns.append(f"{self.count} times")
-        return "  " + "   ".join(columns)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a program did.
-
-    Attributes:
-        what: that, in a few words.
-        why: why NCCL is different, and what to do, in sentences.
-        source: where that is written.
-        places: where it was done.
-        is_certain: whether it fails on NCCL in every such program.
-    """
-
-    what: str
-    why: str
-    source: str
-    places: tuple[Place, ...]
-    is_certain: bool = False
-
-    def words(self) -> str:
-        """The finding, as a paragraph of the report."""
-        lines = [f"- {self.what}. {self.why}"]
-        lines += [place.words() for place in self.places[:MOST_PLACES]]
-        more = len(self.places) - MOST_PLACES
-        if more > 0:
-            lines.append(f"  and {more} more lines")
-        lines.append(f"  {self.source}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Portability:
-    """The report.
-
-    Attributes:
-        findings: what was found; what is certain comes first.
-        calls: how many calls were seen, on all ranks.
-        kinds: how many different functions they called.
-    """
-
-    findings: tuple[Finding, ...]
-    calls: int
-    kinds: int
-
-    def words(self) -> str:
-        """The report, also where there is nothing to report."""
-        if not self.findings:
-            return self._nothing()
-        parts = []
-        for heading, is_certain in ((DOES_NOT_WORK, True), (MAY_NOT, False)):
-            found = [one.words() for one in self.findings if one.is_certain == is_certain]
-            if found:
-                parts += [heading, *found]
-        return "\n".join(parts)
-
-    def _nothing(self) -> str:
-        if not self.calls:
-            return "Nothing that NCCL lacks was seen: no call of torch.distributed."
-        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        kinds = "1 kind" if self.kinds == 1 else f"{self.kinds} kinds"
-        return f"Nothing that NCCL lacks was seen: {calls} of {kinds}."
+LIBRARY = "a call of a library"  # in the place of a line of the program
 
 
 def portability(seen: AllSeen) -> Portability:
@@ -339,21 +245,21 @@ def _of_orders(seen: AllSeen) -> Iterator[Finding]:
     if not all(one.is_whole for one in seen.values()):
         return
     yield from _if_any(
-        _places_of(nccl_orders.tags_in_other_order(seen)),
+        _folded(nccl_orders.tags_in_other_order(seen)),
         "messages that are received in another order than they are sent",
         "NCCL ignores tags and takes messages in the order of the calls.",
         f"{TORCH_DOCS}#torch.distributed.isend",
         is_certain=True,
     )
     yield from _if_any(
-        _places_of(nccl_orders.messages_that_block_each_other(seen)),
+        _folded(nccl_orders.messages_that_block_each_other(seen)),
         "two ranks that both send first, or both receive first",
         "NCCL carries out the messages of two ranks one after another, so that both may wait for "
         "ever. Begin them together with batch_isend_irecv.",
         f"{NCCL_DOCS}/p2p.html",
     )
     yield from _if_any(
-        _places_of(nccl_orders.groups_in_a_circle(seen)),
+        _in_order(nccl_orders.groups_in_a_circle(seen)),
         "collectives of several groups in different orders",
         "NCCL may hang unless all ranks begin them in the same order.",
         f"{TORCH_DOCS}#torch.distributed.new_group",
@@ -387,6 +293,16 @@ def _places(seen: AllSeen, is_meant: Callable[[SeenCall], bool]) -> tuple[Place,
     return tuple(places)
 
 
-def _places_of(found: Iterable[OnRank]) -> tuple[Place, ...]:
-    """The places of lines, in their order."""
-    return tuple(Place((rank,), line, "a call of a library") for rank, line in found)
+def _folded(found: Iterable[OnRank]) -> tuple[Place, ...]:
+    """The places of lines, with one row for the ranks of each."""
+    ranks_of_lines = grouped((line, rank) for rank, line in found)
+    places = []
+    for line, ranks in ranks_of_lines.items():
+        places.append(Place(tuple(sorted(set(ranks))), line, LIBRARY))
+    return tuple(places)
+
+
+def _in_order(found: Iterable[OnRank]) -> tuple[Place, ...]:
+    """The places of lines, rank by rank, in the order in which the rank comes to them."""
+    by_rank = sorted(found, key=lambda place: place.rank)
+    return tuple(Place((rank,), line, LIBRARY) for rank, line in by_rank)

@@ -19,8 +19,8 @@ from distlab.compat.ipyparallel import Replies
 from distlab.compat.ipython import somebody_watches
 from distlab.debugger import turns
 from distlab.diagnosis import proof, report
+from distlab.diagnosis.nccl_report import Portability
 from distlab.diagnosis.needs import Need
-from distlab.diagnosis.portability import Portability
 from distlab.notebook import display, freeing, interrupts, live, questions, seconds
 from distlab.notebook.checked import portability_of, show_findings
 from distlab.notebook.failed_cell import FailedCell

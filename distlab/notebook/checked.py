@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from distlab.diagnosis.portability import Portability, portability
+from distlab.diagnosis.nccl_report import Portability
+from distlab.diagnosis.portability import portability
 from distlab.notebook import paragraphs
 from distlab.wire.portability import Seen
 

@@ -282,7 +282,7 @@ class Cluster:
                 the cluster's own, which only ends communication calls.
             check: before data moves, compare op, shape, dtype, root and reduce op of each
                 collective that is not functional, and size and dtype of each message; a call that
-                does not match raises MismatchError.
+                does not match raises MismatchError. At the end, calls are shown that NCCL lacks.
 
         Raises:
             RankError: the function raised on some rank.

@@ -69,7 +69,8 @@ class PxMagics(Magics):
     @argument(
         "--check",
         action="store_true",
-        help="compare the arguments of messages and collectives on the ranks",
+        help="compare the arguments of messages and collectives on the ranks, and say which calls "
+        "NCCL lacks",
     )
     @argument("--pdb", action="store_true", help="a rank that raises opens the debugger")
     @argument(

@@ -125,7 +125,9 @@ class Deferred(dist.Work):
         """As Work.is_completed."""
         if not self.posting.done():
             return False
-        return self.posting.exception() is not None or self.posting.result().is_completed()
+        has_ended = self.posting.exception() is not None or self.posting.result().is_completed()
+        self.note.is_followed = self.note.is_followed or has_ended
+        return has_ended
 
     def get_future(self) -> torch.futures.Future:
         """As Work.get_future: it returns at once, whatever the other ranks have begun."""

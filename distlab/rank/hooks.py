@@ -365,7 +365,7 @@ def on_get_future(original: Callable[..., Any], work: Any, *args: Any) -> Any:
     future = original(work, *args)
     note = LOG.ties.get(work)
     if note is not None:
-        note.has_future = True
+        note.is_followed = True
         LOG.tie(future, note)
     return future
 

@@ -91,7 +91,8 @@ class Note:
         world_size: how many ranks that world has.
         lines: the learner's, as (file, number, function), innermost first.
         done: whether it was waited for until its end.
-        has_future: whether somebody has asked for its Future, and may wait for that in C++.
+        is_followed: whether somebody has seen that it has ended, or has asked for its Future, and
+            may wait for that in C++.
     """
 
     readable: Callable[[RuntimeError], Exception] | None = None
@@ -106,7 +107,7 @@ class Note:
     number: int = 0
     world_size: int = 0
     done: bool = False
-    has_future: bool = False
+    is_followed: bool = False
 
     def __init__(
         self,

@@ -165,7 +165,7 @@ class Watcher:
     def end(self) -> Seen:
         """All that was seen, with the calls that nobody has waited for."""
         for note, call in self._immediate.items():
-            if not note.done and not note.has_future and note in LOG.unwaited:
+            if not note.done and not note.is_followed and note in LOG.unwaited:
                 self._calls[call] -= 1
                 self._calls[replace(call, is_left=True)] += 1
         return Seen(

@@ -80,6 +80,12 @@ def futures(rank, n):
     future.then(lambda done: done.value()[0] / n).wait()
 
 
+def polled(rank, n):
+    work = dist.all_reduce(one(), async_op=True)
+    while not work.is_completed():
+        pass
+
+
 def data_parallel(rank, n):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     model(torch.ones(1, 2)).sum().backward()
@@ -87,7 +93,7 @@ def data_parallel(rank, n):
 
 RIGHT = [
     *(collectives, a_ring, exchange_in_a_batch, tags_in_order, groups_in_order),
-    *(threads_with_groups, futures, data_parallel),
+    *(threads_with_groups, futures, polled, data_parallel),
 ]
 
 
@@ -199,8 +205,8 @@ FINDINGS = [
     (objects, MAY, "objects sent in a loop", "all_gather_object([None] * n, epoch)   3 times"),
     (two_threads, MAY, "a group that several threads use", "target=lambda"),
     (batch_of_some, MAY, "batch_isend_irecv as the first call of a group", "ranks 0-1 "),
-    (swapped_tags, CERTAIN, "messages that are received in another order", "rank 1 "),
-    (both_send_first, MAY, "two ranks that both send first, or both receive first", "rank 1 "),
+    (swapped_tags, CERTAIN, "messages that are received in another order", "rank 1  "),
+    (both_send_first, MAY, "two ranks that both send first, or both receive first", "ranks 0-1 "),
     (groups_in_a_circle, MAY, "collectives of several groups in different orders", "rank 2 "),
     (nccl_by_name, MAY, "tensors on the CPU in a group for which the program names NCCL"),
 ]
