@@ -79,7 +79,7 @@ def contents() -> str:
         for part, name in PARTS.items()
     ]
     pages = ("course", "install", "package", "scripts", "testing", "portability", "hosts", "speed")
-    above = [  # or they would stand below 29 labs
+    above = [  # or they would stand below 30 labs
         toctree("distlab", [f"docs/{page}" for page in pages]),
         toctree(
             "Reference", ["docs/api", "notebooks/cheat_sheet", "benchmarks/README", "CHANGELOG"]

@@ -33,6 +33,7 @@ from distlab_course.exercises import (
     initialization,
     backends,
     logs_and_errors,
+    stopped_jobs,
     remote_calls,
     servers,
 )
@@ -65,6 +66,7 @@ name_labs(
         "30": "Initialization",
         "31": "Backends",
         "32": "Logs, errors, elastic",
+        "33": "When a job stops",
         "40": "Remote calls",
         "41": "Servers",
         "42": "Split models over RPC",

@@ -1,4 +1,4 @@
-"""Labs 00 and 02: which rank waits for which, as the report of a deadlock says.
+"""Labs 00, 02 and 33: which rank waits for which, as the report of a deadlock says.
 
 The notebooks call it through `distlab_course.figures`, in their kernel. Lengths are in inches.
 """
@@ -23,14 +23,15 @@ ARROW_BEND = 0.24  # as a share of its length
 WORD_HEIGHT = 0.3  # of a word above or below the boxes
 
 
-def who_waits(report: object, title: str = "who waits for whom") -> Figure:
+def who_waits(report: object | Mapping[int, int], title: str = "who waits for whom") -> Figure:
     """Draw an arrow from each rank to the rank that it waits for.
 
     Arrows to the right run above the ranks, those to the left below them. Ranks that have finished
     are outlines.
 
     Args:
-        report: a DeadlockError about messages between two ranks.
+        report: a DeadlockError about messages between two ranks; or by waiting rank, the rank that
+            it waits for.
         title: of the figure.
     """
     finished = getattr(report, "finished", ())
@@ -70,6 +71,8 @@ def who_waits(report: object, title: str = "who waits for whom") -> Figure:
 
 def _waits_in(report: object) -> dict[int, int]:
     """By waiting rank, the rank that it waits for, as a report's sentences name it."""
+    if isinstance(report, Mapping):
+        return dict(report)
     waits = {}
     for failure in getattr(report, "failures", ()):
         peer = re.search(r"\b(?:src|dst)=(\d+)", failure.message)
