@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
 GIBIBYTE = 1 << 30
+MEBIBYTE = 1 << 20
 
 Span = tuple[float, float, str, str]  # begin, end, text and kind, as plotting.spans takes them
 
@@ -229,9 +230,10 @@ class Prediction(ShownAsTable):
     def _memory_rows(self) -> list[tuple[str, str]]:
         """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
         memory = self.memory
-        rows = [("memory at its peak", _gibibytes(sum(memory.values())))]
+        peak = sum(memory.values())
+        rows = [("memory at its peak", _in_unit_of(peak, peak))]
         for kind in sorted(memory, key=memory.__getitem__, reverse=True):
-            rows.append((f"  {kind}", _gibibytes(memory[kind])))
+            rows.append((f"  {kind}", _in_unit_of(peak, memory[kind])))
         if self.device.memory is not None:
             fits = "yes"
             if not self.fits:
@@ -265,6 +267,15 @@ class Prediction(ShownAsTable):
                 kind = "move" if "compute" in going else "exposed"
                 bars.append((since, until, "", kind))
         return bars
+
+
+def _in_unit_of(largest: float, num_bytes: float) -> str:
+    """A size in the unit that suits the largest one of a column."""
+    if largest >= GIBIBYTE / 10:
+        return _gibibytes(num_bytes)
+    if largest >= MEBIBYTE / 10:
+        return f"{num_bytes / MEBIBYTE:,.1f} MiB"
+    return f"{num_bytes / 1024:,.1f} KiB"
 
 
 def _gibibytes(num_bytes: float) -> str:

@@ -41,6 +41,8 @@ an exception or a deadlock, 128 and the signal's number; 2 for a wrong command l
 
 WIDTH = 88  # columns of the help
 GRACE = 30.0  # seconds, as torchrun's
+NETWORK = "5 us, 50 GB/s"  # of a cluster of H100s, as is the device
+DEVICE = "989 TFLOP/s"
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that torchrun hands on
 # options of torchrun's that change nothing here: there is one machine, and one meeting
 WITHOUT_MEANING = {
@@ -87,6 +89,10 @@ class Chosen:
         trace: file for a trace; "" for none.
         signals: those that are handed on to the ranks, which then have that time.
         preempt: which ranks get SIGTERM, and when.
+        predict: how many ranks are predicted, and none runs; 0 for a run.
+        network: of those machines, in words.
+        device: likewise.
+        compare: whether the ranks are compared with one process.
         streams: where what ranks write goes.
         ignored: options that were given and change nothing, though a person might count on them.
     """
@@ -105,6 +111,10 @@ class Chosen:
     check: bool
     fresh: bool
     trace: str
+    predict: int
+    network: str
+    device: str
+    compare: bool
     streams: Streams
     ignored: tuple[str, ...]
 
@@ -158,6 +168,10 @@ def _chosen(given: argparse.Namespace, orders: tuple[Order, ...]) -> Chosen:
         check=given.check,
         fresh=given.fresh or given.check,
         trace=given.trace or "",
+        predict=given.predict,
+        network=given.network,
+        device=given.device,
+        compare=given.compare,
         streams=Streams(
             prefix=given.prefix,
             folder=given.log_dir or "",
@@ -186,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reports(parser)
     _add_ends(parser)
     _add_output(parser)
+    _add_instead(parser)
     _add_torchruns(parser)
     parser.add_argument("program", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -299,6 +314,35 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_instead(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("instead of a run")
+    group.add_argument(
+        "--compare",
+        action="store_true",
+        help="run the program in one process, too, and say whether both train alike, and why not",
+    )
+    group.add_argument(
+        "--predict",
+        type=_predicted_ranks,
+        default=0,
+        metavar="N",
+        help="say what a training step would take on so many ranks: one of each role runs, without "
+        "data; --nproc-per-node of them are on a machine",
+    )
+    group.add_argument(
+        "--network",
+        default=NETWORK,
+        metavar="NAME",
+        help=f"for --predict: a name, or latency and bandwidth (default {NETWORK!r})",
+    )
+    group.add_argument(
+        "--device",
+        default=DEVICE,
+        metavar="FLOPS",
+        help=f"for --predict: operations a second of each rank (default {DEVICE!r})",
+    )
+
+
 def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     words = ", ".join(("--nnodes 1", "--node-rank 0", *WITHOUT_MEANING))
     there_is_one = f"There is one machine, so these change nothing: {words}."
@@ -386,6 +430,10 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
     return seconds
+
+
+def _predicted_ranks(text: str) -> int:
+    return _whole_number(text, least=1, what="a number of ranks from 1")
 
 
 def _restarts(text: str) -> int:

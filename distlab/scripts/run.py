@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from distlab.notebook.early import start_early
 from distlab.scripts import options
+from distlab.scripts.options import Chosen
 from distlab.scripts.requests import Requests
 
 
@@ -20,6 +21,8 @@ def run(arguments: Sequence[str]) -> int:
     Returns the exit status.
     """
     chosen = options.read(arguments)
+    if chosen.predict or chosen.compare:
+        return _instead_of_a_run(chosen)
     requests = Requests()
     requests.listen(chosen.signals)
     if chosen.ranks > 1:
@@ -31,3 +34,14 @@ def run(arguments: Sequence[str]) -> int:
         return run_program(chosen, requests, early)
     finally:
         early.abandon()
+
+
+def _instead_of_a_run(chosen: Chosen) -> int:
+    """Predict the program, or compare its ranks with one process; returns the exit status."""
+    if chosen.predict:
+        from distlab.scripts.predicting import predict
+
+        return predict(chosen)
+    from distlab.scripts.comparing import compare_with_one_process
+
+    return compare_with_one_process(chosen)

@@ -20,7 +20,7 @@ from distlab.notebook.cluster import Cluster
 from distlab.notebook.early import EarlyServer
 from distlab.notebook.plan import Plan
 from distlab.rank import entry
-from distlab.scripts import options, outcome, preempting
+from distlab.scripts import options, outcome, preempting, tracing
 from distlab.scripts.options import Chosen
 from distlab.scripts.program_cell import ProgramCell
 from distlab.scripts.requests import Requests
@@ -126,8 +126,7 @@ def _run_on_ranks(
             )
         )
         if chosen.trace:
-            trace = ends.enter_context(cluster.trace())
-            ends.callback(lambda: trace.to_chrome(chosen.trace))
+            ends.enter_context(tracing.traced(cluster, chosen.trace, reports))
         if chosen.preempt:
             grace = chosen.grace or PREEMPTED
             ends.enter_context(preempting.reported(cluster, chosen.preempt, grace, reports))

@@ -282,14 +282,16 @@ def _rank_in_words(rank: int | None) -> str:
 
 
 def _row_of(alike: Sequence[Event]) -> tuple[str, ...]:
-    """A row of the table, see TABLE_HEADS."""
-    waiting = sum(event.waiting for event in alike)
+    """A row of the table, see TABLE_HEADS; how long calls waited may be known of none of them."""
+    waiting = ""
+    if any(event.ready is not None for event in alike):
+        waiting = format_seconds(sum(event.waiting for event in alike)).strip()
     median = statistics.median(event.seconds for event in alike)
     return (
         *_what(alike[0]),
         f"{len(alike):,}",
         format_seconds(_seconds_of_all(alike)).strip(),
-        format_seconds(waiting).strip(),
+        waiting,
         format_seconds(median).strip(),
     )
 
