@@ -159,10 +159,10 @@ class Recording:
             )
 
     def _group_of(self, name: str) -> GroupKey:
-        """What identifies a group of this generation; its ranks are unknown if it is gone."""
+        """What identifies a group of this generation, which may have been destroyed since."""
         key = (name, THIS_RANK.generation)
         if key not in self._groups:
-            self._groups[key] = (*key, members_of(name))
+            self._groups[key] = (*key, members_of(name) or LOG.members.get(name, ()))
         return self._groups[key]
 
 

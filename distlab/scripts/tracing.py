@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from distlab.notebook.cluster import Cluster
-from distlab.tables import format_bytes
+from distlab.tables import count, format_bytes
 from distlab.traces.trace import Trace
-from distlab.words import count
 
 MOST_ROWS = 8  # of the table: those that took longest
 
