@@ -11,6 +11,10 @@ from typing import TypeVar
 # of a terminal, and of what is saved: a notebook breaks longer lines in the middle of a word
 COLUMNS = 80
 
+# runs of ranks that are named in one list, and how many of longer lists
+MOST_RUNS = 20
+SHOWN_RUNS = 8
+
 GAP = re.compile(r"\s{2,}")  # between two columns of a table
 # where a rank is, as a column of a table: "line 3", "train.py:3 in step"
 POSITION = re.compile(r"(line |[^()]*:)\d+( in \S+)?")
@@ -25,6 +29,10 @@ def rank_list(ranks: Collection[int]) -> str:
         return "no ranks"
     runs = _consecutive(ranks)
     words: list[str] = []
+    left_out = 0
+    if len(runs) > MOST_RUNS:
+        left_out = sum(map(len, runs[SHOWN_RUNS:]))
+        runs = runs[:SHOWN_RUNS]
     for run in runs:
         # two ranks are folded only if no others are listed: "ranks 0-1", but "ranks 0, 1 and 5"
         if len(run) > 2 or (len(run) == 2 and len(runs) == 1):
@@ -32,6 +40,8 @@ def rank_list(ranks: Collection[int]) -> str:
         else:
             words.extend(map(str, run))
     noun = "ranks" if len(set(ranks)) > 1 else "rank"
+    if left_out:
+        words.append(f"{left_out} more")
     *others, last = words
     if not others:
         return f"{noun} {last}"

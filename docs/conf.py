@@ -78,7 +78,17 @@ def contents() -> str:
         toctree(name, [f"notebooks/{lab}" for lab in labs if lab[0] == part])
         for part, name in PARTS.items()
     ]
-    pages = ("course", "install", "package", "scripts", "testing", "portability", "hosts", "speed")
+    pages = (
+        "course",
+        "install",
+        "package",
+        "scripts",
+        "explain",
+        "testing",
+        "portability",
+        "hosts",
+        "speed",
+    )
     above = [  # or they would stand below 30 labs
         toctree("distlab", [f"docs/{page}" for page in pages]),
         toctree(

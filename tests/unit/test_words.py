@@ -45,3 +45,9 @@ def test_a_comment_that_does_not_fit_beside_its_line_stands_under_it():
 def test_a_long_line_is_broken_soon(part):
     """A learner's message may have a million characters in one line, here fewer."""
     columns_and_code(" x" + part * 30_000)
+
+
+def test_a_long_list_of_ranks_is_cut():
+    """In a job of hundreds of ranks, every eighth one may wait."""
+    words = rank_list(range(0, 512, 8))
+    assert words == "ranks 0, 8, 16, 24, 32, 40, 48, 56 and 56 more"

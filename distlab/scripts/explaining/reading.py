@@ -6,6 +6,7 @@ numbers only; JSON may be the dump of one rank, or an answer that wraps the dump
 
 from __future__ import annotations
 
+import contextlib
 import html
 import io
 import json
@@ -99,8 +100,9 @@ def _dumps_of_text(content: bytes) -> Iterator[Dump]:
     answers = PAGE_OF_ANSWERS.findall(text)
     if not text.lstrip().startswith(("{", "[")) and answers:
         for rank, answer in answers:
-            for dump in _dumps_of(_from_json(html.unescape(answer))):
-                yield Dump(dump.content, int(rank))
+            with contextlib.suppress(DataError):  # what it says of a rank that did not answer
+                for dump in _dumps_of(_from_json(html.unescape(answer))):
+                    yield Dump(dump.content, int(rank))
         return
     yield from _dumps_of(_from_json(text))
 

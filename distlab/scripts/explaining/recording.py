@@ -26,7 +26,7 @@ MOST_OPEN = 32  # calls of one group that have not completed, which are kept who
 MOST_NEWEST = 3
 COMPLETED = "completed"
 # backends that say of a call whether it has completed; of others it is over once it is retired
-TELL_COMPLETION = ("nccl", "ncclx", "xccl", "rccl", "rcclx")
+TELL_COMPLETION = ("nccl", "ncclx", "xccl", "rccl", "rcclx", "hccl", "mccl")
 # the end of several calls that were begun as one, and have one state
 COALESCED = ":coalesced"
 # "send 0->1", "recv 1<-0": ranks in the group

@@ -12,7 +12,7 @@ from distlab.scripts.explaining.findings import Findings
 from distlab.scripts.explaining.gathering import Gathered
 from distlab.scripts.explaining.groups import Group, Job
 from distlab.scripts.explaining.out_of_step import Mismatch
-from distlab.scripts.explaining.statuses import last_call, record_of
+from distlab.scripts.explaining.statuses import first_open, last_call, record_of
 from distlab.wire.messages import COLLECTIVE, COMMUNICATING, OUTSIDE
 from distlab.words import grouped, rank_list, ranks_and_verb
 
@@ -55,6 +55,7 @@ def _lines(findings: Findings) -> Iterator[str]:
         yield from _of_unlisted(findings)
         if not findings.why and not findings.unlisted:
             yield ALL_THERE
+            yield from _of_devices(findings)
         yield table(findings.states)
     elif all(not record.entries for record in job.ranks.values()):
         ranks = rank_list(list(job.ranks))
@@ -91,6 +92,30 @@ def _of_unlisted(findings: Findings) -> Iterator[str]:
             )
 
 
+def _of_devices(findings: Findings) -> Iterator[str]:
+    """Which devices have not begun a call that others have, where the recorder notes it."""
+    waits = []
+    for rank, state in findings.states.items():
+        if state.call is not None:
+            waits.append(((state.call.group, state.call.sequence), rank))
+    for (name, _), ranks in grouped(waits).items():
+        group = findings.job.groups.get(name)
+        if group is None:
+            continue
+        started = []
+        for rank in ranks:
+            first = first_open(group.records[rank])
+            started.append((first is not None and first.has_started, rank))
+        by_start = grouped(started)
+        if True in by_start and False in by_start:
+            begun = ranks_and_verb(by_start[True], "has", "have").capitalize()
+            others = ranks_and_verb(by_start[False], "has", "have")
+            yield (
+                f"{begun} started it, {others} not: something before it still occupies the device "
+                "there."
+            )
+
+
 def _of_numbers(findings: Findings) -> Iterator[str]:
     """Which call of its group is the first that does not complete, and who is ahead of it."""
     waits = []
@@ -111,9 +136,10 @@ def _behind(group: Group, sequence: int) -> str:
     fewer = []
     for rank in group.members:
         record = group.records.get(rank)
-        if record is None or record.has_shifted:
+        # a rank without any may have been asked for its open calls only
+        if record is None or record.has_shifted or not record.sequences:
             continue
-        newest = record.sequences[-1] if record.sequences else 0
+        newest = record.sequences[-1]
         if newest < sequence:
             fewer.append((newest, rank))
     words = ""

@@ -2,11 +2,14 @@
 
 import json
 import pickle
+import re
 
 import pytest
 
 from distlab.scripts.explaining.command import explain
+from tests.tool import ROOT
 from tests.unit.scripts.explaining.dumps import world, write_all
+from tests.unit.scripts.explaining.large_job import write_job
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def told(tmp_path, capsys):
 
 
 def test_a_rank_that_does_not_come_is_named_with_the_calls_that_lie_behind(told):
-    """Asynchronous calls: the others are many ahead, and the first that is open counts."""
+    """Asynchronous calls: the first that is open counts; docs/explain.md shows what is said."""
     ranks = world(4)
     for one in ranks:
         for _ in range(50):
@@ -33,20 +36,9 @@ def test_a_rank_that_does_not_come_is_named_with_the_calls_that_lie_behind(told)
             one.call("all_gather_into_tensor", 20, state="scheduled")
     status, words = told(ranks)
     assert status == 0
-    assert (
-        words
-        == """\
-Read 4 dumps: ranks 0-3 by the file's name.
-
-Ranks 0, 1 and 3 wait in all_reduce for rank 2, which is not in a call and has not called it.
-  ranks 0, 1 and 3  all_reduce()   float32[4]  train.py:14 in step
-  rank 2            not in a call
-It is call number 51 of the default group; rank 2 has made 50; ranks 0, 1 and 3 have begun 9 more \
-calls behind it, up to all_gather_into_tensor(), train.py:20.
-Rank 2 was between calls: the recorder cannot know what it did.
-Its last call was all_reduce(), train.py:12.
-"""
-    )
+    page = (ROOT / "docs/explain.md").read_text()
+    (expected,) = re.findall(r"\$ distlab explain /shared/dumps\n(.*?)```", page, re.DOTALL)
+    assert words == expected
 
 
 def test_another_call_under_the_same_number_is_a_mismatch(told):
@@ -148,7 +140,7 @@ def test_the_group_that_lacks_somebody_is_found_among_several(told):
         "2 are in calls that every rank they need has made: they were running."
     ) in words
     assert "all_reduce(group of ranks 1 and 3)" in words
-    assert "Rank 1: call number 1 of the group of ranks 1 and 3; rank 3 has made 0." in words
+    assert "Rank 1: call number 1 of the group of ranks 1 and 3." in words
 
 
 def test_fsdp_in_two_groups_of_eight(told):
@@ -176,6 +168,32 @@ def test_fsdp_in_two_groups_of_eight(told):
     assert "rank 5 calls reduce_scatter_tensor" in words
     assert "ranks 0-4, 6 and 7 call all_gather_into_tensor" in words
     assert "call number 21 of the group of ranks 0-7" in words
+
+
+def test_a_device_that_has_not_begun_what_others_have(told):
+    """Where the recorder notes it, that is all that a dump says of devices."""
+    ranks = world(3)
+    for one in ranks:
+        one.call("all_reduce", 3, state="scheduled" if one.rank == 1 else "started")
+    status, words = told(ranks)
+    assert status == 1
+    assert "The calls do not explain it: each that has not completed was called alike by" in words
+    assert "Ranks 0 and 2 have started it, rank 1 has not: something before it still" in words
+
+
+def test_dumps_of_open_calls_only(told):
+    """As the debug server writes them for NCCL: without entries where all have completed."""
+    ranks = world(3)
+    for one in ranks:
+        for _ in range(5):
+            one.call("all_reduce", 3)
+        if one.rank:
+            one.call("barrier", 4, state="scheduled")
+        one.entries = one.entries[5:]
+    status, words = told(ranks)
+    assert status == 0
+    assert "Ranks 1-2 wait in barrier for rank 0, which is not in a call and has" in words
+    assert "It is call number 6 of the default group.\n" in words
 
 
 def test_calls_that_fell_out_of_the_buffer_are_no_missing_ones(told):
@@ -281,6 +299,20 @@ def test_an_answer_that_wraps_the_dumps_of_all_ranks(tmp_path, capsys):
         assert "Rank 0 waits in all_reduce for rank 1" in capsys.readouterr().out
 
 
+def test_a_rank_that_did_not_answer_the_debug_server(tmp_path, capsys):
+    """The page has an error in the place of its dump."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started")
+    path = tmp_path / "page.html"
+    answer = json.dumps(ranks[0].content())
+    path.write_text(
+        f"<h2>Rank 0: http://h:1</h2><pre>{answer}</pre>"
+        "<h2>Rank 1: http://h:2</h2><p>Failed to fetch</p><pre>refused</pre>"
+    )
+    assert explain([str(path)]) == 0
+    assert "There is no dump of rank 1" in capsys.readouterr().out
+
+
 def test_whose_dump_it_is(tmp_path, capsys):
     """A person says it, or its name does, or its messages do."""
     ranks = world(2)
@@ -311,3 +343,12 @@ def test_other_files_of_a_folder_are_left_out(tmp_path, capsys):
     assert "notes.txt is neither a pickle nor JSON." in capsys.readouterr().out
     assert explain([str(tmp_path / "none*")]) == 2
     assert "FILES must be files that exist" in capsys.readouterr().err
+
+
+def test_a_large_job(tmp_path, capsys):
+    """Forty ranks; large_job.py makes one of 512, to measure with."""
+    write_job(tmp_path / "dumps", 40, calls=100)
+    assert explain([str(tmp_path / "dumps")]) == 0
+    words = capsys.readouterr().out
+    assert "Ranks 32-36, 38 and 39 wait in all_gather_into_tensor for rank 37, which" in words
+    assert "Ranks 5, 13, 21 and 29 wait in all_reduce for rank 37, which is not in a call" in words
