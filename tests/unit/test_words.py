@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.words import columns_and_code, fitted
+from distlab.words import columns_and_code, fitted, rank_list
 
 CODE = "loss = model(x).sum()  # average the gradients of every rank"
 

@@ -55,7 +55,8 @@ def test_the_program_of_the_page_is_explained(tmp_path):
     ranks = []
     for rank in range(RANKS):
         own = {**environment, "RANK": str(rank)}
-        ranks.append(subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, env=own))
+        command = [sys.executable, "train.py"]
+        ranks.append(subprocess.Popen(command, cwd=tmp_path, env=own, stderr=subprocess.DEVNULL))
     try:
         (tmp_path / "dump-now").touch()
         deadline = time.monotonic() + MOST_SECONDS
