@@ -12,12 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from distlab.compat.ipyparallel import defer_cluster_module
 
-# compiled modules that an engine imports before torch
+# compiled modules that an engine imports before torch, and then those that every rank does
+COMPILED_FOR_ENGINE = ("zmq", "tornado.speedups", "psutil", "sqlite3")
 COMPILED = (
-    "zmq",
-    "tornado.speedups",
-    "psutil",
-    "sqlite3",
     "_asyncio",
     "_blake2",
     "_contextvars",
@@ -55,20 +52,45 @@ PRELOADED = (
 )
 
 
-# of these, what a rank needs that is no engine
-PRELOADED_WITHOUT_ENGINE = ("torchgen.model", "tqdm", "unittest", "distlab.rank.entry")
+# the same for a rank that is no engine: what torch imports is most of it. The last one consists of
+# libraries, and waits for torch's.
+PRELOADED_WITHOUT_ENGINE = (
+    "torchgen.model",
+    "unittest.mock",
+    "importlib.metadata",
+    "urllib.request",
+    "typing_extensions",
+    "tqdm",
+    "asyncio",
+    "multiprocessing",
+    "concurrent.futures.thread",
+    "tarfile",
+    "uuid",
+    "difflib",
+    "platform",
+    "cloudpickle",
+    "distlab.rank.entry",
+    "distlab.debugger.console",
+    "distlab.wire.recorded",
+    "distlab.diagnosis.new_groups",
+    "distlab.launch.fork_server",
+    "numpy",
+)
 
 
 @contextlib.contextmanager
-def torch_library() -> Iterator[None]:
+def torch_library(compiled: Sequence[str] = COMPILED) -> Iterator[None]:
     """Load torch's library while what is inside this computes.
 
     That is a fifth of the time that importing torch takes. The system loads one library at a time,
     so those that other modules consist of are loaded before.
+
+    Args:
+        compiled: these modules.
     """
     import ctypes  # not for the notebook's kernel, which starts this server
 
-    import_all(COMPILED)
+    import_all(compiled)
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         yield  # importing torch will say what is wrong with it
@@ -92,7 +114,7 @@ def torch_library() -> Iterator[None]:
 
 def import_engine() -> None:
     """Import what an engine consists of, and torch's library beside it, and prepare one."""
-    with torch_library():
+    with torch_library((*COMPILED_FOR_ENGINE, *COMPILED)):
         with defer_cluster_module():
             from distlab.launch import engine
         import_all(PRELOADED)
@@ -110,8 +132,7 @@ def import_ranks_of_launcher(preload: Sequence[str]) -> None:
     """Import what a rank is that is no engine, and torch's library beside it."""
     with torch_library():
         import_all(PRELOADED_WITHOUT_ENGINE)
-    import_ranks(preload)
-    importlib.import_module("distlab.rank.serving")
+    import_ranks((*preload, "distlab.rank.serving", "distlab.rank.program"))
 
 
 def import_all(modules: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ from distlab import programs
 from distlab.notebook import settings
 from distlab.wire.rendezvous import loopback_interface
 
-SERVER = "distlab.launch.fork_server"
+SERVER = "distlab.launch.early_server"
+FRESH = "fresh"  # the word for it on its command line
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,16 @@ class EarlyServer:
     def abandon(self) -> None:
         """End it where no cluster has taken it, and remove its folder."""
         self.process.kill()
-        self.process.wait()
         self.talks_over.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_early() -> EarlyServer:
-    """Start a fork server on this machine, for ranks that are no engines of ipyparallel."""
+def start_early(fresh: bool) -> EarlyServer:
+    """Start a fork server on this machine, for ranks that are no engines of ipyparallel.
+
+    Args:
+        fresh: whether each rank will be an interpreter of its own.
+    """
     tag = settings.new_tag()
     folder = tempfile.mkdtemp(prefix="distlab-")
     environment = settings.environment(tag, loopback_interface())
@@ -56,7 +60,7 @@ def start_early() -> EarlyServer:
     here, there = socket.socketpair()
     with there, open(os.path.join(logs, "host-0.log"), "wb") as log:
         process = subprocess.Popen(
-            programs.command(SERVER),
+            [*programs.command(SERVER), *([FRESH] if fresh else [])],
             env={**os.environ, **environment},
             start_new_session=True,
             stdin=there.fileno(),

@@ -149,13 +149,18 @@ class Launcher:
         self.end_with(program)
         return program
 
-    def end_with(self, program: subprocess.Popen[bytes]) -> None:
+    def end_with(self, program: subprocess.Popen[bytes], waits: bool = True) -> None:
         """Have a program killed and waited for at the end.
 
         What is added last is done first. The guard, which is among the first programs, ends among
         the last.
+
+        Args:
+            waits: whether it is waited for: the system takes a tenth of a second to free the memory
+                of a fork server, for which nobody has to wait whose own process ends now.
         """
-        self._when_all_ended.callback(program.wait)
+        if waits:
+            self._when_all_ended.callback(program.wait)
         self._when_all_ended.callback(program.kill)
 
     def start_server(self, command: Sequence[str], plan: ServerPlan) -> None:

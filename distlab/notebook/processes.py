@@ -105,6 +105,7 @@ class Processes:
             name=os.path.join(self.folder, f"group-{time.monotonic_ns()}"),
             channel=self.channel.address,
             hosts=self.host_of_rank[:world_size],
+            builds=not plan.direct,
         )
 
     # --- for another cluster ---

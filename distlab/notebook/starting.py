@@ -196,7 +196,7 @@ def _launch_directly(launcher: Launcher, cleanup: contextlib.ExitStack) -> Conne
         launcher.start_server(fork_server.server_command(), server_plan)
     else:
         launcher.connect_server(plan.early.process, plan.early.talks_over, [0], server_plan)
-        launcher.end_with(plan.early.process)
+        launcher.end_with(plan.early.process, waits=False)
     _start_guard(launcher)
     client = DirectClient()
     cleanup.callback(client.close)

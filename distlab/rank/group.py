@@ -111,6 +111,8 @@ def build(rank: int, meeting: Meeting) -> None:
     THIS_RANK.meeting = meeting
     limit = timedelta(seconds=meeting.timeout)
     private.set_default_timeout(limit)
+    if not meeting.builds:
+        return
     # the store is already running; its keys are new each time, because used ones hold stale
     # addresses
     store = dist.PrefixStore(meeting.name, connect_to_store(meeting.host, meeting.port))

@@ -26,8 +26,11 @@ from distlab.wire.program import Program
 from distlab.wire.source import PACKAGE
 
 
-def run_as_main(program: Program) -> None:
+def run_as_main(program: Program, is_first_to_write: Callable[[str], bool]) -> None:
     """Run a program, wait for its threads, and call what it has registered for the end.
+
+    Args:
+        is_first_to_write: whether no other rank has written a text, the traceback of an error.
 
     Raises:
         SystemExit: the program has ended with a status other than 0, its code.
@@ -41,7 +44,7 @@ def run_as_main(program: Program) -> None:
                 raise SystemExit(status) from None
         except Exception as error:
             if is_at_fault(error):
-                show(error)
+                show(error, is_first_to_write)
             raise
         finally:
             _join_threads()
@@ -100,10 +103,13 @@ def status_of(end: SystemExit) -> int:
     return 1
 
 
-def show(error: BaseException) -> None:
+def show(error: BaseException, is_first_to_write: Callable[[str], bool] | None = None) -> None:
     """Write a traceback on stderr, in one piece, with the program's frames and what they call.
 
     A program that has put its own function into `sys.excepthook` has it called.
+
+    Args:
+        is_first_to_write: whether no other rank has written a text; None where each writes its own.
     """
     error.__traceback__ = _without_launcher(error.__traceback__)
     # torch's own writes Python's words, and the rank before each line
@@ -113,8 +119,11 @@ def show(error: BaseException) -> None:
         return
     words = traceback.TracebackException(type(error), error, error.__traceback__)
     _leave_out_frames(words)
+    text = "".join(words.format())
+    if is_first_to_write is not None and not is_first_to_write(text):
+        return  # the report says which ranks have raised it
     with contextlib.suppress(Exception):  # a program may have put anything there
-        sys.stderr.write("".join(words.format()))
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

@@ -8,12 +8,16 @@ on: main.py runs the program, streams.py has its stdout and stderr.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 
 from distlab.compat import torch as private
 from distlab.rank import group, meetings
+from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.log import LOG
 from distlab.rank.main_module import run_as_main
 from distlab.rank.script_streams import own_streams
@@ -32,9 +36,25 @@ def run_program(rank: int, world_size: int, program: Program) -> None:
     """
     leave_to_program()
     THIS_RANK.backend = program.backend
+    if program.backend:  # torch says so of the one that is not used
+        warnings.filterwarnings("ignore", "Attempted to get default timeout for nccl")
     os.chdir(program.folder)
     with own_streams(rank, program), _variables(rank, program):
-        run_as_main(program)
+        run_as_main(program, functools.partial(_is_first_to_write, program.writes_all))
+
+
+def _is_first_to_write(writes_all: bool, text: str) -> bool:
+    """Whether no other rank has written this text: ranks that fail alike write one traceback.
+
+    Args:
+        writes_all: whether each rank writes its own, as where each has files of its own.
+    """
+    meeting = THIS_RANK.meeting
+    if writes_all or meeting is None:
+        return True
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    store = connect_to_store(meeting.host, meeting.port)
+    return bool(store.add(f"{meeting.name}/written/{digest}", 1) == 1)
 
 
 def leave_to_program() -> None:

@@ -21,7 +21,9 @@ from torch.distributed import rpc
 from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
 from distlab.rank import freed
+from distlab.rank.cluster_store import connect_to_store
 from distlab.rank.log import LOG, InCall, Note
+from distlab.rank.meetings import MEETINGS
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.messages import OTHER
@@ -158,7 +160,7 @@ def _check_can_start() -> None:
         raise RuntimeError(
             f'RPC is already running on rank {THIS_RANK.rank}, as "{name_here}". {advice}'
         )
-    if dist.get_backend() == "simulated":
+    if dist.is_initialized() and dist.get_backend() == "simulated":
         rest = "only what process groups send is simulated. Make a Cluster without a network."
         raise RuntimeError(f"There are no remote calls on a simulated network: {rest}")
 
@@ -172,13 +174,22 @@ def _skip_numbers(generation: int) -> None:
         rpc.PyRRef(None)
 
 
+def _store_of_workers() -> dist.Store:
+    """The store in which workers meet: in a program, which may have no group, the cluster's."""
+    meeting = THIS_RANK.meeting
+    if not MEETINGS.is_program or meeting is None:
+        return private.default_store()
+    store = connect_to_store(meeting.host, meeting.port)
+    return dist.PrefixStore(f"{meeting.name}/program", store)
+
+
 def _meet_workers(worker: Worker, size: int) -> tuple[dist.Store, list[Worker]]:
     """Meet the other workers, and refuse a number or a name that two have.
 
     Returns:
         the store of these workers, and all of them, in the order of their numbers.
     """
-    world = private.default_store()
+    world = _store_of_workers()
     # they meet when this many have come; each next `size` of them have a meeting of their own
     came_before = world.add(f"rpc/{size}", 1) - 1
     meeting, seat = divmod(came_before, size)

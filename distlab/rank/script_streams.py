@@ -33,7 +33,7 @@ def own_streams(rank: int, program: Program) -> Iterator[None]:
     _open_as(1, stdout, os.O_WRONLY)
     _open_as(2, stderr, os.O_WRONLY)
     for number, name in enumerate(NAMES):
-        stream = _python_stream(number)
+        stream = _python_stream(number, kept[number][1])
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     try:
@@ -57,15 +57,19 @@ def _open_as(number: int, path: str, how: int) -> None:
     os.close(opened)
 
 
-def _python_stream(number: int) -> TextIO:
+def _python_stream(number: int, before: Any) -> TextIO:
     """Python's stream of a descriptor, as Python makes it when it starts.
 
     A whole line is written at once, unlike with `python -u`, which writes its end by itself.
+
+    Args:
+        before: the stream in its place, which Python has made.
     """
     if number == 0:
         return open(0, closefd=False)
-    errors = "backslashreplace" if number == 2 else "surrogateescape"
-    return open(number, "w", buffering=1, closefd=False, errors=errors)
+    errors = getattr(before, "errors", None) or ("backslashreplace" if number == 2 else "strict")
+    encoding = getattr(before, "encoding", None)
+    return open(number, "w", buffering=1, closefd=False, encoding=encoding, errors=errors)
 
 
 def flush_all() -> None:

@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     requests.listen(chosen.signals)
     if chosen.ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    early = start_early()
+    early = start_early(chosen.fresh)
     try:
         from distlab.scripts.running import run_program
 

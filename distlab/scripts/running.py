@@ -170,8 +170,12 @@ def _program_of(chosen: Chosen, terminal: Terminal) -> Program:
         folder=os.getcwd(),
         backend=chosen.backend,
         streams=terminal.paths,
+        writes_all=chosen.streams.has_files,
         stdin=stdin,
         run_id=chosen.run_id,
         role=chosen.role,
+        environment={
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(one.name for one in chosen.signals)
+        },
         unset=tuple(unset),
     )

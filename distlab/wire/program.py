@@ -20,6 +20,8 @@ class Program:
         folder: the working directory.
         backend: of the groups that it makes, whatever it asks for; "" for those.
         streams: by rank, the paths where its stdout and its stderr go; empty leaves them.
+        writes_all: whether each rank writes the traceback of its error, also where it is another
+            rank's.
         stdin: what rank 0 reads; "" for nothing, as on the other ranks.
         run_id: the name of the run.
         role: torchrun's name for what the ranks are.
@@ -33,6 +35,7 @@ class Program:
     folder: str = "."
     backend: str = ""
     streams: tuple[tuple[str, str], ...] = ()
+    writes_all: bool = False
     stdin: str = ""
     run_id: str = "distlab"
     role: str = "default"

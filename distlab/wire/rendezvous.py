@@ -41,6 +41,7 @@ class Meeting:
         channel: host, port and token of the notebook's `ControlChannel`, which asks the ranks what
             they are doing.
         hosts: number of each rank's host, by rank; none if all are on one machine.
+        builds: whether a group is built; a program makes its own.
     """
 
     init_method: str
@@ -53,6 +54,7 @@ class Meeting:
     name: str
     channel: tuple[str, int, str]
     hosts: tuple[int, ...] = ()
+    builds: bool = True
 
 
 @dataclass(frozen=True)
