@@ -37,6 +37,16 @@ COMPILED = (
     "unicodedata",
     "_lsprof",
     "pyexpat",
+    "_bisect",
+    "_bz2",
+    "_json",
+    "_lzma",
+    "_multiprocessing",
+    "_random",
+    "_sha512",
+    "_sha2",
+    "grp",
+    "zlib",
 )
 # modules in Python that every engine would otherwise import for itself, or that torch imports
 PRELOADED = (
