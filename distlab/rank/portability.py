@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from distlab.compat import torch as private
-from distlab.rank.log import LOG, Note
+from distlab.rank.log import LOG, MOST_UNWAITED, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import IMMEDIATE
 from distlab.rank.plugins import PLUGINS
@@ -34,6 +34,7 @@ from distlab.wire.source import Line, line_of, runs_learners_code
 # orders.
 MOST_IN_ORDER = 20_000
 MOST_TENSORS = 64  # of one call that are looked at
+MOST_THREADS = 8  # that are told apart
 BATCH = "batch_isend_irecv"
 LOGS_CALLS = "torch.distributed.c10d_logger"  # the module of torch that wraps its functions
 
@@ -89,7 +90,7 @@ class Watcher:
             self._calls[call] += 1
             self._used.add(key)
             if call.op in IMMEDIATE or note.is_async:
-                self._immediate[note] = call
+                self._remember(note, call)
             if note.kind == COLLECTIVE:
                 self._see_collective(key, line)
             elif note.kind == MESSAGE and note.method != "recv_anysource":
@@ -106,7 +107,8 @@ class Watcher:
     ) -> SeenCall:
         """What is remembered of a call."""
         tensors = list(_tensors_in(args))[:MOST_TENSORS]
-        number = self._threads.setdefault(threading.get_ident(), len(self._threads))
+        next_number = min(len(self._threads), MOST_THREADS)
+        number = self._threads.setdefault(threading.get_ident(), next_number)
         has_device = getattr(note.options, "device_ids", None) or private.bound_device(group)
         return SeenCall(
             op=note.op or note.method,
@@ -123,6 +125,13 @@ class Watcher:
             is_first=key not in self._used and not _was_used(note.group),
             thread=number,
         )
+
+    def _remember(self, note: Note, call: SeenCall) -> None:
+        """Remember a call that returns at once, for as long as it may be waited for."""
+        if len(self._immediate) >= 2 * MOST_UNWAITED:
+            unwaited = {one: call for one, call in self._immediate.items() if one in LOG.unwaited}
+            self._immediate = unwaited
+        self._immediate[note] = call
 
     def _see_collective(self, key: GroupKey, line: Line | None) -> None:
         self._numbers[key] += 1
@@ -181,7 +190,7 @@ class Watcher:
 
 def _was_used(group: str) -> bool:
     """Whether something was called in a group before the cell."""
-    if LOG.collectives.get(group):
+    if LOG.collectives.get(group) or group in LOG.shared_with_cpp:
         return True
     return any(kind.group == group for kind in LOG.traffic)
 

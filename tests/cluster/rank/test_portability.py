@@ -88,6 +88,7 @@ def polled(rank, n):
 
 def data_parallel(rank, n):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    dist.barrier()  # DDP has used the group
     model(torch.ones(1, 2)).sum().backward()
 
 
