@@ -140,7 +140,8 @@ def _add(gathered: Gathered, file: DumpFile, record: RankRecord, is_alone: bool)
             return
         raise ArgumentError(
             f"FILES must be one dump of each rank, got two of rank {rank}: {other.path} and "
-            f"{record.path}. Say which ranks they are: {rank}={other.path} {rank + 1}={record.path}"
+            f"{record.path}. Give those of one backend and one moment; {rank}={other.path} says of "
+            "which rank a file is."
         )
     gathered.ranks[rank] = record
     gathered.found_by[rank] = how

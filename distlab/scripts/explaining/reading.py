@@ -80,8 +80,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _unpickled(content: bytes) -> Any:
     """What a pickle holds."""
+    # a reader with a buffer, because from another one pickle reads each value by a call of its own
+    reader = io.BufferedReader(io.BytesIO(content))
     try:
-        return _PlainUnpickler(io.BytesIO(content)).load()
+        return _PlainUnpickler(reader).load()
     except DataError:
         raise
     except Exception as error:  # a damaged pickle may raise anything

@@ -82,8 +82,16 @@ def recorded(path: str, rank: int | None, content: Mapping[str, Any]) -> RankRec
             by_group.setdefault(_group_of(record, one), []).append(_entry(one))
     kinds: dict[Any, int] = {}
     for name, entries in by_group.items():
-        _add_calls(record, record.groups[name], entries, kinds)
+        _add_calls(record, record.groups[name], _of_last(entries), kinds)
     return record
+
+
+def _of_last(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The calls of the last of several groups that had one name, as after a new start."""
+    last = entries[-1].content.get("pg_id")
+    if entries[0].content.get("pg_id") == last:
+        return entries
+    return [entry for entry in entries if entry.content.get("pg_id") == last]
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:

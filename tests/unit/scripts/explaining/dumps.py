@@ -37,15 +37,18 @@ class Recorder:
         groups: the ranks of each group by name; "0" is the world.
         backend: as the names of calls begin.
         buffer: how many calls it holds.
+        batches_count: whether a batch of messages takes a number of a collective, as in torch 2.5.
     """
 
-    def __init__(self, rank, groups, backend="nccl", buffer=2000):
+    def __init__(self, rank, groups, backend="nccl", buffer=2000, batches_count=False):
         self.rank = rank
         self.groups = {name: ranks for name, ranks in groups.items() if rank in ranks}
         self.backend = backend
         self.buffer = buffer
+        self.batches_count = batches_count
         self.entries = []
         self._numbers = {name: [0, 0] for name in self.groups}  # of collectives, of messages
+        self._first_id = 0
 
     def call(self, function, line, group="0", sizes=((4,),), state="completed", dtype="Float"):
         """A collective; returns the recorder."""
@@ -67,12 +70,17 @@ class Recorder:
 
     def batch(self, line, messages, group="0", state="completed"):
         """batch_isend_irecv of (function, peer) pairs; returns the recorder."""
-        self._numbers[group][1] += 1
+        self._numbers[group][0 if self.batches_count else 1] += 1
         for function, peer in messages:
             self.message(function, line, peer, group, state="scheduled", bump=False)
             self.entries[-1]["frames"] = frames("batch_isend_irecv", line)
         self._add("coalesced", "batch_isend_irecv", line, group, [], state, "Float", is_p2p=True)
         return self
+
+    def restart(self):
+        """Make all groups again, under the same names."""
+        self._numbers = {name: [0, 0] for name in self.groups}
+        self._first_id += len(self.groups)
 
     def _add(self, name, function, line, group, inputs, state, dtype, is_p2p=False):
         number = len(self.entries)
@@ -82,7 +90,7 @@ class Recorder:
             {
                 "frames": frames(function, line),
                 "record_id": number,
-                "pg_id": list(self.groups).index(group),
+                "pg_id": self._first_id + list(self.groups).index(group),
                 "process_group": (group, "default_pg" if group == "0" else "undefined"),
                 "thread_name": "python",
                 "thread_id": "1",

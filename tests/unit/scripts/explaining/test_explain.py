@@ -8,7 +8,7 @@ import pytest
 
 from distlab.scripts.explaining.command import explain
 from tests.tool import ROOT
-from tests.unit.scripts.explaining.dumps import world, write_all
+from tests.unit.scripts.explaining.dumps import Recorder, world, write_all
 from tests.unit.scripts.explaining.large_job import write_job
 
 
@@ -119,6 +119,98 @@ def test_a_batch_has_one_state_which_comes_last(told):
         "Rank 0 waits for a message from rank 1, which is not in a call and has not sent" in words
     )
     assert "batch_isend_irecv(src=1)" in words
+
+
+def pipeline(size, steps, bad=None, **options):
+    """The recorders of stages that pass activations on, and of the last messages of each."""
+    ranks = world(size, **options)
+    for one in ranks:
+        for step in range(steps):
+            done = "completed" if step < steps - 1 else "scheduled"
+            if one.rank and (one.rank, step) != bad:
+                one.batch(6, [("irecv", one.rank - 1)], state=done)
+            if one.rank < size - 1 and (one.rank, step) != bad:
+                one.batch(8, [("isend", one.rank + 1)], state=done)
+    return ranks
+
+
+@pytest.mark.parametrize("buffer", [2000, 10])
+@pytest.mark.parametrize("batches_count", [False, True])
+def test_a_stage_that_leaves_out_a_micro_batch(told, buffer, batches_count):
+    """Also where the recorder has forgotten older messages, and where they take numbers."""
+    ranks = pipeline(3, 20, bad=(2, 19), buffer=buffer, batches_count=batches_count)
+    for entry in ranks[0].entries + ranks[1].entries[:-2]:
+        entry["state"] = "completed"
+    status, words = told(ranks)
+    assert status == 0
+    assert "Rank 1 sends a message to rank 2, which is not in a call and has not" in words
+    assert "train.py:8" in words
+    assert ("has forgotten older messages" in words) == (buffer == 10)
+
+
+@pytest.mark.parametrize("batches_count", [False, True])
+def test_batches_of_some_ranks_do_not_shift_the_collectives_of_all(told, batches_count):
+    """Ranks 0 and 1 exchange messages, rank 2 does not; then all call barrier, and rank 0 more."""
+    ranks = world(3, batches_count=batches_count)
+    for one in ranks:
+        one.call("all_reduce", 3)
+        if one.rank < 2:
+            one.batch(5, [("isend", 1 - one.rank), ("irecv", 1 - one.rank)])
+        one.call("barrier", 6)
+    status, words = told(ranks)
+    assert status == 1
+    assert "Nothing waits" in words
+    ranks[0].call("all_reduce", 7, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert "It is call number 3 of the default group; ranks 1-2 have made 2." in words
+
+
+def test_a_group_that_was_made_again_begins_anew(told):
+    """After destroy_process_group and a new init_process_group, numbers begin with 1 again."""
+    ranks = world(2)
+    for one in ranks:
+        for _ in range(5):
+            one.call("all_reduce", 3)
+        one.restart()
+        one.call("barrier", 4, state="started" if one.rank else "completed")
+    ranks[1].entries[-1]["state"] = "completed"
+    ranks[0].call("all_reduce", 5, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert "It is call number 2 of the default group; rank 1 has made 1." in words
+
+
+def test_groups_that_share_a_name_are_told_apart(told):
+    """split_group gives the parts of a group one name."""
+    halves = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    ranks = [Recorder(rank, {"0": [0, 1, 2, 3], "5": half}) for rank, half in halves.items()]
+    for one in ranks:
+        one.call("all_reduce", 3, "5", state="completed" if one.rank < 2 else "started")
+    ranks[3].entries.clear()
+    status, words = told(ranks)
+    assert status == 0
+    assert "Rank 2 waits in all_reduce for rank 3, which is not in a call" in words
+    assert "all_reduce(group of ranks 2-3)" in words
+
+
+def test_a_dump_of_an_old_torch(told):
+    """It has one number for messages and collectives, and neither types nor is_p2p."""
+    ranks = world(2)
+    for one in ranks:
+        one.call("all_reduce", 3)
+        one.message("send" if one.rank == 0 else "recv", 4, 1 - one.rank)
+    ranks[0].call("barrier", 5, state="started")
+    for one in ranks:
+        for number, entry in enumerate(one.entries):
+            entry["seq_id"] = number + 1
+            entry["process_group"] = entry["process_group"][0]
+            for name in ("collective_seq_id", "p2p_seq_id", "is_p2p", "input_dtypes"):
+                del entry[name]
+    status, words = told(ranks)
+    assert status == 0
+    assert "Rank 0 waits in barrier for rank 1, which is not in a call and has not called" in words
+    assert "It is call number 2 of the default group; rank 1 has made 1." in words
 
 
 def test_the_group_that_lacks_somebody_is_found_among_several(told):
