@@ -4,6 +4,7 @@ A process of its own, started by jobs.py with the command as its arguments. Its 
 pipe, which the system closes when the notebook's kernel ends, in whatever way it does.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,22 +12,35 @@ from collections.abc import Sequence
 
 import psutil
 
+KILLED = 137  # the exit status that a shell gives to a process ended by SIGKILL
+
 
 def run(command: Sequence[str]) -> int:
-    """Run the command until it ends or standard input does. Returns its exit status."""
+    """Run the command until standard input ends, and end it then. Returns an exit status."""
     program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    thread = threading.Thread(target=_end_with_input, args=(program,), daemon=True)
-    thread.start()
-    return program.wait()
+    is_ending = threading.Event()
+    threading.Thread(target=_leave_with, args=(program, is_ending), daemon=True).start()
+    sys.stdin.buffer.read()
+    is_ending.set()
+    _end(program.pid)
+    program.wait()
+    return KILLED
 
 
-def _end_with_input(program: "subprocess.Popen[bytes]") -> None:
-    """Wait for the end of standard input, and kill the command and what it has started."""
-    sys.stdin.read()
-    if program.poll() is not None:
+def _leave_with(program: "subprocess.Popen[bytes]", is_ending: threading.Event) -> None:
+    """End this process when the command has ended by itself, with its exit status."""
+    status = program.wait()
+    if not is_ending.is_set():
+        os._exit(status if status >= 0 else KILLED)
+
+
+def _end(pid: int) -> None:
+    """Kill a process and all that it has started, if they are still there."""
+    try:
+        program = psutil.Process(pid)
+        processes = [program, *program.children(recursive=True)]
+    except psutil.NoSuchProcess:
         return
-    processes = psutil.Process(program.pid).children(recursive=True)
-    program.kill()
     for process in processes:
         try:
             process.kill()

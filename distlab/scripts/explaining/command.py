@@ -20,6 +20,7 @@ from distlab.scripts.explaining.plain import as_plain
 from distlab.scripts.explaining.stacks_of_processes import of_processes, pids_given
 from distlab.scripts.explaining.stacks_report import of_files, with_stacks
 from distlab.scripts.explaining.words import report
+from distlab.words import fitted
 
 EXPLAINED = 0  # exit statuses
 UNEXPLAINED = 1
@@ -38,12 +39,12 @@ def explain(arguments: Sequence[str]) -> int:
         parser.error("give either FILES or --pids. For example: distlab explain dumps/")
     try:
         if chosen.pids:
-            print(of_processes(chosen.pids))
+            _print_fitted(of_processes(chosen.pids))
             return EXPLAINED
         files = files_named(chosen.files)
         stacks = with_stacks(files)
         if stacks:
-            print(of_files(stacks))
+            _print_fitted(of_files(stacks))
             return EXPLAINED
         gathered = gather(files)
         job = job_of(gathered.ranks, chosen.world_size)
@@ -56,6 +57,11 @@ def explain(arguments: Sequence[str]) -> int:
     else:
         print(report(gathered, findings))
     return EXPLAINED if findings.is_explained else UNEXPLAINED
+
+
+def _print_fitted(text: str) -> None:
+    """Print a text in lines that fit a page: a notebook would break longer ones within words."""
+    print("\n".join(fitted(text)))
 
 
 def _parser() -> argparse.ArgumentParser:
