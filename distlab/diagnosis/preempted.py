@@ -260,18 +260,16 @@ def _words_of_other(record: PreemptionRecord, rank: int) -> tuple[tuple[str, str
     if end.how == RETURNED:
         return ("ended", "ended"), "without an error"
     status = record.doing.get(rank)
-    was_interrupted = end.words.startswith(INTERRUPTED) and status is not None
+    was_interrupted = end.words.startswith(INTERRUPTED)
     if end.how == RAISED and not was_interrupted:
         return ("raised", "raised"), end.words
     if end.how == DIED:
         return ("died", "died"), f"({end.words})"
-    if end.how == WAITED and end.failure is not None and end.failure.lines:
-        call = _call_of_failure(end.failure)
-        return ("waited", "waited"), f"in {call}, and could not go on"
-    if status is not None:
-        rest = "" if was_interrupted else ", and could not go on"
-        return ("was", "were"), f"{_doing(status)}{rest}"
-    return past, "not ended when this was recorded"
+    if status is None:
+        return past, "not ended when this was recorded"
+    if status.doing == messages.COMMUNICATING:
+        return ("waited", "waited"), f"in {_call_of(status)}, and could not go on"
+    return ("was", "were"), _doing(status)
 
 
 # --- files ---

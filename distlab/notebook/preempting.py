@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlab.arguments import refuse, seconds, whole_number
 from distlab.compat.ipyparallel import Replies
-from distlab.diagnosis import preempted
+from distlab.diagnosis import meanwhile, preempted
 from distlab.diagnosis.preempted import EndOfRank, PreemptionRecord, RankPreempted, SavedFile
 from distlab.errors import ClusterError
 from distlab.notebook.gathering import gather
@@ -176,6 +176,8 @@ class Preemption:
         for rank in range(self._ranks.plan.n):
             if rank not in targets:
                 others[rank] = self._end_of(rank, replies.get(rank))
+        raised = [end.failure for end in others.values() if end.failure is not None]
+        doing = meanwhile.at_that_time(list(others), doing, raised)
         found.sort(key=lambda one: one.rank)
         return PreemptionRecord(tuple(found), others, doing, self._saves())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from distlab.diagnosis.preempted import SavedFile
@@ -31,26 +31,28 @@ def saved_files(
         since: when the signal came, in seconds of this machine's clock.
         n: the number of ranks.
     """
-    savers: dict[str, list[int]] = {}
-    ended = set()
-    for rank, moment in moments:
-        if moment.what == SAVE_ENDED and moment.clock >= since:
-            ended.add((rank, moment.words))
-            savers.setdefault(moment.words, [])
-        if moment.what == SAVE_BEGAN and moment.clock >= since:
-            savers.setdefault(moment.words, [])
-    for rank, moment in moments:
-        if moment.words in savers and rank not in savers[moment.words]:
-            savers[moment.words].append(rank)
-    found = []
-    for path, ranks in savers.items():
-        for file in _look_at(path, since, n):
-            found.append((file, tuple(sorted(ranks))))
-    return tuple(found)
+    saved = _saved_since(moments, since)
+    found: dict[SavedFile, set[int]] = {}
+    for path, ranks in saved.items():
+        for file in _look_at(path, since, n, saved):
+            found.setdefault(file, set()).update(ranks)
+    by_path = sorted(found, key=lambda file: file.path)
+    return tuple((file, tuple(sorted(found[file]))) for file in by_path)
 
 
-def _look_at(path: str, since: float, n: int) -> Iterator[SavedFile]:
-    """What can be seen of a path to which something was saved."""
+def _saved_since(moments: Sequence[tuple[int, Moment]], since: float) -> dict[str, set[int]]:
+    """The ranks that saved to each path, as far as a save had not ended before the signal."""
+    begun: dict[str, set[int]] = {}
+    for rank, moment in moments:
+        if moment.what == SAVE_BEGAN:
+            begun.setdefault(moment.words, set()).add(rank)
+        elif moment.what == SAVE_ENDED and moment.clock < since:
+            begun[moment.words].discard(rank)
+    return {path: ranks for path, ranks in begun.items() if ranks}
+
+
+def _look_at(path: str, since: float, n: int, saved: Container[str]) -> Iterator[SavedFile]:
+    """What can be seen of a path to which something was saved; `saved` has all such paths."""
     if path.endswith(os.sep):
         yield SavedFile(_shown(path), _words_of_folder(Path(path), since, n))
         return
@@ -58,7 +60,9 @@ def _look_at(path: str, since: float, n: int) -> Iterator[SavedFile]:
     if file.exists():
         yield SavedFile(_shown(path), _words_of_file(file))
         return
-    renamed = list(_newer_files(file.parent, since))
+    newer = [other for other in _newer_files(file.parent, since) if str(other) not in saved]
+    # "a.pt" for "a.pt.partial" or ".a.pt.tmp"
+    renamed = [other for other in newer if other.name in file.name] or newer
     for other in renamed:
         yield SavedFile(_shown(str(other)), _words_of_file(other))
     if not renamed:

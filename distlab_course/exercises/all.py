@@ -34,6 +34,7 @@ from distlab_course.exercises import (
     backends,
     logs_and_errors,
     stopped_jobs,
+    preemption,
     remote_calls,
     servers,
 )
@@ -67,6 +68,7 @@ name_labs(
         "31": "Backends",
         "32": "Logs, errors, elastic",
         "33": "When a job stops",
+        "34": "Preempted",
         "40": "Remote calls",
         "41": "Servers",
         "42": "Split models over RPC",

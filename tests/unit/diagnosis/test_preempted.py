@@ -50,9 +50,9 @@ PREEMPTED = RankPreempted(1, "asked for after 20 s", 5.0, signal=at_step())
 def test_no_handler():
     """The default of SIGTERM ends a process, which no line of the program can notice."""
     died = EndOfRank(preempted.DIED, 0.02, "was killed by SIGTERM")
-    other = EndOfRank(preempted.WAITED, failure=Failure(0, "RuntimeError", "", WAIT, call=CALL))
+    other = EndOfRank(preempted.WAITED)
     one = replace(PREEMPTED, signal=at_step(words=""), end=died)
-    assert words_of(one, others={0: other}) == [
+    assert words_of(one, others={0: other}, doing={0: WAITS}) == [
         "Rank 1 got SIGTERM at the end of optimizer step 3, at train.py:11 in train. It had no "
         "handler for SIGTERM, which then ends a process at once. SIGTERM ended it.",
         "Rank 0 waited in all_reduce() at train.py:9 in train, and could not go on.",

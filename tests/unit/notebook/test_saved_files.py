@@ -57,15 +57,19 @@ def test_a_file_that_was_renamed(here):
     since = time.time()
     torch.save({}, here / "a.pt.partial")
     os.replace(here / "a.pt.partial", here / "a.pt")
-    assert words_of(moments_of(here / "a.pt.partial", since), since) == {
-        "a.pt": ("complete: it can be loaded", (0,))
-    }
+    torch.save({}, here / "b.pt")
+    moments = [*moments_of(here / "a.pt.partial", since), *moments_of(here / "b.pt", since)]
+    complete = ("complete: it can be loaded", (0,))
+    assert words_of(moments, since) == {"a.pt": complete, "b.pt": complete}
 
 
-def test_what_was_saved_before(here):
-    """It is not told: only what followed the signal is."""
+def test_only_what_was_not_complete_when_the_signal_came(here):
+    """A save that had ended is not told, and one that was under way is."""
     torch.save({}, here / "a.pt")
-    assert words_of(moments_of(here / "a.pt", 100.0), 200.0) == {}
+    torch.save({}, here / "b.pt")
+    began, _ = moments_of(here / "b.pt", 100.0)
+    moments = [*moments_of(here / "a.pt", 100.0), began]
+    assert list(words_of(moments, 200.0)) == ["b.pt"]
 
 
 def test_folders_of_shards(here):
