@@ -21,16 +21,18 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from distlab.errors import DistlabError
 from distlab.rank.raised import is_at_fault
 from distlab.wire.program import Program
 from distlab.wire.source import PACKAGE
 
 
-def run_as_main(program: Program, is_first_to_write: Callable[[str], bool]) -> None:
+def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | None = None) -> None:
     """Run a program, wait for its threads, and call what it has registered for the end.
 
     Args:
-        is_first_to_write: whether no other rank has written a text, the traceback of an error.
+        is_first_to_write: whether no other rank has written a text, the traceback of an error; None
+            where each writes its own.
 
     Raises:
         SystemExit: the program has ended with a status other than 0, its code.
@@ -43,7 +45,8 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool]) -> N
             if status:
                 raise SystemExit(status) from None
         except Exception as error:
-            if is_at_fault(error):
+            is_report = isinstance(error, DistlabError)  # which says all that there is to say
+            if is_at_fault(error) and not is_report:
                 show(error, is_first_to_write)
             raise
         finally:

@@ -13,11 +13,12 @@ from typing import Any
 from distlab.diagnosis import afterwards, deaths
 from distlab.diagnosis.advice import advice_for
 from distlab.diagnosis.lines import position_words
-from distlab.errors import RankError, RanksFailed
+from distlab.errors import MismatchError, RankError, RanksFailed
 from distlab.scripts.ending import Ending
 from distlab.wire.messages import Failure
-from distlab.words import grouped, rank_list, ranks_and_verb
+from distlab.words import grouped, rank_list
 
+MOST_LETTERS = 200  # of a line that is said again
 FAILED = 1  # exit statuses
 SIGNALLED = 128
 NCCL = re.compile("NCCL")
@@ -35,12 +36,16 @@ IN_NOTEBOOKS = (
 
 def words_of(error: RanksFailed) -> str:
     """What is said of a program that failed: which rank did what, and who waited for it."""
-    if type(error) is RankError and error.failures:
+    culprits = [one for one in error.failures if not one.consequence]
+    is_report = any(one.kind == MismatchError.__name__ for one in culprits)
+    if type(error) is RankError and error.failures and not is_report:
         return _words_of_raised(error)
     words = str(error)
     for pattern in IN_NOTEBOOKS:
         words = pattern.sub("", words)
     words = words.replace("with check=True (%%px --check)", "with --check")
+    if is_report:
+        return words
     return f"{type(error).__name__}: {words}{_last_lines(error)}"
 
 
@@ -49,7 +54,7 @@ def words_of_interrupt(interrupt: KeyboardInterrupt) -> str:
     words = str(interrupt)
     for pattern in IN_NOTEBOOKS:
         words = pattern.sub("", words)
-    return f"Interrupted: {words}" if words else "Interrupted."
+    return f"Interrupted: {words}" if words else "Interrupted while the ranks started."
 
 
 def _words_of_raised(error: RankError) -> str:
@@ -61,10 +66,9 @@ def _words_of_raised(error: RankError) -> str:
     for how, ranks in ended.items():
         sentences.append(f"{rank_list(ranks).capitalize()} {how}.")
     if culprits and waited:
-        places = grouped((_where(one), one.rank) for one in waited)
-        for where, ranks in places.items():
-            verb = ranks_and_verb(ranks, "waited", "waited").capitalize()
-            sentences.append(f"{verb} in communication{where}.")
+        places = grouped((f"{_call(one)}{_where(one)}", one.rank) for one in waited)
+        for place, ranks in places.items():
+            sentences.append(f"{rank_list(ranks).capitalize()} waited in {place}.")
     for one in culprits:
         advice = NO_GPU if NCCL.search(one.message) else advice_for(one)
         if advice and advice not in sentences:
@@ -81,6 +85,11 @@ def _how(failure: Failure) -> str:
     return f"raised {what.rstrip('.')}{_where(failure)}"
 
 
+def _call(failure: Failure) -> str:
+    """The call in which a rank waited, as far as that is known."""
+    return failure.call.op if failure.call is not None and failure.call.op else "communication"
+
+
 def _where(failure: Failure) -> str:
     """ " at train.py:12 in step", if that is known."""
     if not failure.lines:
@@ -89,8 +98,14 @@ def _where(failure: Failure) -> str:
 
 
 def _last_lines(error: RanksFailed) -> str:
-    """What ranks that died wrote last, past their own stderr."""
-    return ""
+    """What ranks that died wrote last on stderr, in lines; it may stand far above."""
+    words = ""
+    for failure in error.failures:
+        if failure.kind == deaths.DIED and failure.traceback.strip():
+            *_, last = failure.traceback.strip().splitlines()
+            who = f"The last line that rank {failure.rank} wrote on stderr"
+            words += f"\n{who}: {last[:MOST_LETTERS]}"
+    return words
 
 
 def in_order(failures: Sequence[Failure], first: Sequence[int]) -> tuple[Failure, ...]:

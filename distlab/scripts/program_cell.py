@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from distlab.debugger import turns
 from distlab.diagnosis import afterwards
+from distlab.diagnosis.endings import SIGNALLED, ending_of
 from distlab.diagnosis.endings import Ending as EndOfProcess
 from distlab.errors import DistlabError
 from distlab.notebook import interrupts, seconds
@@ -34,7 +35,7 @@ FAILED = "failed"
 STUCK = "stuck"
 LATE = "late"
 INTERRUPTED = "interrupted"
-SIGNALLED = "signalled"
+BY_SIGNAL = "by a signal"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ class FailedProgram(FailedCell):
 
     Attributes:
         asked: the ranks that were asked to end: how they did is no failure.
+        last_of: the end of what a rank has written on stderr.
     """
 
     asked: frozenset[int] = field(default_factory=frozenset)
+    last_of: Callable[[int], str] = lambda rank: ""
 
     def _rebuild(self) -> afterwards.EndedWithGroup:
         """Nothing: no other cell comes."""
@@ -55,8 +58,18 @@ class FailedProgram(FailedCell):
         return [one for one in super()._raised() if one.rank not in self.asked]
 
     def _died(self, replaced: Mapping[int, str]) -> dict[int, EndOfProcess]:
-        died = super()._died(replaced)
-        return {rank: ending for rank, ending in died.items() if rank not in self.asked}
+        """How ranks have died; gloo and C++ write why on stderr, which leads to the terminal."""
+        dead = self.ranks.dead
+        died = {}
+        for rank, ending in super()._died(replaced).items():
+            if rank in self.asked:
+                continue
+            written = self.last_of(rank)
+            died[rank] = ending
+            if ending.status > SIGNALLED:
+                died[rank] = ending_of(SIGNALLED - ending.status, written, dead.faults.get(rank))
+            dead.last_lines[rank] = written
+        return died
 
 
 class ProgramCell(Cell):
@@ -109,7 +122,7 @@ class ProgramCell(Cell):
         late = self._sent.unfinished()
         if self._why == FAILED:
             self._ending.end(signal.SIGTERM, ALIKE, messages.FREE_WAITING)
-        elif self._why == SIGNALLED:
+        elif self._why == BY_SIGNAL:
             self._ending.end(self._requests.number)
         elif self._why == INTERRUPTED:
             self._look_again()
@@ -133,7 +146,7 @@ class ProgramCell(Cell):
                         return FAILED if self._has_failures() else ENDED
                 self._ranks.raise_if_unreachable()
                 if self._requests.number:
-                    return SIGNALLED
+                    return BY_SIGNAL
                 if self._has_failures():
                     self._at_first_failure = self._watch.ask(patient=False)
                     return FAILED
@@ -148,7 +161,7 @@ class ProgramCell(Cell):
                 if self._watch.look():
                     return STUCK
         except KeyboardInterrupt:
-            return SIGNALLED if self._requests.number else INTERRUPTED
+            return BY_SIGNAL if self._requests.number else INTERRUPTED
 
     def _has_failures(self) -> bool:
         """Whether a rank has raised or died; the first time, which ones are kept."""
@@ -184,4 +197,6 @@ class ProgramCell(Cell):
 
     def _failed_cell(self) -> FailedProgram:
         known = vars(super()._failed_cell())
-        return FailedProgram(**known, asked=frozenset(self._ending.asked))
+        self._terminal.settle()
+        asked = frozenset(self._ending.asked)
+        return FailedProgram(**known, asked=asked, last_of=self._terminal.last_of)

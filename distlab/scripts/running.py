@@ -39,6 +39,10 @@ OWN_VARIABLES = (
     "IPP_CLUSTER_ID",
     "IPP_PROFILE_DIR",
     direct.VARIABLE,
+    "RES_OPTIONS",
+    "KINETO_LOG_LEVEL",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_FR_BUFFER_SIZE",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
 )
@@ -162,7 +166,10 @@ def _program_of(chosen: Chosen, terminal: Terminal) -> Program:
     stdin = ""
     if sys.platform == "linux":
         stdin = f"/proc/{os.getpid()}/fd/0"
-    unset = [name for name in (*OWN_VARIABLES, "OMP_NUM_THREADS") if name not in os.environ]
+    own = (*OWN_VARIABLES, "OMP_NUM_THREADS")
+    unset = [name for name in own if name not in os.environ]
+    kept = {name: os.environ[name] for name in own if name in os.environ}
+    kept["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in chosen.signals)
     return Program(
         name=chosen.program,
         arguments=chosen.arguments,
@@ -174,8 +181,6 @@ def _program_of(chosen: Chosen, terminal: Terminal) -> Program:
         stdin=stdin,
         run_id=chosen.run_id,
         role=chosen.role,
-        environment={
-            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(one.name for one in chosen.signals)
-        },
+        environment=kept,
         unset=tuple(unset),
     )

@@ -27,6 +27,7 @@ LONGEST_LINE = 1 << 20  # of a longer one, what has come is copied: it may be no
 PAUSE = 0.005
 # after which the beginning of a line is shown in a terminal, as of a question to a person
 UNFINISHED = 0.2
+LAST_BYTES = 4096  # of a stream, for a report on the end of its rank
 LAST_LINES = 1.0  # for what is left at the end: a process that outlives its rank may write on
 
 
@@ -40,7 +41,8 @@ class _Pipe:
         path: where the rank opens it.
         file: descriptor of the file that gets it, too; None for none.
         rest: the beginning of a line whose end has not come.
-        since: when that came.
+        last: the end of what was copied.
+        since: when the beginning came.
     """
 
     rank: int
@@ -48,6 +50,7 @@ class _Pipe:
     path: str
     file: int | None
     rest: bytes = b""
+    last: bytes = b""
     since: float = 0.0
 
 
@@ -164,6 +167,7 @@ class Terminal:
     def _write(self, pipe: _Pipe, text: bytes) -> None:
         if not text:
             return
+        pipe.last = (pipe.last + text[-LAST_BYTES:])[-LAST_BYTES:]
         if pipe.file is not None:
             _write_all(pipe.file, text)
         if self._is_closed or not self._streams.is_shown(pipe.rank, pipe.stream):
@@ -193,6 +197,14 @@ class Terminal:
         self._ends.clear()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def last_of(self, rank: int) -> str:
+        """The end of what a rank has written on stderr."""
+        for key in list(self._selector.get_map().values()):
+            pipe = key.data
+            if (pipe.rank, pipe.stream) == (rank, STDERR):
+                return str((pipe.last + pipe.rest).decode(errors="replace"))
+        return ""
 
     @property
     def is_at_begin_of_line(self) -> bool:

@@ -88,3 +88,27 @@ def test_a_signal_to_the_launcher():
         143,
         "Ended by SIGTERM; rank 1 had to be killed.",
     )
+
+
+def test_a_report_of_distlabs_own_is_said_as_it_is():
+    """Calls that do not match have their lines in the words already."""
+    words = "ranks 0-1 raised MismatchError: x\n  rank 0   a.py:1   call()"
+    found = outcome.words_of(error(raised(0, "MismatchError"), raised(1), words=words))
+    assert found == words
+
+
+def test_what_a_dead_rank_wrote_last_is_said_again():
+    died = Failure(1, "RankDied", "was killed", traceback="a\nout of memory\n", status=137)
+    assert outcome.words_of(error(died, kind=RankDied, words="rank 1 was killed.")) == (
+        "RankDied: rank 1 was killed.\nThe last line that rank 1 wrote on stderr: out of memory"
+    )
+
+
+def test_an_interrupt_says_where_ranks_were_or_that_they_were_starting():
+    assert outcome.words_of_interrupt(KeyboardInterrupt()) == "Interrupted while the ranks started."
+    table = (
+        "ranks 0-1 had not finished.\n  rank 0  barrier()\nFreed after 0.1 s. Variables are kept."
+    )
+    assert outcome.words_of_interrupt(KeyboardInterrupt(table)) == (
+        "Interrupted: ranks 0-1 had not finished.\n  rank 0  barrier()"
+    )
