@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 # module -> its names that are public here; at most 30, so that they fit on a screen. Results that a
 # call returns are not among them, nor the errors that few programs catch: distlab.errors has them.
 PUBLIC = {
-    "distlab.notebook.cluster": ["Cluster", "export", "run", "trace"],
+    "distlab.notebook.cluster": ["Cluster", "run", "trace"],
     "distlab.notebook.start_methods": ["Mpi", "Slurm", "Ssh"],
     "distlab.checking": ["exercise", "question"],
     "distlab.checking.check": ["check", "exercises", "hint"],
@@ -49,6 +49,7 @@ PUBLIC = {
     "distlab.measure.sweep": ["sweep"],
     "distlab_predict.predict": ["predict"],
     "distlab.rank.waits": ["waiting"],
+    "distlab.scripts.spawn": ["spawn"],
     "distlab.simulated.network": ["Device", "Link", "Network"],
     "distlab.simulated.notes": ["compute"],
 }

@@ -79,18 +79,35 @@ class Ranks:
             plan: how to start them.
             warm: processes of a cluster before, which are used if they can fork.
         """
-        everyone = list(range(plan.n))
         with overview.shown_start(plan.n, plan.backend):
             reused = warm or take_for_cluster(plan)
-            ranks = cls(plan, reused or start_processes(plan))
-            try:
-                if reused is not None:
-                    ranks._renew(everyone)
-                ranks._build(everyone)
-            except BaseException:
-                ranks.end()
-                raise
+            if reused is not None:
+                return cls.start_in(plan, reused)
+            ranks = cls(plan, start_processes(plan))
+            ranks._begin(are_there=True)
         return ranks
+
+    @classmethod
+    def start_in(cls, plan: Plan, processes: Processes) -> Ranks:
+        """Like `start`, in processes that can fork; nothing is shown."""
+        ranks = cls(plan, processes)
+        ranks._begin(are_there=False)
+        return ranks
+
+    def _begin(self, are_there: bool) -> None:
+        """Become a group; an error leaves no rank.
+
+        Args:
+            are_there: whether the engines run already.
+        """
+        everyone = list(range(self.plan.n))
+        try:
+            if not are_there:
+                self._renew(everyone)
+            self._build(everyone)
+        except BaseException:
+            self.end()
+            raise
 
     @property
     def lost(self) -> dict[int, Ending]:

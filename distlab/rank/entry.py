@@ -22,6 +22,7 @@ from distlab.wire.preemption import Order
 from distlab.wire.program import Program
 from distlab.wire.recorded import Recorded
 from distlab.wire.rendezvous import Joined, Meeting
+from distlab.wire.spawned import Spawned
 
 
 def join(rank: int, meeting: Meeting, is_new: bool, whole: bool) -> Joined | Failure:
@@ -168,6 +169,13 @@ def run_program(rank: int, world_size: int, program: Program) -> None:
     from distlab.rank import program as of_rank
 
     of_rank.run_program(rank, world_size, program)
+
+
+def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
+    """Call a function for `distlab.spawn`; see spawned.run_spawned. Runs on: every rank."""
+    from distlab.rank import spawned as of_rank
+
+    of_rank.run_spawned(rank, world_size, spawned)
 
 
 def push(header: bytes, buffers: list[Any]) -> list[Any]:

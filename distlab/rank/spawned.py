@@ -1,0 +1,113 @@
+"""A function that `distlab.spawn` calls on this rank, as in a process that torch has spawned.
+
+Runs on every rank, called by entry.py for scripts/spawn.py. The process was forked for this call
+alone and ends after it, so little is put back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+from unittest import mock
+
+from distlab.compat.python import end_multiprocessing
+from distlab.rank.program import leave_to_program
+from distlab.wire import faults
+from distlab.wire.rendezvous import INTERFACES
+from distlab.wire.spawned import Spawned, payload_of
+
+# variables of distlab's that the process keeps: by the first its children are found and ended
+KEPT = (faults.CLUSTER_VARIABLE, faults.FOLDER_VARIABLE, *INTERFACES, "RES_OPTIONS")
+
+
+class _Left(BaseException):
+    """The function has ended its process by `os._exit(0)`, which is no fault."""
+
+
+def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
+    """Call the function as fn(rank, *args); what it raises goes on.
+
+    An end that a process would report as success is one: sys.exit(), sys.exit(0), os._exit(0), and
+    a KeyboardInterrupt, as for torch's spawn.
+
+    Runs on: every rank of the cluster, on its main thread.
+    """
+    leave_to_program()
+    _take_over(spawned)
+    with open(payload_of(spawned.payloads, rank), "rb") as payload:
+        _take_streams(*pickle.load(payload))
+        try:
+            fn, args = pickle.load(payload)
+            with _end_of_process(), mock.patch.object(os, "_exit", _exit_of(os.getpid(), os._exit)):
+                fn(rank, *args)
+        except (KeyboardInterrupt, _Left):
+            pass
+        except SystemExit as end:
+            if end.code is not None and end.code != 0:
+                raise
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+
+
+def _take_over(spawned: Spawned) -> None:
+    """Have what a spawned process has of the one that spawned it, and nothing of a launcher's."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    os.environ.clear()
+    os.environ.update(kept | dict(spawned.environment))
+    os.environ.update({name: kept[name] for name in KEPT[:2] if name in kept})
+    os.chdir(spawned.folder)
+    sys.path[:] = spawned.path
+    sys.argv = list(spawned.arguments)
+    multiprocessing.current_process().authkey = spawned.key
+
+
+def _take_streams(stdout: Any, stderr: Any) -> None:
+    """Write where the caller's stdout and stderr lead, in Python and in compiled code."""
+    for number, name, sent in ((1, "stdout", stdout), (2, "stderr", stderr)):
+        descriptor = sent.detach()
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        stream = open(number, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+        setattr(sys, name, stream)
+
+
+@contextlib.contextmanager
+def _end_of_process() -> Iterator[None]:
+    """Do at the end what Python does when a process ends that multiprocessing has started."""
+    registered: list[Any] = []
+    before = set(threading.enumerate())
+
+    def register(function: Any, *args: Any, **kwargs: Any) -> Any:
+        registered.append((function, args, kwargs))
+        return function
+
+    with mock.patch.object(atexit, "register", register):
+        try:
+            yield
+        finally:
+            end_multiprocessing()
+            for thread in set(threading.enumerate()) - before:
+                if not thread.daemon:
+                    thread.join()
+            for function, args, kwargs in reversed(registered):
+                function(*args, **kwargs)
+
+
+def _exit_of(pid: int, original: Any) -> Any:
+    """`os._exit` on a rank, whose process must live until it has replied that all is well."""
+
+    def leave(status: int) -> NoReturn:
+        if status == 0 and os.getpid() == pid:
+            raise _Left
+        original(status)
+        raise AssertionError("unreachable")
+
+    return leave
