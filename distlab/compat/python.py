@@ -11,4 +11,5 @@ def end_multiprocessing() -> None:
 
     Private: the function, which Python calls in a process that multiprocessing has started.
     """
-    util._exit_function()
+    # not in typeshed
+    util._exit_function()  # type: ignore[attr-defined]

@@ -535,8 +535,3 @@ def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
 def trace(ranks: Sequence[int] | None = None) -> contextlib.AbstractContextManager[Trace]:
     """`Cluster.trace` of the current cluster."""
     return current_cluster().trace(ranks)
-
-
-def export(path: str | os.PathLike[str], force: bool = False, slurm: bool = False) -> Export:
-    """`Cluster.export` of the current cluster."""
-    return current_cluster().export(path, force, slurm)

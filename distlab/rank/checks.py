@@ -44,10 +44,12 @@ from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
 from distlab.rank.log import LOG, InCall, Note
+from distlab.rank.membership import own_rank
 from distlab.rank.memory import indices_that_share
 from distlab.rank.methods import ANY_SOURCE, WAITS_FOR_MESSAGE
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
+from distlab.rank.this_rank import THIS_RANK
 from distlab.supervised import SupervisedThread
 from distlab.wire.codec import from_json, to_json
 from distlab.wire.messages import MESSAGE, CallRecord
@@ -111,13 +113,13 @@ class Checker:
         if len(record.members) == 1:
             # there is nobody to compare with; each rank may have a group of its own by this name
             return make()
-        own = record.members.index(dist.get_rank())
+        own = record.members.index(own_rank())
         if note.method == "send":
             return self._send(note, record, own, make)
         if note.kind == MESSAGE:
             lanes = _lanes_of_recv(note, own, len(record.members))
         else:
-            lanes = [Lane(note.group)]
+            lanes = [Lane(_group_of_lane(note))]
         deferred = Deferred(note, record, lanes, make, limit)
         with self._numbering:  # calls are compared and posted in the order of their numbers
             if self._failure is not None:
@@ -134,7 +136,7 @@ class Checker:
 
     def _send(self, note: Note, record: CallRecord, own: int, make: Callable[[], Any]) -> Any:
         """Say what is sent, and send it: it does not wait for the receiver to say anything."""
-        lane = Lane(note.group, own, note.peer, note.tag)
+        lane = Lane(_group_of_lane(note), own, note.peer, note.tag)
         turn = self._say(lane, own, record)
         work = make()
         if note.op in WAITS_FOR_MESSAGE:
@@ -365,7 +367,13 @@ def _lanes_of_recv(note: Note, own: int, size: int) -> list[Lane]:
         sources = [other for other in range(size) if other != own]
     else:
         sources = [note.peer]
-    return [Lane(note.group, source, own, note.tag) for source in sources]
+    group = _group_of_lane(note)
+    return [Lane(group, source, own, note.tag) for source in sources]
+
+
+def _group_of_lane(note: Note) -> str:
+    """The name of a group, which groups of other worlds of the program may have as well."""
+    return f"{THIS_RANK.world}{note.group}"
 
 
 def _misfit_of_message(sent: CallRecord, received: CallRecord, lane: Lane) -> str:

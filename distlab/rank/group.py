@@ -107,6 +107,7 @@ def build(rank: int, meeting: Meeting) -> None:
     LOG.forget()
     MEETINGS.is_program = False
     THIS_RANK.rank_at = None
+    THIS_RANK.world = ""
     THIS_RANK.world_size = meeting.world_size
     THIS_RANK.meeting = meeting
     limit = timedelta(seconds=meeting.timeout)

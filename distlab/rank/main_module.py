@@ -37,7 +37,7 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
     Raises:
         SystemExit: the program has ended with a status other than 0, its code.
     """
-    with _main_module() as module, _end_of_process():
+    with _main_module() as module, end_of_process():
         try:
             _execute(program, module)
         except SystemExit as end:
@@ -50,7 +50,7 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
                 show(error, is_first_to_write)
             raise
         finally:
-            _join_threads()
+            join_threads()
 
 
 def _execute(program: Program, module: ModuleType) -> None:
@@ -176,7 +176,7 @@ def _main_module() -> Iterator[ModuleType]:
 
 
 @contextlib.contextmanager
-def _end_of_process() -> Iterator[None]:
+def end_of_process() -> Iterator[None]:
     """Call at the end what the program has registered for the end of its process, which goes on."""
     registered: list[Any] = []
     own_register = atexit.register
@@ -207,7 +207,7 @@ def _end_of_process() -> Iterator[None]:
                 show(error)
 
 
-def _join_threads() -> None:
+def join_threads() -> None:
     """Wait for the program's threads, as Python does before it ends.
 
     Those of executors, which wait for work, are asked to end first.

@@ -54,11 +54,13 @@ class Meetings:
         is_program: whether a person's whole program runs, and not a cell.
         serves: whether init_process_group is looking for its store now.
         joined: the ranks of the cluster in the world that has met last, by their numbers in it.
+        world: a name of that world.
     """
 
     is_program: bool = False
     serves: bool = False
     joined: tuple[int, ...] = ()
+    world: str = ""
 
 
 MEETINGS = Meetings()
@@ -72,6 +74,7 @@ def on_rendezvous(
 ) -> Iterator[Any]:
     """rendezvous, which gives a store, a rank and a world size to init_process_group."""
     MEETINGS.joined = ()
+    MEETINGS.world = ""
     if not _meets_here(kwargs.get("timeout")):
         return original(url, *args, **kwargs)
     MEETINGS.serves = True
@@ -163,4 +166,5 @@ def _meet(note: Note, meeting: Meeting, limit: timedelta) -> dist.Store:
     LOG.worlds.append(note)
     numbers = [f"rank/{number}" for number in range(note.world_size)]
     MEETINGS.joined = tuple(int(world.get(number)) for number in numbers)
+    MEETINGS.world = f"{note.group}/{note.world_size}/{note.sequence}/"
     return world

@@ -40,6 +40,11 @@ def ranks_of_cluster(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(rank_at[number] for number in numbers)
 
 
+def own_rank() -> int:
+    """This rank, by the number under which `members_of` has it."""
+    return ranks_of_cluster((dist.get_rank(),))[0]
+
+
 def ends_soon_in(name: str) -> bool:
     """Whether the calls in the group with this name are left to end by themselves.
 

@@ -6,18 +6,17 @@ alone and ends after it, so little is put back.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import os
 import pickle
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 from unittest import mock
 
 from distlab.compat.python import end_multiprocessing
+from distlab.rank.main_module import end_of_process, join_threads
 from distlab.rank.program import leave_to_program
 from distlab.wire import faults
 from distlab.wire.rendezvous import INTERFACES
@@ -41,20 +40,28 @@ def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
     """
     leave_to_program()
     _take_over(spawned)
-    with open(payload_of(spawned.payloads, rank), "rb") as payload:
-        _take_streams(*pickle.load(payload))
+    with (
+        open(payload_of(spawned.payloads, rank), "rb") as payload,
+        _streams_of_caller(*pickle.load(payload)),
+    ):
         try:
-            fn, args = pickle.load(payload)
-            with _end_of_process(), mock.patch.object(os, "_exit", _exit_of(os.getpid(), os._exit)):
-                fn(rank, *args)
+            _call(rank, *pickle.load(payload))
         except (KeyboardInterrupt, _Left):
             pass
         except SystemExit as end:
             if end.code is not None and end.code != 0:
                 raise
+
+
+def _call(rank: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the function, and do what Python does when a process ends."""
+    exit_of_rank = _exit_of(os.getpid(), os._exit)
+    with end_of_process(), mock.patch.object(os, "_exit", exit_of_rank):
+        try:
+            fn(rank, *args)
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            end_multiprocessing()
+            join_threads()
 
 
 def _take_over(spawned: Spawned) -> None:
@@ -69,36 +76,28 @@ def _take_over(spawned: Spawned) -> None:
     multiprocessing.current_process().authkey = spawned.key
 
 
-def _take_streams(stdout: Any, stderr: Any) -> None:
-    """Write where the caller's stdout and stderr lead, in Python and in compiled code."""
+@contextlib.contextmanager
+def _streams_of_caller(stdout: Any, stderr: Any) -> Iterator[None]:
+    """Write where the caller's stdout and stderr lead, in Python and in compiled code.
+
+    The rank's own are put back, because it waits at the end for what was written there.
+    """
+    own = []
     for number, name, sent in ((1, "stdout", stdout), (2, "stderr", stderr)):
+        own.append((number, os.dup(number)))
         descriptor = sent.detach()
         os.dup2(descriptor, number)
         os.close(descriptor)
         stream = open(number, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
         setattr(sys, name, stream)
-
-
-@contextlib.contextmanager
-def _end_of_process() -> Iterator[None]:
-    """Do at the end what Python does when a process ends that multiprocessing has started."""
-    registered: list[Any] = []
-    before = set(threading.enumerate())
-
-    def register(function: Any, *args: Any, **kwargs: Any) -> Any:
-        registered.append((function, args, kwargs))
-        return function
-
-    with mock.patch.object(atexit, "register", register):
-        try:
-            yield
-        finally:
-            end_multiprocessing()
-            for thread in set(threading.enumerate()) - before:
-                if not thread.daemon:
-                    thread.join()
-            for function, args, kwargs in reversed(registered):
-                function(*args, **kwargs)
+    try:
+        yield
+    finally:
+        for number, descriptor in own:
+            with contextlib.suppress(Exception):  # the function may have put anything there
+                (sys.stdout if number == 1 else sys.stderr).flush()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def _exit_of(pid: int, original: Any) -> Any:

@@ -27,6 +27,8 @@ class ThisRank:
             makes.
         rank_at: the ranks of the cluster in a world that the learner has made, by their numbers in
             it; None in the cluster's own. Empty where nobody knows.
+        world: a name of that world, the same on its ranks, and no other world's; "" for the
+            cluster's own, and for one that has not met at the cluster's store.
         backend: the backend of all groups that a person's program makes, whatever it asks for; ""
             for those that it asks for.
     """
@@ -36,6 +38,7 @@ class ThisRank:
     meeting: Meeting | None = None
     gives_way: bool = False
     rank_at: tuple[int, ...] | None = None
+    world: str = ""
     backend: str = ""
 
     @property

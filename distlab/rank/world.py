@@ -30,10 +30,12 @@ def on_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         LOG.destroyed = note
     THIS_RANK.gives_way = False
     MEETINGS.joined = ()
+    MEETINGS.world = ""
     original(*args, **kwargs)
     # there is one again, and every rank has come: the end of the one before explains nothing now
     LOG.destroyed = None
     THIS_RANK.rank_at = _ranks_of_world()
+    THIS_RANK.world = MEETINGS.world
 
 
 def _ranks_of_world() -> tuple[int, ...] | None:

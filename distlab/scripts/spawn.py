@@ -29,6 +29,7 @@ from distlab.supervised import SupervisedThread
 from distlab.wire import pickling
 
 TORCH_TIMEOUT = 1800.0  # seconds; that of a group which is given none
+__tracebackhide__ = True  # pytest shows the line of the test
 NEW_PYTHONS = ("spawn", "forkserver")
 
 

@@ -25,17 +25,26 @@ SHARED_CLUSTER = pytest.StashKey["SharedCluster"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("distlab", "tests on several ranks")
     words = "run the tests that are marked with ranks on N ranks, whatever their marks say"
-    parser.getgroup("distlab", "tests on several ranks").addoption(
-        "--ranks", type=int, metavar="N", help=words
-    )
+    group.addoption("--ranks", type=int, metavar="N", help=words)
+    words = "let tests that call torch.multiprocessing.spawn call distlab.spawn, as they are"
+    group.addoption("--distlab-spawn", action="store_true", help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
+    if config.getoption("distlab_spawn"):
+        from distlab.testing import spawned
+
+        spawned.replace_torchs()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.getoption("distlab_spawn"):
+        from distlab.testing import spawned
+
+        spawned.restore_torchs()
     if SHARED_CLUSTER in config.stash:
         config.stash[SHARED_CLUSTER].stop()
 

@@ -63,7 +63,7 @@ def _pickled(value: Any) -> bytes:
     return stream.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Pickler(cloudpickle.Pickler):
     """cloudpickle, with what multiprocessing and torch have registered for their own objects."""
 
     def __init__(self, file: Any, protocol: int):
@@ -86,7 +86,8 @@ class _Popen:
 @contextmanager
 def _as_if_spawning() -> Iterator[None]:
     """Let objects be pickled that multiprocessing allows only while it starts a process."""
-    context.set_spawning_popen(_Popen())
+    # it need only look like multiprocessing's own
+    context.set_spawning_popen(_Popen())  # type: ignore[arg-type]
     try:
         yield
     finally:

@@ -170,7 +170,7 @@ def test_the_functions_of_the_package_act_on_the_current_cluster(usable, tmp_pat
     with distlab.trace() as trace:
         assert distlab.run(pid_on_rank) == [one.pid for one in usable.ranks.joined]
     assert trace is usable.last_trace
-    assert distlab.export(tmp_path / "script.py").notes[-1].endswith(": pid_on_rank(rank, ...)")
+    assert usable.export(tmp_path / "script.py").notes[-1].endswith(": pid_on_rank(rank, ...)")
 
 
 def test_the_table_and_what_listens(usable):
