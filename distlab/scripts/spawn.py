@@ -18,17 +18,18 @@ from distlab import arguments
 from distlab.arguments import refuse
 from distlab.errors import RanksFailed
 from distlab.notebook import interrupts
-from distlab.notebook.cell import Cell, Options
-from distlab.notebook.plan import Plan, make_plan
+from distlab.notebook.cell import Options
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.scripts.spawning import warm
+from distlab.scripts.outcome import in_order
+from distlab.scripts.spawning.call import SpawnedCall
 from distlab.scripts.spawning.ends import exit_status_of
 from distlab.scripts.spawning.packing import packed
+from distlab.scripts.spawning.warm import WARM
 from distlab.supervised import SupervisedThread
 from distlab.wire import pickling
+from distlab.wire.spawned import Spawned
 
-TORCH_TIMEOUT = 1800.0  # seconds; that of a group which is given none
 __tracebackhide__ = True  # pytest shows the line of the test
 NEW_PYTHONS = ("spawn", "forkserver")
 
@@ -119,35 +120,36 @@ class SpawnContext:
 
     @interrupts.held()
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], n: int):
-        self._plan = _plan_for(n)
-        self._variables = warm.read_at_start()
+        self._n = n
         self._folder = tempfile.mkdtemp(prefix="distlab-spawn-")
         self._ended = threading.Event()
         self._error: BaseException | None = None
         try:
             spawned = packed(fn, args, n, self._folder)
-            self._processes = warm.take(self._plan)
-            self._ranks = Ranks.start_in(self._plan, self._processes)
-            self._cell = self._send(spawned)
+            self._server = WARM.take(n)
+            self._ranks = Ranks.start_in(self._server.plan, self._server.processes)
+            self._call = self._send(spawned)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         joined = self._ranks.joined
         self.processes = [SpawnedProcess(i, joined[i].pid, self) for i in range(n)]
 
-    def _send(self, spawned: Any) -> Cell:
+    def _send(self, spawned: Spawned) -> SpawnedCall:
         """Have the ranks call the function; an error ends them."""
-        everyone = list(range(self._plan.n))
+        everyone = list(range(self._n))
         header, buffers = pickling.pack((entry.run_spawned, (spawned,), {}), "The call")
 
         def send(view: Any) -> Any:
             return view.apply_async(entry.call_function, header, buffers)
 
         try:
-            return Cell.send(self._ranks, everyone, send, Options(quiet=True))
+            call = SpawnedCall.send(self._ranks, everyone, send, Options())
         except BaseException:
             self._ranks.end()
             raise
+        call.begin()
+        return call
 
     def pids(self) -> list[int]:
         """The numbers of the processes."""
@@ -159,8 +161,9 @@ class SpawnContext:
     def wait(self) -> None:
         """Wait until all processes have ended, and raise what went wrong."""
         try:
-            self._cell.finish()
+            self._call.finish()
         except RanksFailed as error:
+            error.failures = in_order(error.failures, self._call.failed_first)
             self._note_ends(error)
             raise self._error_of(error) from None
         except BaseException:
@@ -168,9 +171,8 @@ class SpawnContext:
             self._note_ends(None, ended_by_us=True)
             raise
         finally:
-            kept = self._ranks.end(keep=True)
-            if kept is not None:
-                warm.keep(kept, self._plan, self._variables)
+            if self._ranks.end(keep=True) is not None:
+                WARM.keep(self._server)
             shutil.rmtree(self._folder, ignore_errors=True)
         self._note_ends(None)
 
@@ -189,7 +191,7 @@ class SpawnContext:
             ended_by_us: whether this process has ended all.
         """
         failed = {} if error is None else {one.rank: one for one in error.failures}
-        finished = range(self._plan.n) if error is None else error.finished
+        finished = range(self._n) if error is None else error.finished
         for rank, process in enumerate(self.processes):
             if rank in failed:
                 process.exitcode = exit_status_of(failed[rank])
@@ -238,7 +240,7 @@ class SpawnContext:
     def stop(self) -> None:
         """End all processes."""
         if not self._ended.is_set():
-            self._ranks.kill(range(self._plan.n))
+            self._ranks.kill(range(self._n))
 
 
 class _Waiter(SupervisedThread):
@@ -257,19 +259,3 @@ class _Waiter(SupervisedThread):
 
     def on_end(self) -> None:
         """The context knows it."""
-
-
-def _plan_for(n: int) -> Plan:
-    """How the processes of a call are started."""
-    return make_plan(
-        n,
-        backend="gloo",
-        init_method="tcp",
-        engines=None,
-        timeout=TORCH_TIMEOUT,
-        threads=None,
-        network=None,
-        preload=(),
-        hosts=None,
-        fresh=False,
-    )

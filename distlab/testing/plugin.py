@@ -34,14 +34,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
-    if config.getoption("distlab_spawn"):
+    if config.getoption("distlab_spawn") and _runs_tests(config):
         from distlab.testing import spawned
 
         spawned.replace_torchs()
 
 
+def _runs_tests(config: pytest.Config) -> bool:
+    """Whether this process runs tests: pytest-xdist's own does not, nor one that lists them."""
+    is_worker = hasattr(config, "workerinput")
+    if getattr(config.option, "dist", "no") != "no" and not is_worker:
+        return False
+    return not config.getoption("collectonly")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if config.getoption("distlab_spawn"):
+    if config.getoption("distlab_spawn") and _runs_tests(config):
         from distlab.testing import spawned
 
         spawned.restore_torchs()

@@ -11,12 +11,21 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from distlab.scripts.spawning.warm import WARM
+
+# Modules that the functions of most tests need: an optimizer imports the first at its first step,
+# and the test's module, which a spawned process imports, the second.
+PRELOADED = ("torch._dynamo", "pytest")
 # what has replaced a function has the function as this attribute
 ORIGINAL = "replaced_by_distlab"
 
 
 def replace_torchs() -> None:
-    """Put `distlab.spawn` in the place of torch's functions, wherever they are by now."""
+    """Put `distlab.spawn` in the place of torch's functions, wherever they are by now.
+
+    Meanwhile the processes start that the first call needs.
+    """
+    WARM.begin(PRELOADED)
     from torch import multiprocessing
 
     for name in ("spawn", "start_processes"):
@@ -28,15 +37,13 @@ def replace_torchs() -> None:
 
 def restore_torchs() -> None:
     """Put torch's own functions back, and end the processes that wait for a call."""
-    from distlab.scripts.spawning import warm
-
     multiprocessing = sys.modules.get("torch.multiprocessing")
     for name in ("spawn", "start_processes"):
         replacement = getattr(multiprocessing, name, None)
         original = getattr(replacement, ORIGINAL, None)
         if original is not None:
             _put(replacement, original)
-    warm.end_all()
+    WARM.end()
 
 
 def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:

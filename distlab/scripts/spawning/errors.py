@@ -6,14 +6,13 @@ and `except distlab.DeadlockError` both see them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-from distlab.diagnosis.afterwards import NEXT_STEP
 from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed
+from distlab.scripts.outcome import IN_NOTEBOOKS
 from distlab.scripts.spawning.ends import exit_status_of, signal_of
 from distlab.wire.messages import Failure
 
@@ -64,8 +63,9 @@ def as_of_torch(error: RanksFailed, pids: Mapping[int, int]) -> RanksFailed:
     """
     if not error.failures:
         return error
-    words = NEXT_STEP.sub("", str(error))
-    words = re.sub(r"\n(Freed after [\d.]+ s\.).*", r"\n\1", words)
+    words = str(error)
+    for pattern in IN_NOTEBOOKS:
+        words = pattern.sub("", words)
     first = error.failures[0]
     pid = pids[first.rank]
     if isinstance(error, RankDied):

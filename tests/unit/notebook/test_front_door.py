@@ -59,7 +59,7 @@ def test_px_is_known_once_distlab_is_imported():
 @pytest.mark.parametrize(
     "call",
     [lambda: distlab.run(print), lambda: distlab.trace()],
-    ids=["run", "trace", "export"],
+    ids=["run", "trace"],
 )
 def test_what_acts_on_the_current_cluster_says_how_to_make_one(call):
     """Without a cluster; tests/cluster has them with ranks."""
