@@ -34,6 +34,7 @@ class Findings:
             end.
         why: why ranks wait, in sentences; "" if nothing explains it.
         mismatches: calls that completed and did not match.
+        groups: the name of the group of each call, by rank.
         unlisted: groups in which ranks wait, and of which no dump lists the members, with the
             ranks that have called what they wait in.
     """
@@ -44,6 +45,7 @@ class Findings:
     can_go_on: bool
     why: str
     mismatches: list[Mismatch]
+    groups: Mapping[int, str]
     unlisted: Mapping[str, list[int]]
 
     @property
@@ -82,7 +84,8 @@ def find(job: Job) -> Findings:
         # its group is named, because its members would be only those that are known
         named = replace(call, function=f"group={call.group}", group="")
         shown[rank] = replace(state, call=named)
-    return Findings(job, shown, needs, can_go_on, why, mismatches(job), unlisted)
+    groups = {rank: waiter.call.group for rank, waiter in waiting_ranks(states).items()}
+    return Findings(job, shown, needs, can_go_on, why, mismatches(job), groups, unlisted)
 
 
 def _all_needed_wait(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> bool:

@@ -97,7 +97,7 @@ def _of_devices(findings: Findings) -> Iterator[str]:
     waits = []
     for rank, state in findings.states.items():
         if state.call is not None:
-            waits.append(((state.call.group, state.call.sequence), rank))
+            waits.append(((findings.groups[rank], state.call.sequence), rank))
     for (name, _), ranks in grouped(waits).items():
         group = findings.job.groups.get(name)
         if group is None:
@@ -122,7 +122,7 @@ def _of_numbers(findings: Findings) -> Iterator[str]:
     for rank in findings.needs:
         call = findings.states[rank].call
         if call is not None and call.kind == COLLECTIVE:
-            waits.append(((call.group, call.sequence), rank))
+            waits.append(((findings.groups[rank], call.sequence), rank))
     for (name, sequence), ranks in grouped(waits).items():
         group = findings.job.groups[name]
         words = f"It is call number {sequence} of {group.words()}"

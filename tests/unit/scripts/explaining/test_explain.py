@@ -235,6 +235,25 @@ def test_the_group_that_lacks_somebody_is_found_among_several(told):
     assert "Rank 1: call number 1 of the group of ranks 1 and 3." in words
 
 
+def test_groups_whose_members_gloo_does_not_list(tmp_path, capsys):
+    """Rows and columns in another order on every second rank: who is in a group is not listed."""
+    groups = {"1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+    orders = {0: "13", 1: "41", 2: "32", 3: "24"}
+    for one in world(4, groups, backend="gloo"):
+        for name in sorted(orders[one.rank]):
+            one.call("all_reduce", 7, name)
+        one.call("all_reduce", 7, orders[one.rank][0], state="scheduled")
+        content = one.content()
+        for about in content["pg_config"].values():
+            about["ranks"] = "[]"
+        (tmp_path / f"dump{one.rank}.pickle").write_bytes(pickle.dumps(content))
+    status = explain([str(tmp_path)])
+    words = capsys.readouterr().out
+    assert status == 0
+    assert "4 of 4 ranks wait for each other: they call all_reduce in different groups." in words
+    assert "Rank 3: call number 2 of the group of ranks 2-3; rank 2 has made 1." in words
+
+
 def test_fsdp_in_two_groups_of_eight(told):
     """Sharding in eights, all-reduce in pairs: rank 5 has skipped a gather."""
     shards = {f"{1 + i}": list(range(8 * i, 8 * i + 8)) for i in range(2)}
