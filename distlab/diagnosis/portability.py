@@ -63,6 +63,13 @@ def _of_calls(seen: AllSeen) -> Iterator[Finding]:
         _places(seen, lambda call: call.method == "recv_anysource"),
         "recv from any source",
         "NCCL must know the sender, so give recv its src.",
+        f"{TORCH_SOURCE}/ProcessGroupNCCL.hpp",
+        is_certain=True,
+    )
+    yield from _if_any(
+        _places(seen, lambda call: call.method == "allgather_coalesced"),
+        "all_gather_coalesced",
+        "NCCL's backend lacks it. Call all_gather for each tensor.",
         f"{TORCH_SOURCE}/ProcessGroupNCCL.cpp",
         is_certain=True,
     )

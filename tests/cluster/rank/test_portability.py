@@ -113,6 +113,10 @@ def monitored(rank, n):
     dist.monitored_barrier()
 
 
+def coalesced(rank, n):
+    dist.all_gather_coalesced([[one()] for _ in range(n)], [one()])
+
+
 def bitwise(rank, n):
     dist.all_reduce(torch.ones(1, dtype=torch.int32), op=dist.ReduceOp.BOR)
 
@@ -198,6 +202,7 @@ CERTAIN, MAY = "Does not work on NCCL:", "May not work on NCCL:"
 FINDINGS = [
     (from_any_source, CERTAIN, "recv from any source", "rank 0 ", "3 times"),
     (monitored, CERTAIN, "monitored_barrier", "ranks 0-3 "),
+    (coalesced, CERTAIN, "all_gather_coalesced", "ranks 0-3 "),
     (bitwise, CERTAIN, "ReduceOp.BAND, BOR or BXOR", "ranks 0-3 "),
     (short_message, CERTAIN, "a tensor of type int16", "rank 0 ", "rank 1 "),
     (sparse, CERTAIN, "a sparse tensor", "ranks 0-3 "),

@@ -49,7 +49,7 @@ def test_what_is_certain_comes_first():
         "Does not work on NCCL:\n"
         "- recv from any source. NCCL must know the sender, so give recv its src.\n"
         "  ranks 0-3   train.py:7 in step   line 7 of train.py   2 times\n"
-        f"  {portability.TORCH_SOURCE}/ProcessGroupNCCL.cpp\n"
+        f"  {portability.TORCH_SOURCE}/ProcessGroupNCCL.hpp\n"
         "May not work on NCCL:\n"
         "- barrier as the first call of its group, without a device. NCCL then guesses which GPU "
         "to use, and may hang if the guess is wrong. Call barrier(device_ids=[local_rank]), or "
@@ -79,6 +79,7 @@ def test_a_library_without_a_line_of_the_program_is_named_by_its_function():
     ("given", "what", "is_certain"),
     [
         ({"method": "monitored_barrier"}, "monitored_barrier", True),
+        ({"method": "allgather_coalesced"}, "all_gather_coalesced", True),
         ({"reduce_op": "BXOR"}, "ReduceOp.BAND, BOR or BXOR", True),
         ({"dtypes": ("float32", "int16")}, "a tensor of type int16", True),
         ({"is_sparse": True}, "a sparse tensor", True),
