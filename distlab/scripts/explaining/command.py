@@ -55,7 +55,9 @@ def explain(arguments: Sequence[str]) -> int:
     if chosen.json:
         print(json.dumps(as_plain(findings), indent=1))
     else:
-        print(report(gathered, findings))
+        for line in report(gathered, findings).split("\n"):
+            is_row = line.startswith(" ")  # of a table, which a break would take apart
+            print(line if is_row else "\n".join(fitted(line)))
     return EXPLAINED if findings.is_explained else UNEXPLAINED
 
 

@@ -8,7 +8,7 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from distlab.diagnosis.needs import Need, waiting_ranks
 from distlab.diagnosis.proof import need_of, proof
@@ -34,7 +34,6 @@ class Findings:
             end.
         why: why ranks wait, in sentences; "" if nothing explains it.
         mismatches: calls that completed and did not match.
-        groups: the name of the group of each call, by rank.
         unlisted: groups in which ranks wait, and of which no dump lists the members, with the
             ranks that have called what they wait in.
     """
@@ -45,7 +44,6 @@ class Findings:
     can_go_on: bool
     why: str
     mismatches: list[Mismatch]
-    groups: Mapping[int, str]
     unlisted: Mapping[str, list[int]]
 
     @property
@@ -73,19 +71,13 @@ def find(job: Job) -> Findings:
     elif needs:
         why = why_stuck(needs, states)
     unlisted: dict[str, list[int]] = {}
-    shown = {}
     for rank, state in states.items():
-        shown[rank] = state
         call = state.call
         if call is None or call.group == WORLD or job.groups[call.group].is_listed:
             continue
         if rank not in needs:
             unlisted.setdefault(call.group, []).append(rank)
-        # its group is named, because its members would be only those that are known
-        named = replace(call, function=f"group={call.group}", group="")
-        shown[rank] = replace(state, call=named)
-    groups = {rank: waiter.call.group for rank, waiter in waiting_ranks(states).items()}
-    return Findings(job, shown, needs, can_go_on, why, mismatches(job), groups, unlisted)
+    return Findings(job, states, needs, can_go_on, why, mismatches(job), unlisted)
 
 
 def _all_needed_wait(needs: Mapping[int, Need], states: Mapping[int, RankStatus]) -> bool:

@@ -35,10 +35,17 @@ class Group:
     records: dict[int, GroupRecord] = field(default_factory=dict)
     is_numbered: bool = True
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether only one of its members is known, which cannot be all."""
+        return self.name != WORLD and not self.is_listed and len(self.members) == 1
+
     def words(self) -> str:
         """The group, in a sentence."""
         if self.name == WORLD:
             return "the default group"
+        if self.is_vague:
+            return f"group {self.name}"
         return f"the group of {rank_list(self.members)}"
 
 

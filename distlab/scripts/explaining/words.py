@@ -5,7 +5,9 @@ Runs in the command's process, called by command.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distlab.diagnosis.report import table, with_line
 from distlab.scripts.explaining.findings import Findings
@@ -13,13 +15,13 @@ from distlab.scripts.explaining.gathering import Gathered
 from distlab.scripts.explaining.groups import Group, Job
 from distlab.scripts.explaining.out_of_step import Mismatch
 from distlab.scripts.explaining.statuses import first_open, last_call, record_of
-from distlab.wire.messages import COLLECTIVE, COMMUNICATING, OUTSIDE
+from distlab.wire.messages import COLLECTIVE, COMMUNICATING, OUTSIDE, CallRecord, RankStatus
 from distlab.words import grouped, rank_list, ranks_and_verb
 
 SIZE = "TORCH_FR_BUFFER_SIZE=2000"
 TURN_ON = (
-    f"Set {SIZE} before the job starts (TORCH_NCCL_TRACE_BUFFER_SIZE in older versions of torch), "
-    "and TORCH_NCCL_DUMP_ON_TIMEOUT=1, so that NCCL's watchdog writes it."
+    f"{SIZE} turns it on before the job starts (TORCH_NCCL_TRACE_BUFFER_SIZE in older versions of "
+    "torch); in new ones it is on unless this is 0."
 )
 NOTHING_WAITS = "Nothing waits: every call that is recorded has completed."
 ALL_THERE = (
@@ -39,7 +41,7 @@ def report(gathered: Gathered, findings: Findings) -> str:
     """
     lines = [gathered.words()]
     for path, why in gathered.skipped.items():
-        lines.append(f"Left out: {path} {why}.")
+        lines.append(f"Left out: {os.path.basename(path)} {why}.")
     return "\n".join([*lines, "", *_lines(findings)])
 
 
@@ -56,7 +58,7 @@ def _lines(findings: Findings) -> Iterator[str]:
         if not findings.why and not findings.unlisted:
             yield ALL_THERE
             yield from _of_devices(findings)
-        yield table(findings.states)
+        yield table(_as_shown(findings))
     elif all(not record.entries for record in job.ranks.values()):
         ranks = rank_list(list(job.ranks))
         yield f"The recorder of {ranks} was off, or has seen no call. {TURN_ON}"
@@ -69,6 +71,24 @@ def _lines(findings: Findings) -> Iterator[str]:
     if waiting:
         yield from _of_outside(findings)
     yield from _of_recorders(findings)
+
+
+def _as_shown(findings: Findings) -> dict[int, RankStatus]:
+    """What each rank was doing, with the names of groups in the place of unknown members."""
+    shown = {}
+    for rank, state in findings.states.items():
+        shown[rank] = state
+        if state.call is not None:
+            group = findings.job.groups[state.call.group]
+            shown[rank] = replace(state, call=_with_name(state.call, group))
+    return shown
+
+
+def _with_name(call: CallRecord, group: Group) -> CallRecord:
+    """A call with the name of its group, where the members that are known cannot be all."""
+    if not group.is_vague:
+        return call
+    return replace(call, function=f"group={group.name}", group="")
 
 
 def _of_mismatch(mismatch: Mismatch) -> Iterator[str]:
@@ -97,11 +117,9 @@ def _of_devices(findings: Findings) -> Iterator[str]:
     waits = []
     for rank, state in findings.states.items():
         if state.call is not None:
-            waits.append(((findings.groups[rank], state.call.sequence), rank))
+            waits.append(((state.call.group, state.call.sequence), rank))
     for (name, _), ranks in grouped(waits).items():
-        group = findings.job.groups.get(name)
-        if group is None:
-            continue
+        group = findings.job.groups[name]
         started = []
         for rank in ranks:
             first = first_open(group.records[rank])
@@ -122,7 +140,7 @@ def _of_numbers(findings: Findings) -> Iterator[str]:
     for rank in findings.needs:
         call = findings.states[rank].call
         if call is not None and call.kind == COLLECTIVE:
-            waits.append(((findings.groups[rank], call.sequence), rank))
+            waits.append(((call.group, call.sequence), rank))
     for (name, sequence), ranks in grouped(waits).items():
         group = findings.job.groups[name]
         words = f"It is call number {sequence} of {group.words()}"
@@ -155,8 +173,8 @@ def _ahead(group: Group, sequence: int, ranks: list[int]) -> str:
         record = group.records[rank]
         more = record.sequences[-1] - sequence
         if more > 0:
-            newest = record_of(record.kept[-1], group)
-            further.append(((more, with_line(newest)), rank))
+            newest = with_line(_with_name(record_of(record.kept[-1], group), group))
+            further.append(((more, newest), rank))
     words = ""
     for (more, newest_words), alike in grouped(further).items():
         calls = "call" if more == 1 else "calls"
@@ -202,7 +220,7 @@ def _words_of_last(rank: int, job: Job) -> str:
         return " is not recorded: it made none, or its recorder was off"
     record, call = found
     group = job.group_of(rank, record)
-    return f" was {with_line(record_of(call, group))}"
+    return f" was {with_line(_with_name(record_of(call, group), group))}"
 
 
 def _is_gloo(job: Job) -> bool:

@@ -46,6 +46,7 @@ class Recorder:
         self.backend = backend
         self.buffer = buffer
         self.batches_count = batches_count
+        self.lists_members = True
         self.entries = []
         self._numbers = {name: [0, 0] for name in self.groups}  # of collectives, of messages
         self._first_id = 0
@@ -115,10 +116,11 @@ class Recorder:
 
     def content(self):
         """The dump as a value."""
-        config = {}
+        config = {"": {"name": "", "desc": "", "ranks": "[]"}}
         for name, ranks in self.groups.items():
             description = "default_pg" if name == "0" else "undefined"
-            config[name] = {"name": name, "desc": description, "ranks": str(list(ranks))}
+            if self.lists_members:
+                config[name] = {"name": name, "desc": description, "ranks": str(list(ranks))}
         return {
             "version": "2.10",
             "pg_config": config,

@@ -12,6 +12,12 @@ from tests.unit.scripts.explaining.dumps import Recorder, world, write_all
 from tests.unit.scripts.explaining.large_job import write_job
 
 
+@pytest.fixture(autouse=True)
+def whole_sentences(monkeypatch):
+    """Sentences are not broken into lines."""
+    monkeypatch.setattr("distlab.words.COLUMNS", 10_000)
+
+
 @pytest.fixture
 def told(tmp_path, capsys):
     """A function that writes recorders' dumps, and returns the exit status and the report."""
@@ -23,8 +29,9 @@ def told(tmp_path, capsys):
     return tell
 
 
-def test_a_rank_that_does_not_come_is_named_with_the_calls_that_lie_behind(told):
+def test_a_rank_that_does_not_come_is_named_with_the_calls_that_lie_behind(told, monkeypatch):
     """Asynchronous calls: the first that is open counts; docs/explain.md shows what is said."""
+    monkeypatch.setattr("distlab.words.COLUMNS", 80)
     ranks = world(4)
     for one in ranks:
         for _ in range(50):
@@ -323,9 +330,40 @@ def test_a_recorder_that_was_off_is_told_how_to_turn_it_on(told):
     """Dumps without entries, as the debug server gives them."""
     status, words = told(world(2))
     assert status == 1
-    assert (
-        "The recorder of ranks 0-1 was off, or has seen no call. Set TORCH_FR_BUFFER_SIZE" in words
-    )
+    assert "The recorder of ranks 0-1 was off, or has seen no call. TORCH_FR_BUFFER" in words
+
+
+def gloo(size, groups):
+    """The recorders of a gloo job, whose dumps list no members."""
+    ranks = world(size, groups, backend="gloo")
+    for one in ranks:
+        one.lists_members = False
+    return ranks
+
+
+def test_groups_of_gloo_have_the_members_that_have_called_something(told):
+    """Four ranks in four groups, each of which waits for its neighbour."""
+    groups = {"1": [0, 1], "2": [1, 2], "3": [2, 3], "4": [0, 3]}
+    ranks = gloo(4, groups)
+    for one in ranks:
+        first, second = one.groups.keys() - {"0"}
+        one.call("all_reduce", 2, first).call("all_reduce", 2, second)
+    for one, group in zip(ranks, groups, strict=True):
+        one.call("all_reduce", 3, group, state="scheduled")
+    status, words = told(ranks, "--world-size", "4")
+    assert status == 0
+    assert "4 of 4 ranks wait for each other: they call all_reduce in different groups." in words
+    assert "rank 3  all_reduce(group of ranks 0 and 3)" in words
+
+
+def test_a_group_of_gloo_in_which_nobody_else_has_called_anything(told):
+    """The other members are not known, and the call has no words that claim them."""
+    ranks = gloo(3, {"1": [0, 2]})
+    ranks[0].call("all_reduce", 3, "1", state="scheduled")
+    status, words = told(ranks)
+    assert status == 0
+    assert "Rank 0 waits in group 1, whose members gloo does not list: any other" in words
+    assert "all_reduce(group=1)" in words
 
 
 def test_a_job_that_does_not_wait_is_told_so(told):
