@@ -154,12 +154,6 @@ def connects_when_made(backend: str) -> bool:
     return plugin is not None and getattr(plugin.creator_fn, "OVER_GLOO", False)
 
 
-def is_nccl(group: Any) -> bool:
-    """Whether NCCL carries what a group sends. Private: torch's table of the groups' backends."""
-    backend, _ = c10d._world.pg_map.get(group, ("", None))
-    return backend == "nccl"
-
-
 def bound_device(group: Any) -> Any:
     """The device that a group was bound to when it was made; None for none. Not documented."""
     return getattr(group, "bound_device_id", None)

@@ -102,7 +102,7 @@ class Portability:
 
     def _nothing(self) -> str:
         if not self.calls:
-            return "Nothing that NCCL lacks was seen: no call of torch.distributed."
+            return "Nothing that NCCL lacks was seen: Python made no call of a group."
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         kinds = "1 kind" if self.kinds == 1 else f"{self.kinds} kinds"
         return f"Nothing that NCCL lacks was seen: {calls} of {kinds}."

@@ -79,8 +79,6 @@ class Watcher:
             args: those of the method.
             caller: the frame that called the method.
         """
-        if private.is_nccl(group):
-            return
         with self._lock:
             key: GroupKey = (note.group, THIS_RANK.generation, members_of(note.group))
             if note.group in LOG.nccl_groups and key not in self._nccl_groups:

@@ -16,7 +16,6 @@ from distlab.wire.messages import COLLECTIVE, MESSAGE
 def in_a_group(monkeypatch):
     """This process is rank 0 of a group of two, "0"."""
     monkeypatch.setattr(portability, "members_of", lambda name: (0, 1))
-    monkeypatch.setattr(portability.private, "is_nccl", lambda group: False)
     LOG.forget()
     yield
     LOG.forget()
