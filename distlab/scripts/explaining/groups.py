@@ -7,7 +7,7 @@ it, and in the world all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from distlab.arguments import refuse
@@ -150,8 +150,3 @@ def own_rank(record: RankRecord) -> int | None:
             if group.is_world and not group.members:
                 return own
     return None
-
-
-def names_of(groups: Sequence[Group]) -> str:
-    """Groups, in a sentence."""
-    return " and ".join(group.words() for group in groups)

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from distlab.diagnosis.matching import disagreement
 from distlab.scripts.explaining.groups import Group, Job
 from distlab.scripts.explaining.kept import GroupRecord, Kind
-from distlab.scripts.explaining.statuses import first_open, history_record, kind_at
+from distlab.scripts.explaining.reading_again import call_again
+from distlab.scripts.explaining.statuses import first_open, history_record, kind_at, record_of
 from distlab.wire.messages import CallRecord
+from distlab.words import grouped
 
+MOST_KINDS = 4  # of calls under one number that are shown
 MOST_TRIED = 1000  # calls of one group that differ in something, until one of them is a mismatch
 
 
@@ -34,6 +37,43 @@ class Mismatch:
     sequence: int
     calls: Mapping[int, CallRecord]
     words: str
+
+
+@dataclass(frozen=True)
+class Called:
+    """What some ranks have called alike under one number.
+
+    Attributes:
+        ranks: the ranks.
+        call: the call of the first of them, with its lines.
+    """
+
+    ranks: list[int]
+    call: CallRecord
+
+
+def called_at(group: Group, sequence: int, job: Job) -> list[Called]:
+    """What the ranks of a group have called under this number, the first MOST_KINDS of them.
+
+    Lines are those of the first rank that has called it; for a call that is long over, its dump is
+    read again.
+    """
+    found = []
+    for ranks in list(grouped(_by_kind(group, sequence, job)).values())[:MOST_KINDS]:
+        record = group.records[ranks[0]]
+        kept = [call for call in record.kept if call.sequence == sequence]
+        call = kept[0] if kept else call_again(job.ranks[ranks[0]], record.name, sequence)
+        if call is not None:
+            found.append(Called(ranks, record_of(call, group)))
+    return found
+
+
+def _by_kind(group: Group, sequence: int, job: Job) -> Iterator[tuple[Kind, int]]:
+    """The kind of each rank's call with this number, and the rank."""
+    for rank, record in group.records.items():
+        kind = kind_at(record, sequence, job.ranks[rank].kinds)
+        if kind is not None:
+            yield kind, rank
 
 
 def mismatches(job: Job) -> list[Mismatch]:
@@ -66,10 +106,8 @@ def _first_mismatch(group: Group, job: Job, places: dict[Kind, int]) -> Mismatch
         if tried == MOST_TRIED:
             break
         calls = {}
-        for rank in rows:
-            kind = kind_at(group.records[rank], sequence, job.ranks[rank].kinds)
-            if kind is not None:
-                calls[rank] = history_record(group.records[rank], sequence, kind, group)
+        for kind, rank in _by_kind(group, sequence, job):
+            calls[rank] = history_record(group.records[rank], sequence, kind, group)
         words = disagreement(calls)
         if words:
             return Mismatch(group, sequence, calls, words)

@@ -59,13 +59,16 @@ class Entry(NamedTuple):
     is_over: bool
 
 
-def recorded(path: str, rank: int | None, content: Mapping[str, Any]) -> RankRecord:
+def recorded(
+    path: str, rank: int | None, content: Mapping[str, Any], also: int | None = None
+) -> RankRecord:
     """What is kept of a dump.
 
     Args:
         path: its file.
         rank: its rank; None if the dump does not say.
         content: the dump.
+        also: the number of collectives that are kept whole, too.
     """
     record = RankRecord(path, rank, version=str(content.get("version", "")))
     _add_groups(record, content.get("pg_config"))
@@ -82,7 +85,7 @@ def recorded(path: str, rank: int | None, content: Mapping[str, Any]) -> RankRec
             by_group.setdefault(_group_of(record, one), []).append(_entry(one))
     kinds: dict[Any, int] = {}
     for name, entries in by_group.items():
-        _add_calls(record, record.groups[name], _of_last(entries), kinds)
+        _add_calls(record, record.groups[name], _of_last(entries), kinds, also)
     return record
 
 
@@ -153,7 +156,11 @@ def _group_of(record: RankRecord, content: Mapping[str, Any]) -> str:
 
 
 def _add_calls(
-    record: RankRecord, group: GroupRecord, entries: Sequence[Entry], kinds: dict[Any, int]
+    record: RankRecord,
+    group: GroupRecord,
+    entries: Sequence[Entry],
+    kinds: dict[Any, int],
+    also: int | None,
 ) -> None:
     """Add the calls of one group.
 
@@ -162,6 +169,7 @@ def _add_calls(
         group: the group.
         entries: its calls, in order.
         kinds: places in the list of kinds, by what tells them apart.
+        also: the number of a collective that is kept whole, too.
     """
     batches = {}
     messages = []
@@ -176,7 +184,14 @@ def _add_calls(
     _add_messages(group, messages, batches)
     taken = _taken_by_messages(messages, collectives)
     group.has_shifted = bool(taken and record.lost)
-    _add_collectives(record, group, _as_single(collectives), taken, kinds)
+    single = _as_single(collectives)
+    _add_collectives(record, group, single, taken, kinds)
+    whole = _kept_of(len(single), [at for at, one in enumerate(single) if not one.is_over])
+    if also is not None and also in group.sequences:
+        whole = sorted({*whole, group.sequences.index(also)})
+    for index in whole:
+        kind = record.kinds[group.kinds[index]]
+        group.kept.append(_call(single[index], group.sequences[index], kind))
 
 
 def _taken_by_messages(messages: Iterable[Entry], collectives: Iterable[Entry]) -> list[int]:
@@ -223,17 +238,11 @@ def _add_collectives(
         kinds: places in the list of kinds, by what tells them apart.
     """
     moved = 0
-    open_ones = []
-    for index, entry in enumerate(entries):
+    for entry in entries:
         while moved < len(taken) and taken[moved] < entry.number:
             moved += 1
         group.sequences.append(entry.number - moved)
         group.kinds.append(_place_of_kind(record, entry, kinds))
-        if not entry.is_over:
-            open_ones.append(index)
-    for index in _kept_of(len(entries), open_ones):
-        kind = record.kinds[group.kinds[index]]
-        group.kept.append(_call(entries[index], group.sequences[index], kind))
     group.size = max((record.kinds[place].ranks for place in set(group.kinds)), default=0)
 
 

@@ -13,7 +13,7 @@ from distlab.diagnosis.report import table, with_line
 from distlab.scripts.explaining.findings import Findings
 from distlab.scripts.explaining.gathering import Gathered
 from distlab.scripts.explaining.groups import Group, Job
-from distlab.scripts.explaining.out_of_step import Mismatch
+from distlab.scripts.explaining.out_of_step import Mismatch, called_at
 from distlab.scripts.explaining.statuses import first_open, last_call, record_of
 from distlab.wire.messages import COLLECTIVE, COMMUNICATING, OUTSIDE, CallRecord, RankStatus
 from distlab.words import grouped, rank_list, ranks_and_verb
@@ -29,7 +29,6 @@ ALL_THERE = (
     "it needs. It was still running, or a device or the network holds it up."
 )
 NANOSECONDS = 1e9
-MOST_CALLS = 8  # that are named of one mismatch
 
 
 def report(gathered: Gathered, findings: Findings) -> str:
@@ -49,7 +48,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     """The lines of the report."""
     job = findings.job
     for mismatch in findings.mismatches:
-        yield from _of_mismatch(mismatch)
+        yield from _of_mismatch(mismatch, job)
     if findings.why:
         yield findings.why
     waiting = [rank for rank, state in findings.states.items() if state.doing == COMMUNICATING]
@@ -91,13 +90,20 @@ def _with_name(call: CallRecord, group: Group) -> CallRecord:
     return replace(call, function=f"group={group.name}", group="")
 
 
-def _of_mismatch(mismatch: Mismatch) -> Iterator[str]:
+def _of_mismatch(mismatch: Mismatch, job: Job) -> Iterator[str]:
     """Calls that completed and did not match, with their lines."""
     where = f"call number {mismatch.sequence} of {mismatch.group.words()}"
     yield f"{mismatch.words} That is {where}: from there on these ranks are out of step."
-    called = grouped((with_line(call), rank) for rank, call in mismatch.calls.items())
-    for words, ranks in list(called.items())[:MOST_CALLS]:
-        yield f"  {rank_list(ranks)}   {words}"
+    yield from _of_called(mismatch.group, mismatch.sequence, job)
+
+
+def _of_called(group: Group, sequence: int, job: Job) -> Iterator[str]:
+    """What ranks have called under one number, a row for all that have called the same."""
+    for called in called_at(group, sequence, job):
+        words = with_line(_with_name(called.call, group))
+        if len(called.ranks) > 1 and called.call.lines:
+            words += f" on rank {called.ranks[0]}"
+        yield f"  {rank_list(called.ranks)}   {words}"
 
 
 def _of_unlisted(findings: Findings) -> Iterator[str]:
@@ -147,6 +153,9 @@ def _of_numbers(findings: Findings) -> Iterator[str]:
         if len(findings.needs) > len(ranks):
             words = f"{rank_list(ranks).capitalize()}: call number {sequence} of {group.words()}"
         yield f"{words}{_behind(group, sequence)}{_ahead(group, sequence, ranks)}."
+        is_clash = any(findings.needs[rank].clash for rank in ranks)
+        if is_clash and not set(group.records) <= set(ranks):  # the table does not show all calls
+            yield from _of_called(group, sequence, findings.job)
 
 
 def _behind(group: Group, sequence: int) -> str:

@@ -90,6 +90,32 @@ def test_a_mismatch_that_has_completed_comes_first(told):
     assert "rank 1   barrier(), train.py:8" in words
 
 
+def test_a_mismatch_of_long_ago_has_its_lines(told):
+    """The calls are not kept, but two dumps are read again."""
+    ranks = world(4)
+    for one in ranks:
+        one.call("barrier", 2) if one.rank == 3 else one.call("all_reduce", 3)
+        for _ in range(50):
+            one.call("all_reduce", 4)
+    ranks[0].call("all_reduce", 5, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert (
+        "  ranks 0-2   all_reduce(), train.py:3 on rank 0\n  rank 3   barrier(), train.py:2"
+        in words
+    )
+
+
+def test_a_rank_that_has_gone_on_from_a_call_that_does_not_match(told):
+    """Its line is not in the table, where it waits in a later call."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started")
+    ranks[1].call("barrier", 8).call("all_reduce", 9, state="started")
+    status, words = told(ranks)
+    assert status == 0
+    assert "  rank 0   all_reduce(), train.py:3\n  rank 1   barrier(), train.py:8" in words
+
+
 def test_a_missing_dump_is_missed(told):
     """By the ranks that the groups list."""
     ranks = world(4)
