@@ -256,8 +256,8 @@ def _spawn(owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any) 
                 name = "fn"
             raise ClusterError(
                 f"spawn starts new processes, and they cannot find {name}, which only this "
-                f"notebook has. The ranks of Cluster({given.get('nprocs', 1)}) are processes with "
-                f"a group already: cluster.run({name}) calls {name}(rank, world_size) there. Or "
-                f"write {name} to a file with %%writefile work.py, and import it."
+                f"notebook has. distlab.spawn({name}, args, nprocs={given.get('nprocs', 1)}) sends "
+                f"it to processes as new as those. Or use the ranks of a cluster: "
+                f"cluster.run({name}) calls {name}(rank, world_size) there."
             )
     return original(*args, **kwargs)

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from distlab.debugger import turns
 from distlab.diagnosis import afterwards
@@ -23,7 +23,6 @@ from distlab.notebook.cell import Cell
 from distlab.notebook.failed_cell import FailedCell
 from distlab.scripts.ending import STEP, Ending
 from distlab.scripts.requests import Requests
-from distlab.scripts.terminal import Terminal
 from distlab.wire import messages
 from distlab.wire.messages import Failure
 
@@ -72,13 +71,23 @@ class FailedProgram(FailedCell):
         return died
 
 
+class Output(Protocol):
+    """Where a program writes: a `Terminal`, or nothing that could say what was written."""
+
+    def settle(self) -> None:
+        """Return when all that was written is shown."""
+
+    def last_of(self, rank: int) -> str:
+        """What a rank has written last on stderr; "" if that is not known."""
+
+
 class ProgramCell(Cell):
     """A program that was sent to all ranks.
 
     `attend` says who waits for it.
     """
 
-    def attend(self, terminal: Terminal, requests: Requests, grace: float) -> None:
+    def attend(self, terminal: Output, requests: Requests, grace: float) -> None:
         """Say where it writes, what asks it to end, and how long it may take for that."""
         self._terminal = terminal
         self._requests = requests

@@ -12,9 +12,8 @@ ONE_PROCESS = (
 )
 SPAWN = (
     "ClusterError: spawn starts new processes, and they cannot find {0}, which only this "
-    "notebook has. The ranks of Cluster(2) are processes with a group already: "
-    "cluster.run({0}) calls {0}(rank, world_size) there. Or write {0} to a file with "
-    "%%writefile work.py, and import it."
+    "notebook has. distlab.spawn({0}, args, nprocs=2) sends it to processes as new as those. "
+    "Or use the ranks of a cluster: cluster.run({0}) calls {0}(rank, world_size) there."
 )
 REFUSED = {
     # the first cell that imports it
