@@ -249,9 +249,8 @@ def _of_a_circle(needs: Mapping[int, Need], waiters: Mapping[int, Waiting], n: i
     why = _why_a_circle(calls)
     if why:
         return f"{first}{why}"
-    links = []
-    for rank, waiter in waiters.items():
-        links.append(_link_of_circle(waiter, needs[rank]))
+    alike = grouped((_link_of_circle(one, needs[rank]), rank) for rank, one in waiters.items())
+    links = [f"{rank_list(ranks)} {words}" for words, ranks in alike.items()]
     listed = ", ".join(links[:MOST_LINKS])
     if len(links) > MOST_LINKS:
         listed += ", and so on"
@@ -280,12 +279,12 @@ def _why_a_circle(calls: Sequence[CallRecord]) -> str:
 
 
 def _link_of_circle(waiter: Waiting, needed: Need) -> str:
-    """What one rank of a circle waits for: "rank 0 in barrier for rank 1"."""
+    """How a rank of a circle waits, and for whom: "in barrier for rank 1"."""
     call = waiter.call
     whom = rank_list(needed.ranks)
     if call.kind == messages.WAITING:
-        return f"rank {waiter.rank} {own_wait_words(call, whom)}"
-    return f"rank {waiter.rank} in {call.op} for {whom}"
+        return own_wait_words(call, whom)
+    return f"in {call.op} for {whom}"
 
 
 # --- remote calls ---
