@@ -62,8 +62,10 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _print_fitted(text: str) -> None:
-    """Print a text in lines that fit a page: a notebook would break longer ones within words."""
-    print("\n".join(fitted(text)))
+    """Print a text with sentences that fit a page; rows of a table stay as they are."""
+    for line in text.splitlines():
+        is_row = line.startswith("  ")
+        print("\n".join([line] if is_row else fitted(line)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,10 @@ LIMITS = (
     "Stacks show one moment, and neither the groups of these calls nor what came before them. "
     "Look twice, some seconds apart: what has not moved may be stuck."
 )
+WAITS_IN_CPP = (
+    'Who is "not in a call" may compute, read or sleep, or wait in C++, as in work.wait(), which '
+    "leaves no frame."
+)
 RECORDER = (
     "The dumps of torch's flight recorder show groups and earlier calls: "
     "distlab explain reads them, too."
@@ -102,7 +106,10 @@ def of_ranks(stacks: Mapping[int, Stack], world_size: int = 0) -> str:
     differ = _values_that_differ(stacks)
     if differ:
         paragraphs.append(differ)
-    paragraphs.append(f"{LIMITS}\n{RECORDER}")
+    remarks = [LIMITS, RECORDER]
+    if any(state.doing == messages.OUTSIDE for state in states.values()):
+        remarks.insert(0, WAITS_IN_CPP)
+    paragraphs.append("\n".join(remarks))
     return "\n\n".join(paragraphs)
 
 

@@ -1,15 +1,18 @@
 """Stacks as other tools write them: who is where, and who is not where the others are."""
 
+import re
 from argparse import ArgumentTypeError
 
 import pytest
 
 from distlab.errors import DataError, DistlabError
 from distlab.scripts.explaining import stacks_of_processes, stacks_report
+from distlab.scripts.explaining.command import explain
 from distlab.scripts.explaining.files import DumpFile
 from distlab.scripts.explaining.stacks import read_stacks
 from distlab.scripts.explaining.stacks_where import is_agent, status_of
 from distlab.wire import messages
+from tests.tool import ROOT
 from tests.unit.scripts import recorded_stacks as recorded
 
 
@@ -25,7 +28,7 @@ def said_of(*texts):
     for rank, text in enumerate(texts):
         files[DumpFile(f"stack{rank}.txt")] = read_stacks(text)
     words = stacks_report.of_files(files)
-    return words.partition("\n\nStacks show one moment")[0]
+    return re.split("\n\n(?:Stacks show one moment|Who is)", words)[0]
 
 
 # --- what is read ---
@@ -152,12 +155,32 @@ Rank 2 is not in any of these calls: it is at train.py:20 in train.
     )
 
 
+def test_the_page_shows_what_is_said(tmp_path, capsys):
+    """docs/explain.md has the whole report of these four stacks."""
+    stacks = (recorded.BARRIER, recorded.ALL_REDUCE, recorded.COMPUTING, recorded.ALL_REDUCE)
+    for rank, text in enumerate(stacks):
+        (tmp_path / f"stack{rank}.txt").write_text(text)
+    assert explain([str(tmp_path)]) == 0
+    page = (ROOT / "docs/explain.md").read_text()
+    (shown,) = re.findall(r"stack3\.txt\n(.*?)```", page, re.DOTALL)
+    assert capsys.readouterr().out == shown
+
+
 def test_one_rank_is_elsewhere():
     """The sentence says who is not in the call, and where that rank is instead."""
     said = said_of(recorded.ALL_REDUCE, recorded.COMPUTING)
     assert said.startswith(
         "Rank 0 is in all_reduce(). Rank 1 is not in it: it is at train.py:20 in train.\n"
     )
+
+
+def test_a_wait_in_cpp_leaves_no_frame():
+    """So a rank outside of calls may wait all the same, unless it is known to compute."""
+    idle = recorded.COMPUTING.replace("active+gil", "idle")
+    for text, is_said in ((idle, True), (recorded.COMPUTING, False)):
+        files = {DumpFile("stack0.txt"): read_stacks(recorded.BARRIER)}
+        files[DumpFile("stack1.txt")] = read_stacks(text)
+        assert ("as in work.wait()" in stacks_report.of_files(files)) == is_said
 
 
 def test_all_in_the_same_call():
