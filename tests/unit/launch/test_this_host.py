@@ -50,6 +50,14 @@ def test_what_a_machine_allows(monkeypatch, files, n, engines, words):
         this_host.check_ranks_fit(n, engines)
 
 
+def test_a_fresh_rank_takes_the_memory_of_a_whole_python(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1e9))
+    this_host.check_ranks_fit(8, "fork")
+    message = str(refused(this_host.check_ranks_fit, 8, "fork", fresh=True))
+    assert message.startswith("n must be at most 5 on this machine, got 8. It has 1 GB")
+    assert "A rank takes about 190 MB" in message
+
+
 ULIMIT_U = "End some, or for more run `ulimit -u 4096` in the shell that starts Python or Jupyter."
 CONTAINER = (
     "End some, or for more start the container with a higher limit, such as docker run "
