@@ -207,12 +207,13 @@ def _on_shared_devices(seen: AllSeen) -> tuple[Place, ...]:
     for rank, one in seen.items():
         for call in one.calls:
             for device in call.devices:
-                if device.startswith("cuda"):
-                    users[call.group, one.host, device].add(rank)
+                if device in one.gpus:
+                    users[call.group, one.host, one.gpus[device]].add(rank)
     shared = {key for key, ranks in users.items() if len(ranks) > 1}
 
     def is_shared(one: Seen, call: SeenCall) -> bool:
-        return any((call.group, one.host, device) in shared for device in call.devices)
+        gpus = [one.gpus[device] for device in call.devices if device in one.gpus]
+        return any((call.group, one.host, gpu) in shared for gpu in gpus)
 
     found = {}
     for rank, one in seen.items():

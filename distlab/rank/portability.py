@@ -8,6 +8,7 @@ What C++ calls by itself, such as DDP's buckets, is not seen, and it works on NC
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -175,15 +176,23 @@ class Watcher:
             if not note.done and not note.is_followed and note in LOG.unwaited:
                 self._calls[call] -= 1
                 self._calls[replace(call, is_left=True)] += 1
+        devices = {device for call in self._calls for device in call.devices}
         return Seen(
             calls={call: count for call, count in self._calls.items() if count > 0},
             collectives=self._collectives if len(self._numbers) > 1 else [],
             messages=self._messages,
             nccl_groups=tuple(self._nccl_groups),
             has_gpu=torch.cuda.is_available(),
+            gpus={device: _gpu_of(device) for device in devices if device.startswith("cuda")},
             host=this_machine()[0],
             is_whole=self._is_whole,
         )
+
+
+def _gpu_of(device: str) -> str:
+    """What tells a GPU from all others; CUDA_VISIBLE_DEVICES may give each rank another cuda:0."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
+    return str(uuid) or f"{device} of {os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
 
 
 def _was_used(group: str) -> bool:

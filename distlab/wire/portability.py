@@ -94,6 +94,8 @@ class Seen:
         messages: in their order.
         nccl_groups: those for which the program named NCCL.
         has_gpu: whether the rank has a GPU.
+        gpus: by device, such as "cuda:0", what tells the GPU from all others, also where each rank
+            has one of its own by that name.
         host: the name of its machine.
         is_whole: whether nothing was left out because there was too much.
     """
@@ -103,5 +105,6 @@ class Seen:
     messages: list[SeenMessage] = field(default_factory=list)
     nccl_groups: tuple[GroupKey, ...] = ()
     has_gpu: bool = False
+    gpus: dict[str, str] = field(default_factory=dict)
     host: str = ""
     is_whole: bool = True

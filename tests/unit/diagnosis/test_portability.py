@@ -84,7 +84,6 @@ def test_a_library_without_a_line_of_the_program_is_named_by_its_function():
         ({"dtypes": ("float32", "int16")}, "a tensor of type int16", True),
         ({"is_sparse": True}, "a sparse tensor", True),
         ({"is_left": True}, "a call whose Work nobody waited for", False),
-        ({"devices": ("cuda:0",)}, "several ranks of a group on one GPU", True),
     ],
 )
 def test_one_call(given, what, is_certain):
@@ -128,9 +127,24 @@ def test_tensors_on_the_cpu_are_certain_only_where_there_are_gpus():
     assert of_calls(on_gpu, ranks=1, nccl_groups=(WORLD,), has_gpu=True).findings == ()
 
 
-def test_ranks_on_several_machines_share_no_gpu():
-    seen = {rank: Seen(calls={call(devices=("cuda:0",)): 1}, host=f"{rank}") for rank in range(2)}
-    assert portability.portability(seen).findings == ()
+ON_GPU = call(devices=("cuda:0",))
+
+
+@pytest.mark.parametrize(
+    ("places", "is_shared"),
+    [
+        ([("here", "GPU-1"), ("here", "GPU-1")], True),
+        ([("here", "GPU-1"), ("here", "GPU-2")], False),  # by CUDA_VISIBLE_DEVICES
+        ([("here", "cuda:0 of "), ("there", "cuda:0 of ")], False),
+    ],
+)
+def test_ranks_on_one_gpu(places, is_shared):
+    seen = {}
+    for rank, (host, gpu) in enumerate(places):
+        seen[rank] = Seen(calls={ON_GPU: 1}, host=host, gpus={"cuda:0": gpu})
+    findings = portability.portability(seen).findings
+    expected = [("several ranks of a group on one GPU", True)] if is_shared else []
+    assert [(one.what, one.is_certain) for one in findings] == expected
 
 
 def test_two_threads_count_in_one_group_only():
