@@ -1,6 +1,6 @@
 """The groups of a job, from what its ranks have recorded.
 
-Runs in the command's process, called by statuses.py and findings.py. Each rank lists its own
+Runs in the command's process, called by command.py and gathering.py. Each rank lists its own
 groups, and gloo does not say who is in them: then those are members that have called something in
 it, and in the world all ranks.
 """

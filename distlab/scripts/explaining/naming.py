@@ -6,6 +6,7 @@ Runs in the command's process, called by recording.py.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ OF_DDP = {"__init__": "DistributedDataParallel", "forward": DDP_FORWARD}
 BACKWARD = "backward"
 # a folder of Python's own files: "/usr/lib/python3.10/"
 LIBRARY = "/lib/python3"
+# files of C++, whose frames are there if the recorder was asked for them
+COMPILED = re.compile(r"\?\?|.*\.(so[.\d]*|c|cc|cpp|cxx|cu|cuh|h|hpp|S)")
 
 
 def function_of(name: str) -> str:
@@ -128,6 +131,8 @@ def _folder_of_torch(frames: Sequence[Mapping[str, Any]]) -> str:
 def _is_programs(file: str, torchs: str) -> bool:
     """Whether a file is the program's, on the machine where it ran."""
     if torchs and file.startswith(torchs):
+        return False
+    if COMPILED.fullmatch(file):
         return False
     if LIBRARY in file or "/site-packages/" in file or "/dist-packages/" in file:
         return False

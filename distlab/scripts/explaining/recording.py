@@ -1,7 +1,7 @@
 """What is kept of one rank's dump: its calls in each group, and whole only those that matter.
 
-Runs in the command's processes, called by gathering.py. A dump holds thousands of calls, and there
-may be hundreds of dumps.
+Runs in the command's processes, called by gathering.py and reading_again.py. A dump holds thousands
+of calls, and there may be hundreds of dumps.
 
 Versions of torch differ in what they write, so that nothing is asked for that is not needed.
 """

@@ -122,7 +122,7 @@ def _of_devices(findings: Findings) -> Iterator[str]:
     """Which devices have not begun a call that others have, where the recorder notes it."""
     waits = []
     for rank, state in findings.states.items():
-        if state.call is not None:
+        if state.call is not None and state.call.kind == COLLECTIVE:
             waits.append(((state.call.group, state.call.sequence), rank))
     for (name, _), ranks in grouped(waits).items():
         group = findings.job.groups[name]

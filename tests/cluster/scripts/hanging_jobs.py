@@ -25,7 +25,7 @@ from tests.cluster.zoo import ZOO
 
 LOOKS = 5  # in so many of which the recorder of a rank has not changed
 SECONDS_BETWEEN = 0.3
-MOST_SECONDS = 60
+MOST_SECONDS = 240
 
 
 def run_rank(program, rank, n, folder):
@@ -46,16 +46,21 @@ def run_rank(program, rank, n, folder):
 
 
 def dump_when_still(rank, n, folder):
-    """Write the dump of this rank when nothing moves on it, and end when all ranks have."""
+    """Write the dump of this rank when nothing moves on any rank, and end when all have."""
     main_thread = threading.main_thread().ident
+    still = folder / f"still_{rank}"
     looks = 0
     last = None
-    while looks < LOOKS:
+    while looks < LOOKS or len([*folder.glob("still_*")]) < n:
         time.sleep(SECONDS_BETWEEN)
         stack = traceback.format_stack(sys._current_frames()[main_thread])
         now = (_dump_fr_trace(), stack)
         looks = looks + 1 if now == last else 0
         last = now
+        if looks >= LOOKS:
+            still.touch()
+        else:
+            still.unlink(missing_ok=True)
     (folder / "dumps" / f"rank_{rank}").write_bytes(last[0])
     while len(os.listdir(folder / "dumps")) < n:
         time.sleep(SECONDS_BETWEEN)

@@ -42,7 +42,7 @@ def dumps(tmp_path_factory):
     with subprocess.Popen([*command, *names], env=environment, stderr=subprocess.DEVNULL) as jobs:
 
         def dumps_of(name, n):
-            assert jobs.wait(90) == 0
+            assert jobs.wait(240) == 0
             return str(folder / f"{name}-{n}" / "dumps")
 
         yield dumps_of

@@ -408,6 +408,32 @@ def test_a_job_that_does_not_wait_is_told_so(told):
     )
 
 
+def test_lines_are_the_programs_on_the_machine_where_it_ran(told):
+    """Not those of Python, of torch built there, or of C++."""
+    ranks = world(2)
+    ranks[0].call("all_reduce", 3, state="started")
+    torch = "/build/pytorch/torch/"
+    others = [
+        ("c10d::ProcessGroupNCCL::allreduce", "??", 0),
+        ("allreduce", f"{torch}csrc/distributed/c10d/Ops.cpp", 12),
+        ("all_reduce", f"{torch}distributed/distributed_c10d.py", 2501),
+        ("forward", f"{torch}nn/modules/module.py", 1700),
+        ("reduce", "/home/me/project/torch/reduce.py", 5),
+        ("step", "/opt/lib/python3.12/site-packages/trainer/loop.py", 8),
+        ("_run_code", "/usr/lib/python3.12/runpy.py", 88),
+        ("<module>", "/home/me/project/train.py", 9),
+    ]
+    ranks[0].entries[0]["frames"] = [
+        {"name": name, "filename": file, "line": line} for name, file, line in others
+    ]
+    _, words = told(ranks, "--json")
+    lines = json.loads(words)["ranks"][0]["lines"]
+    assert [(line["file"], line["line"], line["in"]) for line in lines] == [
+        ("/home/me/project/train.py", 9, ""),
+        ("/home/me/project/torch/reduce.py", 5, "reduce"),
+    ]
+
+
 def test_findings_as_json(told):
     """For machines: the same ranks, calls and lines."""
     ranks = world(2)
