@@ -1,7 +1,8 @@
 """Calls that completed and did not match: from there on the ranks are out of step.
 
-Runs in the command's process, called by findings.py and words.py. NCCL compares nothing: ranks that call
-different collectives, or give them other sizes, may both go on, and hang or compute nonsense later.
+Runs in the command's process, called by findings.py and words.py. NCCL compares nothing: ranks that
+call different collectives, or give them other sizes, may both go on, and hang or compute nonsense
+later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A dump of the flight recorder, read from a file that nobody vouches for.
 
-Runs in the command's processes, called by gathering.py and reading_again.py. A pickle may hold plain containers, texts and
-numbers only; JSON may be the dump of one rank, or an answer that wraps the dumps of several.
+Runs in the command's processes, called by gathering.py and reading_again.py. A pickle may hold
+plain containers, texts and numbers only; JSON may be the dump of one rank, or an answer that wraps
+the dumps of several.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What each rank of a job was doing, in the words that a rank of distlab has for it.
 
-Runs in the command's process, called by findings.py, out_of_step.py and words.py. From what the recorders have kept come
-statuses with calls, as if the ranks had answered; the proof that is made of them, and its words,
-are those of diagnosis/.
+Runs in the command's process, called by findings.py, out_of_step.py and words.py. From what the
+recorders have kept come statuses with calls, as if the ranks had answered; the proof that is made
+of them, and its words, are those of diagnosis/.
 
 Collectives may be asynchronous, so that a rank is many calls ahead of one that has not completed.
 What it waits in is the first open call that can never complete, because others have not made it.
