@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -553,3 +555,19 @@ def test_a_large_job(tmp_path, capsys):
     words = capsys.readouterr().out
     assert "Ranks 32-36, 38 and 39 wait in all_gather_into_tensor for rank 37, which" in words
     assert "Ranks 5, 13, 21 and 29 wait in all_reduce for rank 37, which is not in a call" in words
+
+
+def test_large_dumps_are_read_by_several_processes(tmp_path):
+    """With what a single one says, and without a warning."""
+    write_job(tmp_path / "dumps", 16, calls=20)
+    code = (
+        "import sys; from distlab.scripts.explaining import command, gathering; "
+        "gathering.LARGE = int(sys.argv[2]); sys.exit(command.explain(sys.argv[1:2]))"
+    )
+    said = []
+    for large in (0, 10**9):
+        command = [sys.executable, "-W", "error", "-c", code, str(tmp_path / "dumps"), str(large)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        said.append(ended.stdout)
+    assert said[0] == said[1]
