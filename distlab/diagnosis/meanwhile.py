@@ -52,7 +52,7 @@ def _then(rank: int, seen: RankStatus | None, failed: Failure | None) -> RankSta
         return computed
     # It raised because it waited for another rank. If it was seen to compute in the same lines, it
     # was only on its way into or out of that wait.
-    if computed is not None and computed.lines != failed.lines:
+    if computed is not None and computed.lines and computed.lines != failed.lines:
         return computed
     return RankStatus(rank, messages.COMMUNICATING, failed.call, failed.lines)
 

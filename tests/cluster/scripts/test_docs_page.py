@@ -17,6 +17,7 @@ PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
 SESSIONS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 (TRACE,) = re.findall(r"```text\n(Trace: .*?)```", PAGE, re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+SECONDS = re.compile(r"\b\d+\.\d s\b")
 MEASURED = re.compile(r"[\d.,]*\d( ?(ms|µs|s|[KM]iB))?\b")
 
 
@@ -38,9 +39,9 @@ def ran(words, folder):
 
 
 def plain(words):
-    """Words without marks below a line of a traceback, which older Pythons do not make."""
+    """Words without durations, and without the marks that newer Pythons set below a line."""
     kept = [line for line in words.splitlines() if line.strip(" ~^") and line]
-    return "\n".join(kept)
+    return SECONDS.sub("#", "\n".join(kept))
 
 
 @pytest.fixture
