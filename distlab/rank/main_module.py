@@ -41,9 +41,9 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
         try:
             _execute(program, module)
         except SystemExit as end:
-            status = status_of(end)
-            if status:
-                raise SystemExit(status) from None
+            end.code = status_of(end)
+            if end.code:
+                raise
         except Exception as error:
             is_report = isinstance(error, DistlabError)  # which says all that there is to say
             if is_at_fault(error) and not is_report:

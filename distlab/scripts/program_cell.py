@@ -132,7 +132,9 @@ class ProgramCell(Cell):
         if self._why == FAILED:
             self._ending.end(signal.SIGTERM, ALIKE, messages.FREE_WAITING)
         elif self._why == BY_SIGNAL:
-            self._ending.end(self._requests.number)
+            number = self._requests.number
+            # Python ignores SIGPIPE
+            self._ending.end(signal.SIGTERM if number == signal.SIGPIPE else number)
         elif self._why == INTERRUPTED:
             self._look_again()
             self._ending.end(signal.SIGINT)
