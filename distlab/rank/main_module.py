@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import importlib.util
 import io
+import logging
 import os
 import sys
 import threading
@@ -19,10 +20,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
+from distlab.compat.python import end_multiprocessing, finalizers, run_finalizers
 from distlab.errors import DistlabError
 from distlab.rank.raised import is_at_fault
+from distlab.rank.script_streams import flush_all
 from distlab.wire.program import Program
 from distlab.wire.source import PACKAGE
 
@@ -37,7 +41,7 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
     Raises:
         SystemExit: the program has ended with a status other than 0, its code.
     """
-    with _main_module() as module, end_of_process():
+    with as_process(), _main_module() as module, end_of_process():
         try:
             _execute(program, module)
         except SystemExit as end:
@@ -49,8 +53,6 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
             if is_at_fault(error) and not is_report:
                 show(error, is_first_to_write)
             raise
-        finally:
-            join_threads()
 
 
 def _execute(program: Program, module: ModuleType) -> None:
@@ -175,10 +177,66 @@ def _main_module() -> Iterator[ModuleType]:
         sys.modules["__main__"] = before
 
 
+class _Left(BaseException):
+    """The program has ended its process by `os._exit(0)`, which is no fault."""
+
+
+@contextlib.contextmanager
+def as_process() -> Iterator[None]:
+    """Have ends of processes be what a program expects, though the rank's lives on.
+
+    A process that the program has forked ends here, and would otherwise answer for the rank. After
+    `os._exit(0)` the rank still has to reply that all is well.
+    """
+    rank = os.getpid()
+    exit_of_system = os._exit
+    status = 1
+
+    def leave(code: int) -> NoReturn:
+        is_main = threading.current_thread() is threading.main_thread()
+        if code == 0 and is_main and os.getpid() == rank:
+            raise _Left
+        exit_of_system(code)
+
+    try:
+        with mock.patch.object(os, "_exit", leave):
+            yield
+        status = 0
+    except _Left:
+        return
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+        raise
+    finally:
+        if os.getpid() != rank:
+            flush_all()
+            exit_of_system(status)
+
+
 @contextlib.contextmanager
 def end_of_process() -> Iterator[None]:
-    """Call at the end what the program has registered for the end of its process, which goes on."""
+    """Do at the end what Python does at the end of a process, though this one goes on.
+
+    Threads are waited for. Then come the functions that the program has registered, the objects
+    that it has not finalized, and the processes that it has not joined.
+    """
     registered: list[Any] = []
+    finalized = finalizers()
+    with _registers(registered):
+        try:
+            yield
+        except _Left:
+            raise
+        except BaseException:
+            _end(registered, finalized)
+            raise
+        else:
+            _end(registered, finalized)
+
+
+@contextlib.contextmanager
+def _registers(registered: list[Any]) -> Iterator[None]:
+    """Keep in a list what is registered with atexit."""
     own_register = atexit.register
     own_unregister = atexit.unregister
 
@@ -197,14 +255,22 @@ def end_of_process() -> Iterator[None]:
     finally:
         atexit.register = own_register
         atexit.unregister = own_unregister
-        while registered:  # one may register another
-            function, args, kwargs = registered.pop()
-            try:
-                function(*args, **kwargs)
-            except SystemExit:
-                continue
-            except Exception as error:  # Python writes it, and goes on
-                show(error)
+
+
+def _end(registered: list[Any], finalized: set[Any]) -> None:
+    join_threads()
+    while registered:  # one may register another
+        function, args, kwargs = registered.pop()
+        try:
+            function(*args, **kwargs)
+        except SystemExit:
+            continue
+        except Exception as error:  # Python writes it, and goes on
+            show(error)
+    # what modules have registered that were imported before the program
+    run_finalizers(finalized)
+    end_multiprocessing()
+    logging.shutdown()
 
 
 def join_threads() -> None:

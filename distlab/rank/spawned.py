@@ -12,11 +12,9 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
-from unittest import mock
+from typing import Any
 
-from distlab.compat.python import end_multiprocessing
-from distlab.rank.main_module import end_of_process, join_threads
+from distlab.rank.main_module import as_process, end_of_process
 from distlab.rank.program import leave_to_program
 from distlab.wire import faults
 from distlab.wire.rendezvous import INTERFACES
@@ -24,10 +22,6 @@ from distlab.wire.spawned import Spawned, payload_of
 
 # variables of distlab's that the process keeps: by the first its children are found and ended
 KEPT = (faults.CLUSTER_VARIABLE, faults.FOLDER_VARIABLE, *INTERFACES, "RES_OPTIONS")
-
-
-class _Left(BaseException):
-    """The function has ended its process by `os._exit(0)`, which is no fault."""
 
 
 def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
@@ -46,7 +40,7 @@ def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
     ):
         try:
             _call(rank, *pickle.load(payload))
-        except (KeyboardInterrupt, _Left):
+        except KeyboardInterrupt:
             pass
         except SystemExit as end:
             if end.code is not None and end.code != 0:
@@ -55,13 +49,8 @@ def run_spawned(rank: int, world_size: int, spawned: Spawned) -> None:
 
 def _call(rank: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Call the function, and do what Python does when a process ends."""
-    exit_of_rank = _exit_of(os.getpid(), os._exit)
-    with end_of_process(), mock.patch.object(os, "_exit", exit_of_rank):
-        try:
-            fn(rank, *args)
-        finally:
-            end_multiprocessing()
-            join_threads()
+    with as_process(), end_of_process():
+        fn(rank, *args)
 
 
 def _take_over(spawned: Spawned) -> None:
@@ -98,15 +87,3 @@ def _streams_of_caller(stdout: Any, stderr: Any) -> Iterator[None]:
                 (sys.stdout if number == 1 else sys.stderr).flush()
             os.dup2(descriptor, number)
             os.close(descriptor)
-
-
-def _exit_of(pid: int, original: Any) -> Any:
-    """`os._exit` on a rank, whose process must live until it has replied that all is well."""
-
-    def leave(status: int) -> NoReturn:
-        if status == 0 and os.getpid() == pid:
-            raise _Left
-        original(status)
-        raise AssertionError("unreachable")
-
-    return leave

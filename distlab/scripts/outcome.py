@@ -117,7 +117,7 @@ def status_of(error: RanksFailed) -> int:
     """The exit status of the first rank that failed."""
     for failure in error.failures:
         if failure.kind in ("SystemExit", deaths.DIED):
-            return failure.status
+            return failure.status or FAILED
         break
     return FAILED
 
