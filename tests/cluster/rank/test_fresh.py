@@ -31,7 +31,6 @@ def facts(rank, world_size):
     """What a rank shares with others that were forked from the same process."""
     return {
         "hash": hash("loss"),
-        "address": id(torch.nn.Linear),
         "pid": os.getpid(),
     }
 
@@ -47,7 +46,6 @@ def surroundings(rank, world_size):
         "path": [folder for folder in sys.path if "python" not in folder],
         "debugger": "debugpy" in sys.modules,
         "safe path": os.environ.get("PYTHONSAFEPATH"),
-        "descriptors": len(os.listdir("/proc/self/fd")),
     }
 
 
@@ -81,7 +79,6 @@ def test_a_loop_over_a_set_deadlocks_on_fresh_ranks_as_on_a_cluster(capfd):
         cluster.heal()
         found += cluster.run(facts, ranks=[1])
         assert [len({one[name] for one in found}) for name in ("hash", "pid")] == [3, 3]
-        assert len({one["address"] for one in found}) > 1
         cluster.client[:].execute("print('by a cell', rank)", block=True).display_outputs()
         assert "by a cell 1" in capfd.readouterr().out
     assert not wait_until_gone(lambda: list(filter(lives, [one["pid"] for one in found])))
