@@ -6,12 +6,12 @@ over what the ranks have seen, called by portability.py on the notebook's kernel
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from distlab.wire.portability import Seen, SeenCollective, SeenMessage
+from distlab.wire.portability import Seen, SeenMessage
 from distlab.wire.recorded import GroupKey
 from distlab.wire.source import Line
 from distlab.words import grouped
@@ -42,89 +42,81 @@ class Direction(NamedTuple):
 # --- groups ---
 
 
-class _Step(NamedTuple):
-    """A collective, and the rank that began it right before another one."""
+class _Node(NamedTuple):
+    """A collective of a group, by its number there; all ranks of the group have it."""
 
-    node: tuple[GroupKey, int]
+    group: GroupKey
+    number: int
+
+
+class _Arrow(NamedTuple):
+    """Two collectives of which a rank began the second right after the first."""
+
+    first: _Node
+    second: _Node
     rank: int
 
 
 def groups_in_a_circle(seen: AllSeen) -> list[OnRank]:
     """Lines of collectives of several groups that the ranks began in different orders.
 
-    Each collective is a node, and a rank that begins one after another draws an arrow from the
-    first to the second. If the arrows make a circle, no order of all collectives suits every rank.
+    A rank that begins one collective after another draws an arrow from the first to the second. If
+    the arrows of all ranks make a circle, no order of all collectives suits every rank.
 
     Returns:
         The lines on the circle, in the order in which each of its ranks begins them; none if all
         ranks can have the same order.
     """
-    before: defaultdict[tuple[GroupKey, int], list[_Step]] = defaultdict(list)
-    lines: dict[tuple[int, tuple[GroupKey, int]], Line | None] = {}
+    arrows: list[_Arrow] = []
+    lines: dict[tuple[int, _Node], Line | None] = {}
     for rank, one in seen.items():
-        begun = [call for call in one.collectives if len(call.group[2]) > 1]
-        for call in begun:
-            lines[rank, _node(call)] = call.line
-        for first, second in pairwise(begun):
-            before[_node(second)].append(_Step(_node(first), rank))
-    circle = _circle(before, {node for _, node in lines})
-    return _each_once(OnRank(rank, lines[rank, node]) for node, rank in circle)
+        begun = []
+        for call in one.collectives:
+            if len(call.group[2]) > 1:
+                node = _Node(call.group, call.number)
+                begun.append(node)
+                lines[rank, node] = call.line
+        arrows += [_Arrow(first, second, rank) for first, second in pairwise(begun)]
+    found = []
+    for rank, of_rank in groupby(_circle(arrows), key=lambda arrow: arrow.rank):
+        ordered = list(of_rank)
+        found.append(OnRank(rank, lines[rank, ordered[0].first]))
+        found.append(OnRank(rank, lines[rank, ordered[-1].second]))
+    return _each_once(found)
 
 
-def _node(call: SeenCollective) -> tuple[GroupKey, int]:
-    return call.group, call.number
-
-
-def _circle(
-    before: Mapping[tuple[GroupKey, int], Sequence[_Step]], nodes: set[tuple[GroupKey, int]]
-) -> list[_Step]:
-    """The steps of a circle: for each of its arrows the first node and the second, with the rank.
-
-    Empty if there is none.
-    """
-    left = _in_circles(before, nodes)
+def _circle(arrows: Sequence[_Arrow]) -> list[_Arrow]:
+    """Arrows that make a circle, each beginning where the one before ends; none if none do."""
+    left = _in_circles(arrows)
     if not left:
         return []
-    # every node that is left has one before it that is left: going back must meet itself
+    arrow_to = {arrow.second: arrow for arrow in arrows if {arrow.first, arrow.second} <= left}
+    # each node that is left has an arrow from another one: going back along them meets itself
     node = min(left)
-    way: list[tuple[_Step, tuple[GroupKey, int]]] = []
-    visited: dict[tuple[GroupKey, int], int] = {}
-    while node not in visited:
-        visited[node] = len(way)
-        step = next(step for step in before[node] if step.node in left)
-        way.append((step, node))
-        node = step.node
-    steps = []
-    arrows = reversed(way[visited[node] :])
-    for rank, of_rank in groupby(arrows, key=lambda arrow: arrow[0].rank):
-        ordered = list(of_rank)
-        first, _ = ordered[0]
-        _, last = ordered[-1]
-        steps += [first, _Step(last, rank)]
-    return steps
+    way: list[_Arrow] = []
+    begins_at: dict[_Node, int] = {}
+    while node not in begins_at:
+        begins_at[node] = len(way)
+        way.append(arrow_to[node])
+        node = arrow_to[node].first
+    return list(reversed(way[begins_at[node] :]))
 
 
-def _in_circles(
-    before: Mapping[tuple[GroupKey, int], Sequence[_Step]], nodes: set[tuple[GroupKey, int]]
-) -> set[tuple[GroupKey, int]]:
+def _in_circles(arrows: Sequence[_Arrow]) -> set[_Node]:
     """The nodes that are left when those without an arrow to them are taken away, again and again.
 
     They are on circles, or behind one.
     """
-    arrows: Counter[tuple[GroupKey, int]] = Counter()
-    after: defaultdict[tuple[GroupKey, int], list[tuple[GroupKey, int]]] = defaultdict(list)
-    for node, steps in before.items():
-        arrows[node] = len(steps)
-        for step in steps:
-            after[step.node].append(node)
-    free = [node for node in nodes if not arrows[node]]
-    left = set(nodes)
+    arrows_to = Counter(arrow.second for arrow in arrows)
+    after = grouped((arrow.first, arrow.second) for arrow in arrows)
+    left = set(arrows_to) | set(after)
+    free = [node for node in left if not arrows_to[node]]
     while free:
         node = free.pop()
         left.discard(node)
-        for following in after[node]:
-            arrows[following] -= 1
-            if not arrows[following]:
+        for following in after.get(node, ()):
+            arrows_to[following] -= 1
+            if not arrows_to[following]:
                 free.append(following)
     return left
 

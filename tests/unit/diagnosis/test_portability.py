@@ -1,5 +1,8 @@
 """What the portability report says of calls that ranks have seen, and how it folds them."""
 
+import random
+from itertools import permutations
+
 import pytest
 
 from distlab.diagnosis import nccl_orders, portability
@@ -201,6 +204,30 @@ def test_three_groups_in_a_circle():
         2: collectives(DIAGONAL, COLUMN),
     }
     assert {rank for rank, _ in nccl_orders.groups_in_a_circle(seen)} == {0, 1, 2}
+
+
+def has_one_order(seen):
+    """Whether some order of all collectives is that of every rank, tried one after another."""
+    begun = [[(one.group, one.number) for one in of_rank.collectives] for of_rank in seen.values()]
+    for order in permutations({node for nodes in begun for node in nodes}):
+        if all(nodes == sorted(nodes, key=order.index) for nodes in begun):
+            return True
+    return False
+
+
+def test_random_orders_are_judged_as_by_trying_all():
+    chance = random.Random(0)
+    verdicts = []
+    for _ in range(300):
+        groups = [tuple(sorted(chance.sample(range(3), 2))) for _ in range(3)]
+        calls = [chance.choice([("0", "g", group) for group in groups]) for _ in range(4)]
+        seen = {}
+        for rank in range(3):
+            own = [group for group in calls if rank in group[2]]
+            seen[rank] = collectives(*chance.sample(own, len(own)))
+        verdicts.append(has_one_order(seen))
+        assert (nccl_orders.groups_in_a_circle(seen) == []) == verdicts[-1]
+    assert 20 < sum(verdicts) < 280
 
 
 def test_a_group_of_one_rank_has_any_order():
