@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from distlab.scripts.explaining.command import explain
+from distlab.scripts.explaining.reading import dumps_in
 from tests.tool import ROOT
 from tests.unit.scripts.explaining.dumps import Recorder, world, write_all
 from tests.unit.scripts.explaining.large_job import write_job
@@ -479,6 +480,13 @@ def test_what_is_no_dump_is_refused_by_name_and_rule(tmp_path, capsys, content, 
     shown = capsys.readouterr()
     assert f"{path} {words}" in shown.err
     assert "harm" not in shown.out
+
+
+def test_lists_of_one_type_are_read():
+    """Some versions of torch write them by a function, which is the only one that is known."""
+    list_of_one = b"ctorch.jit._pickle\nbuild_intlist\n](K\x01e\x85R"
+    (dump,) = dumps_in(b"\x80\x02}X\x07\x00\x00\x00entries" + list_of_one + b"s.")
+    assert dump.content == {"entries": [1]}
 
 
 def test_an_answer_that_wraps_the_dumps_of_all_ranks(tmp_path, capsys):
