@@ -157,9 +157,12 @@ class SpawnContext:
 
     # --- the end ---
 
-    @interrupts.held()
     def wait(self) -> None:
         """Wait until all processes have ended, and raise what went wrong."""
+        with interrupts.held():
+            self._wait()
+
+    def _wait(self) -> None:
         try:
             self._call.finish()
         except RanksFailed as error:
