@@ -45,25 +45,32 @@ MOST_VALUES = 3  # of variables that differ
 
 
 def with_stacks(files: Iterable[DumpFile]) -> dict[DumpFile, list[Stack]]:
-    """The stacks in each of these files; nothing if the first of them holds none.
+    """The stacks in each of these files; empty if there are none, as where the files are dumps.
 
     Raises:
-        DataError: other files hold none.
+        DataError: some of the files hold stacks, and another one that was named does not.
     """
     found: dict[DumpFile, list[Stack]] = {}
+    without: list[DumpFile] = []
     for file in files:
-        with open(file.path, "rb") as opened:
-            content = opened.read()
-        stacks = []
-        if not content.startswith(NOT_STACKS):
-            stacks = read_stacks(content.decode(errors="replace"))
+        stacks = _stacks_in(file)
         if stacks:
             found[file] = stacks
-        elif not found:
-            return {}
         elif file.is_named:
-            raise DataError(NOTHING.format(name=file.path))
+            without.append(file)
+    if found and without:
+        raise DataError(NOTHING.format(name=without[0].path))
     return found
+
+
+def _stacks_in(file: DumpFile) -> list[Stack]:
+    """The stacks in a file; none in a dump, which is not read."""
+    with open(file.path, "rb") as opened:
+        begin = opened.read(len(NOT_STACKS[-1]))
+        if begin.startswith(NOT_STACKS):
+            return []
+        content = begin + opened.read()
+    return read_stacks(content.decode(errors="replace"))
 
 
 def of_files(found: Mapping[DumpFile, Sequence[Stack]]) -> str:

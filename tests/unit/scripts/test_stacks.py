@@ -113,7 +113,9 @@ def test_other_texts_have_no_stacks(tmp_path):
     log.write_text("loss 0.3\n")
     assert stacks_report.with_stacks([DumpFile(str(log))]) == {}
     with pytest.raises(DataError, match=r"log1\.txt must hold stacks as `py-spy dump`"):
-        stacks_report.with_stacks([DumpFile(str(stack)), DumpFile(str(log))])
+        stacks_report.with_stacks([DumpFile(str(log)), DumpFile(str(stack))])
+    in_folder = [DumpFile(str(log), is_named=False), DumpFile(str(stack), is_named=False)]
+    assert list(stacks_report.with_stacks(in_folder)) == in_folder[1:]
 
 
 @pytest.mark.parametrize(
