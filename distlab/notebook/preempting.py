@@ -19,6 +19,7 @@ from distlab.diagnosis import meanwhile, preempted
 from distlab.diagnosis.preempted import EndOfRank, PreemptionRecord, RankPreempted, SavedFile
 from distlab.errors import ClusterError
 from distlab.notebook.gathering import gather
+from distlab.notebook.paragraphs import as_paragraphs
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.notebook.saved_files import saved_files
 from distlab.rank import entry
@@ -72,7 +73,6 @@ class Preemption:
         self._orders = list(orders)
         self._grace = grace
         self._began = 0.0  # when the first cell began, in seconds of this machine's clock
-        self._due: set[int] = set()  # numbers of the orders whose time has come
         self._signals: dict[int, Moment] = {}
         self._moments: list[tuple[int, Moment]] = []
         self._ended: dict[int, float] = {}  # when ranks have replied
@@ -105,11 +105,11 @@ class Preemption:
         """
         self._take_moments()
         busy = set(sent.unfinished()) - set(self._ranks.lost)
-        for number, order in enumerate(self._orders):
+        for order in self._orders:
             is_due = order.after is not None and time.time() - self._began >= order.after
-            if is_due and number not in self._due:
-                self._due.add(number)
-                self._ranks.channel.ask(busy & set(order.ranks), 0, messages.PREEMPT)
+            waiting = busy & set(order.ranks) - set(self._signals)
+            if is_due and waiting:  # again until they report it: a rank sends it once
+                self._ranks.channel.ask(waiting, 0, messages.PREEMPT)
         if self._signals and busy & set(self._signals):
             self._doing = dict(states)
         for rank in sorted(busy & set(self._signals) - set(self._killed)):
@@ -252,6 +252,9 @@ class Preemption:
 
     def __repr__(self) -> str:
         return self.report
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.report, "text/html": as_paragraphs(self.report)}
 
 
 @contextlib.contextmanager
