@@ -25,6 +25,8 @@ from distlab.words import grouped, rank_list
 
 LARGE = 20_000_000  # bytes of all dumps, above which starting processes is worth it
 AT_ONCE = 4  # files that a process is given
+# what a value of a kind that nobody expects gives, wherever it is first used
+WRONG_KINDS = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
 # how the rank of a dump was found
 BY_PERSON = "as given"
 BY_DUMP = "as the dump says"
@@ -101,6 +103,8 @@ def read_file(path: str) -> list[RankRecord] | str:
         if isinstance(error, DataError):
             return str(error)
         return f"cannot be read ({error.strerror})"
+    except WRONG_KINDS as error:
+        return f"holds what no flight recorder writes ({type(error).__name__}: {error})"
 
 
 @contextmanager

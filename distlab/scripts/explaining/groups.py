@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from distlab.arguments import refuse
+from distlab.errors import DataError
 from distlab.scripts.explaining.kept import GroupRecord, RankRecord
 from distlab.words import rank_list
 
+MOST_RANKS = 100_000  # of a job: more are a mistake, and would be listed one by one
 WORLD = "0"  # the name of the group of all ranks, in messages and reports
 
 
@@ -127,11 +129,13 @@ def _world_size(ranks: Mapping[int, RankRecord], given: int | None) -> tuple[int
                 listed = max(listed, len(record.members))
                 shown = max(shown, record.size)
     size = max(least, listed, shown)
+    if size > MOST_RANKS:
+        raise DataError(f"The dumps name rank {size - 1}, but no job has more than {MOST_RANKS}.")
     if given is None:
         return size, bool(listed or shown)
-    if given < size:
-        advice = f"The dumps are of at least {size} ranks."
-        refuse("--world-size", "the number of all ranks of the job", given, advice)
+    if not size <= given <= MOST_RANKS:
+        rule = f"the number of all ranks of the job, at most {MOST_RANKS}"
+        refuse("--world-size", rule, given, f"The dumps show rank {size - 1}, so that it is more.")
     return given, True
 
 

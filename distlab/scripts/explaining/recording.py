@@ -77,7 +77,7 @@ def recorded(
         return record
     by_group: dict[str, list[Entry]] = {}
     for one in given:
-        if isinstance(one, Mapping):
+        if isinstance(one, Mapping) and one.get("profiling_name"):
             if not record.entries:
                 record.lost = _whole_number(one.get("record_id"))
             record.entries += 1
