@@ -48,7 +48,9 @@ def run_as_main(program: Program, is_first_to_write: Callable[[str], bool] | Non
             end.code = status_of(end)
             if end.code:
                 raise
-        except Exception as error:
+        except _Left:
+            raise
+        except BaseException as error:
             is_report = isinstance(error, DistlabError)  # which says all that there is to say
             if is_at_fault(error) and not is_report:
                 show(error, is_first_to_write)

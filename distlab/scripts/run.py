@@ -7,12 +7,16 @@ the process that imports torch, and only then imports the rest: running.py.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Sequence
 
 from distlab.notebook.early import start_early
 from distlab.scripts import options
 from distlab.scripts.options import Chosen
 from distlab.scripts.requests import Requests
+
+INTERRUPTED = "Interrupted while the ranks started."
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,6 +36,11 @@ def run(arguments: Sequence[str]) -> int:
         from distlab.scripts.running import run_program
 
         return run_program(chosen, requests, early)
+    except KeyboardInterrupt:  # before there was anything to end
+        number = requests.number
+        words = f"Ended by {signal.Signals(number).name}." if number else INTERRUPTED
+        print(words, file=sys.stderr)
+        return 128 + (number or signal.SIGINT)
     finally:
         early.abandon()
 

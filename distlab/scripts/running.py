@@ -119,13 +119,14 @@ def _run_on_ranks(
     reports: list[str],
 ) -> tuple[int, str]:
     """Start ranks, run the program on each of them, and return status and words."""
-    given_threads = os.environ.get("OMP_NUM_THREADS")
+    # OpenMP takes a list, too, with a number for each level of threads within threads
+    given_threads, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")
     with contextlib.ExitStack() as ends:
         cluster = ends.enter_context(
             ProgramCluster(
                 chosen.ranks,
                 early,
-                threads=None if given_threads is None else int(given_threads),
+                threads=int(given_threads) if given_threads.isdecimal() else None,
                 fresh=chosen.fresh,
             )
         )
