@@ -34,15 +34,20 @@ IN_NOTEBOOKS = (
 )
 
 
+def without_next_steps(words: str) -> str:
+    """A report without what makes sense in a notebook only."""
+    for pattern in IN_NOTEBOOKS:
+        words = pattern.sub("", words)
+    return words
+
+
 def words_of(error: RanksFailed) -> str:
     """What is said of a program that failed: which rank did what, and who waited for it."""
     culprits = [one for one in error.failures if not one.consequence]
     is_report = any(one.kind == MismatchError.__name__ for one in culprits)
     if type(error) is RankError and error.failures and not is_report:
         return _words_of_raised(error)
-    words = str(error)
-    for pattern in IN_NOTEBOOKS:
-        words = pattern.sub("", words)
+    words = without_next_steps(str(error))
     words = words.replace("with check=True (%%px --check)", "with --check")
     if is_report:
         return words
@@ -51,9 +56,7 @@ def words_of(error: RanksFailed) -> str:
 
 def words_of_interrupt(interrupt: KeyboardInterrupt) -> str:
     """What is said after Ctrl-C: where every rank was."""
-    words = str(interrupt)
-    for pattern in IN_NOTEBOOKS:
-        words = pattern.sub("", words)
+    words = without_next_steps(str(interrupt))
     return f"Interrupted: {words}" if words else "Interrupted while the ranks started."
 
 

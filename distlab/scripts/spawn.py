@@ -16,12 +16,12 @@ from typing import Any
 
 from distlab import arguments
 from distlab.arguments import refuse
-from distlab.errors import RanksFailed
+from distlab.errors import Interrupted, RanksFailed
 from distlab.notebook import interrupts
 from distlab.notebook.cell import Options
 from distlab.notebook.ranks import Ranks
 from distlab.rank import entry
-from distlab.scripts.outcome import in_order
+from distlab.scripts.outcome import in_order, without_next_steps
 from distlab.scripts.spawning.call import SpawnedCall
 from distlab.scripts.spawning.ends import exit_status_of
 from distlab.scripts.spawning.packing import packed
@@ -169,6 +169,9 @@ class SpawnContext:
             error.failures = in_order(error.failures, self._call.failed_first)
             self._note_ends(error)
             raise self._error_of(error) from None
+        except Interrupted as interrupt:
+            self._note_ends(None, ended_by_us=True)
+            raise Interrupted(without_next_steps(str(interrupt))) from None
         except BaseException:
             self._ranks.end()
             self._note_ends(None, ended_by_us=True)

@@ -12,7 +12,7 @@ from typing import Any
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from distlab.errors import DeadlockError, RankDied, RankError, RanksFailed
-from distlab.scripts.outcome import IN_NOTEBOOKS
+from distlab.scripts.outcome import without_next_steps
 from distlab.scripts.spawning.ends import exit_status_of, signal_of
 from distlab.wire.messages import Failure
 
@@ -63,9 +63,7 @@ def as_of_torch(error: RanksFailed, pids: Mapping[int, int]) -> RanksFailed:
     """
     if not error.failures:
         return error
-    words = str(error)
-    for pattern in IN_NOTEBOOKS:
-        words = pattern.sub("", words)
+    words = without_next_steps(str(error))
     first = error.failures[0]
     pid = pids[first.rank]
     if isinstance(error, RankDied):
