@@ -45,7 +45,9 @@ def words_of(error: RanksFailed) -> str:
     """What is said of a program that failed: which rank did what, and who waited for it."""
     culprits = [one for one in error.failures if not one.consequence]
     is_report = any(one.kind == MismatchError.__name__ for one in culprits)
-    if type(error) is RankError and error.failures and not is_report:
+    # where none is at fault, the words of a notebook say what else is known, such as a rank that
+    # has destroyed the group
+    if type(error) is RankError and culprits and not is_report:
         return _words_of_raised(error)
     words = without_next_steps(str(error))
     words = words.replace("with check=True (%%px --check)", "with --check")

@@ -112,3 +112,10 @@ def test_an_interrupt_says_where_ranks_were_or_that_they_were_starting():
     assert outcome.words_of_interrupt(KeyboardInterrupt(table)) == (
         "Interrupted: ranks 0-1 had not finished.\n  rank 0  barrier()"
     )
+
+
+def test_where_nobody_is_at_fault_the_report_says_what_else_is_known():
+    """Such as a rank that has destroyed the group."""
+    words = "rank 0 destroyed the process group\n  rank 0   a.py:1   destroy_process_group()"
+    waited = raised(1, "RuntimeError", "Connection closed by peer", consequence=True)
+    assert outcome.words_of(error(waited, words=words)) == f"RankError: {words}"
