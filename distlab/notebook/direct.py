@@ -24,8 +24,6 @@ from distlab.wire.channel import HELLO_BYTES, rank_that_says_hello
 from distlab.wire.direct import Call
 from distlab.wire.rendezvous import listen
 
-HELLO_SECONDS = 1.0  # for a rank that has connected to say which one it is
-
 
 class CallFailed(Exception):
     """A call has raised on a rank, or the rank has ended.
@@ -91,6 +89,7 @@ class DirectClient(SupervisedThread):
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._used: set[str] = set()
+        self._strangers: list[socket.socket] = []
         self._closed, self._closing = socket.socketpair()
 
     @property
@@ -142,11 +141,16 @@ class DirectClient(SupervisedThread):
         """Take in ranks and replies until `close`."""
         while True:
             by_rank = dict(self._connections)
-            arrived = wait([self._closed, self._listener, *by_rank.values()])
+            strangers = list(self._strangers)
+            watched: list[Any] = [self._closed, self._listener, *strangers, *by_rank.values()]
+            arrived = wait(watched)
             if self._closed in arrived and not self._closed.recv(1):
                 return
             if self._listener in arrived:
-                self._take_in()
+                self._accept()
+            for stranger in strangers:
+                if stranger in arrived:
+                    self._take_in(stranger)
             for rank, connection in by_rank.items():
                 if connection in arrived:
                     self._receive(rank, connection)
@@ -157,28 +161,36 @@ class DirectClient(SupervisedThread):
     def on_end(self) -> None:
         """No reply can come any more."""
         self._listener.close()
+        for stranger in self._strangers:
+            stranger.close()
         for rank, connection in list(self._connections.items()):
             self.forget(rank)
             connection.close()
         self._closed.close()
 
-    def _take_in(self) -> None:
-        """Take in the rank that connects, if it proves to be one."""
-        end, _ = self._listener.accept()
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(end.detach())
-        with contextlib.suppress(OSError, EOFError):
-            if not connection.poll(HELLO_SECONDS):
-                raise EOFError
-            words = connection.recv_bytes(HELLO_BYTES).strip()
-            rank = rank_that_says_hello(self._token, words, self._used)
-            if rank is not None:
-                with self._lock:
-                    self._connections[rank] = connection
-                    self._pending[rank] = {}
-                    self.ids = sorted(self._connections)
-                return
-        connection.close()
+    def _accept(self) -> None:
+        """Accept a connection, which is a stranger's until it has proven to be a rank's."""
+        with contextlib.suppress(OSError):
+            end, _ = self._listener.accept()
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._strangers.append(end)
+
+    def _take_in(self, stranger: socket.socket) -> None:
+        """Take in the rank that has sent its first line; others are closed."""
+        self._strangers.remove(stranger)
+        words = b""
+        with contextlib.suppress(OSError):
+            words = stranger.recv(HELLO_BYTES)
+        rank = rank_that_says_hello(self._token, words.strip(), self._used)
+        if rank is None:
+            stranger.close()
+            return
+        stranger.setblocking(True)
+        with self._lock:
+            self._connections[rank] = Connection(stranger.detach())
+            self._pending[rank] = {}
+            self.ids = sorted(self._connections)
 
     def _receive(self, rank: int, connection: Connection) -> None:
         try:

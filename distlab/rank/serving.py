@@ -53,9 +53,8 @@ def _connect(number: int, port: int, token: str) -> Connection:
     """Connect to the launcher, and prove that this process is its rank `number`."""
     end = socket.create_connection(("127.0.0.1", port))
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection = Connection(end.detach())
-    connection.send_bytes(hello(token, number))
-    return connection
+    end.sendall(hello(token, number))
+    return Connection(end.detach())
 
 
 def _outcome_of(call: Call) -> Returned:

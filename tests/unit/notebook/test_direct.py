@@ -72,10 +72,12 @@ def test_a_rank_that_ends_fails_what_it_was_sent(client, ranks):
         client.direct_view([0]).apply_async(len, ())
 
 
-def test_a_stranger_is_not_taken_in(client, ranks):
+def test_a_stranger_is_not_taken_in_and_one_that_says_nothing_keeps_nobody(client, ranks):
     port, _ = client.variables[direct.VARIABLE].split(":")
-    with socket.create_connection(("127.0.0.1", int(port))) as stranger:
-        stranger.sendall(b"\0\0\0\x100 abc 0123456789")
+    address = ("127.0.0.1", int(port))
+    with socket.create_connection(address), socket.create_connection(address) as stranger:
+        stranger.sendall(b"0 abc 0123456789\n")
         stranger.settimeout(60)
         assert stranger.recv(1) == b""
+        assert client.direct_view([0]).apply_async(len, ()).get() == [0]
     assert client.ids == [0, 1]
