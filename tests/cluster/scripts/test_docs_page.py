@@ -4,8 +4,10 @@ Runs in pytest's process; each program in a process of its own, with its ranks.
 """
 
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -15,27 +17,32 @@ PAGE = (ROOT / "docs/scripts.md").read_text()
 README = (ROOT / "README.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 SESSIONS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+(INTERRUPTED,) = re.findall(r"```text\nevaluating\n\^C\n(.*?)```", PAGE, re.DOTALL)
 (TRACE,) = re.findall(r"```text\n(Trace: .*?)```", PAGE, re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 SECONDS = re.compile(r"\b\d+\.\d s\b")
 MEASURED = re.compile(r"[\d.,]*\d( ?(ms|µs|s|[KM]iB))?\b")
 
 
-def ran(words, folder):
-    """A command of the page: the exit status, and what it wrote on both streams."""
+def start(words, folder):
+    """A command of the page, whose two streams are one."""
     command = [sys.executable, "-m", *words] if words[0] == "distlab" else words
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    ended = subprocess.run(
+    return subprocess.Popen(
         command,
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
-        check=False,
     )
-    return ended.returncode, ended.stdout.replace(str(folder), "/home/me")
+
+
+def ran(words, folder):
+    """The exit status of a command, and what it wrote."""
+    with start(words, folder) as process:
+        written, _ = process.communicate(timeout=100)
+    return process.returncode, written.replace(str(folder), "/home/me")
 
 
 def plain(words):
@@ -61,6 +68,18 @@ def test_a_program_prints_what_the_page_shows(session, folder):
             continue
         status, written = ran(command.split(), folder)
         assert plain(written) == plain(shown)
+
+
+def test_ctrl_c_says_where_every_rank_is(folder):
+    """Pressed once all ranks are where they stay."""
+    words = ["distlab", "run", "--nproc-per-node", "4", "wait.py"]
+    with start(words, folder) as process:
+        assert process.stdout.readline() == "evaluating\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        written, _ = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert plain(written) == plain(INTERRUPTED)
 
 
 def test_a_trace_ends_with_what_took_longest(folder):
