@@ -89,9 +89,10 @@ part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/clu
   --ignore=tests/cluster/notebook/test_zoo.py
 part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
 part-comparison = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/comparison
+part-scripts = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/scripts
 part-testing = $(PYTEST) --durations=10 tests/testing
 part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/notebook \
-  --ignore=tests/cluster/predict --ignore=tests/cluster/comparison
+  --ignore=tests/cluster/predict --ignore=tests/cluster/comparison --ignore=tests/cluster/scripts
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.
 # Disguised, because on the machine that saved it an output may know its machine, and nobody sees it; the labs in two
 # parts, each on half of the cores.
@@ -108,8 +109,8 @@ part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
 ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing cluster-others comparison notebooks \
-  network zoo predict unit lint
-SPLIT := $(patsubst cluster,cluster-notebook zoo predict comparison cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
+  scripts network zoo predict unit lint
+SPLIT := $(patsubst cluster,cluster-notebook zoo predict comparison scripts cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))
 UNKNOWN := $(filter-out $(ORDER),$(CHOSEN))
