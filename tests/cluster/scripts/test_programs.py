@@ -46,7 +46,7 @@ MISTAKES = {
     "a rank that leaves": (
         "accumulate.py 2 4",
         ("    dist.barrier()", "    if rank == 1: sys.exit(3)\n    dist.barrier()"),
-        "Rank 1 ended with exit status 3.",
+        "Rank 1 ended with exit status 3 at accumulate.py:37",
         "Rank 0 waited",
     ),
 }
