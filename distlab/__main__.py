@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 Command = Callable[[list[str]], int]  # from its arguments to its exit status
+NOBODY_READS = 141  # the exit status where stdout was closed, as of a program that SIGPIPE ends
 
 
 def main() -> int:
@@ -20,6 +21,19 @@ def main() -> int:
 
     Returns the exit status.
     """
+    try:
+        try:
+            return _run_command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+
+
+def _run_command() -> int:
+    """Run the command of the command line, or show the help; returns the exit status."""
     own: dict[str, Command] = {"run": run, "explain": explain, "doctor": doctor}
     given = sys.argv[1:]
     if given and given[0] in own:  # at once: to look for the commands of others takes a while
