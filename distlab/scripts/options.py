@@ -7,18 +7,14 @@ to which it belongs, an attribute of `Chosen`, and a line in `_chosen`.
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import signal
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from distlab import machine
 from distlab.errors import ArgumentError
-from distlab.scripts import streams
+from distlab.scripts import streams, values
 from distlab.scripts.finding import why_not_found
 from distlab.scripts.streams import Streams
 from distlab.wire.preemption import GRACE as PREEMPTED
@@ -212,7 +208,7 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--nproc-per-node",
-        type=_ranks,
+        type=values.ranks,
         default="1",
         metavar="N",
         help="how many ranks; auto or gpu for one on each GPU, auto or cpu for one on each core "
@@ -244,7 +240,7 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--trace",
-        type=_new_file,
+        type=values.new_file,
         metavar="FILE.json",
         help="write what every rank did when, for ui.perfetto.dev",
     )
@@ -254,7 +250,7 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ends")
     group.add_argument(
         "--timeout",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="end ranks that still run then, and say where they are; a deadlock needs none",
     )
@@ -262,7 +258,7 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         group,
         "--grace",
         "--shutdown-timeout",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="for ranks that are asked to end, by SIGTERM, to save what they have, before they "
         f"are killed (default {GRACE:g}, or {PREEMPTED:g} with --preempt)",
@@ -284,12 +280,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="begin each line with its rank; by default in a terminal, where several ranks write",
     )
-    _add(group, "--log-dir", type=_folder, metavar="DIR", help=streams.LOG_HELP)
+    _add(group, "--log-dir", type=values.folder, metavar="DIR", help=streams.LOG_HELP)
     _add(
         group,
         "-r",
         "--redirects",
-        type=_streams,
+        type=values.streams,
         default={},
         metavar="STREAMS",
         help="write streams into files instead: 1 for stdout, 2 for stderr, 3 for both; 0:3,1:2 by "
@@ -299,7 +295,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         group,
         "-t",
         "--tee",
-        type=_streams,
+        type=values.streams,
         default={},
         metavar="STREAMS",
         help="write streams into files, too",
@@ -307,7 +303,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--local-ranks-filter",
-        type=_some_ranks,
+        type=values.some_ranks,
         default=None,
         metavar="0,1",
         help="show only what these ranks write",
@@ -323,7 +319,7 @@ def _add_instead(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--predict",
-        type=_predicted_ranks,
+        type=values.predicted_ranks,
         default=0,
         metavar="N",
         help="say what a training step would take on so many ranks: one of each role runs, without "
@@ -351,12 +347,12 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
         description=textwrap.fill(there_is_one, WIDTH - 4, break_on_hyphens=False),
     )
     hidden = argparse.SUPPRESS
-    _add(group, "--nnodes", type=_one_machine, default="1", help=hidden)
-    _add(group, "--node-rank", type=_first_machine, default=0, help=hidden)
+    _add(group, "--nnodes", type=values.one_machine, default="1", help=hidden)
+    _add(group, "--node-rank", type=values.first_machine, default=0, help=hidden)
     _add(group, "--rdzv-id", default="distlab", metavar="NAME", help="TORCHELASTIC_RUN_ID")
     _add(group, "--role", default="default", metavar="NAME", help="ROLE_NAME")
-    _add(group, "--max-restarts", type=_restarts, default=0, help=hidden)
-    _add(group, "--signals-to-handle", type=_signals, default=SIGNALS, help=hidden)
+    _add(group, "--max-restarts", type=values.restarts, default=0, help=hidden)
+    _add(group, "--signals-to-handle", type=values.signals, default=SIGNALS, help=hidden)
     for option, value in WITHOUT_MEANING.items():
         if value:
             _add(group, option, metavar=value, help=hidden)
@@ -384,115 +380,3 @@ def _add(group: argparse._ArgumentGroup, *names: str, **how: object) -> None:
 def _name_of(option: str) -> str:
     """The attribute of an option: no_python for --no-python."""
     return option.lstrip("-").replace("-", "_")
-
-
-# --- the types of values ---
-
-
-def _ranks(text: str) -> int:
-    """A number of ranks: torchrun also takes "auto", "cpu" and "gpu"."""
-    if text == "gpu":
-        count = _gpus()
-        if count == 0:
-            raise argparse.ArgumentTypeError("there is no GPU here: give a number, or cpu")
-        return count
-    if text == "auto":
-        return _gpus() or machine.cores()
-    if text == "cpu":
-        return machine.cores()
-    return _whole_number(text, least=1, what="a number of ranks from 1, or auto, cpu or gpu")
-
-
-def _gpus() -> int:
-    """How many GPUs torch can use. It takes a second to import, and is asked only where one is."""
-    if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/kfd")):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def _whole_number(text: str, least: int, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
-    return seconds
-
-
-def _predicted_ranks(text: str) -> int:
-    return _whole_number(text, least=1, what="a number of ranks from 1")
-
-
-def _restarts(text: str) -> int:
-    return _whole_number(text, least=0, what="a number from 0")
-
-
-def _one_machine(text: str) -> str:
-    if text not in ("1", "1:1"):
-        raise argparse.ArgumentTypeError(
-            f"must be 1, got {text!r}: on several machines use torchrun, or in Python "
-            "distlab.Cluster(hosts={'nodeA': 4, 'nodeB': 4})"
-        )
-    return text
-
-
-def _first_machine(text: str) -> int:
-    if text != "0":
-        raise argparse.ArgumentTypeError(f"must be 0, got {text!r}: there is one machine")
-    return 0
-
-
-def _signals(text: str) -> tuple[signal.Signals, ...]:
-    try:
-        return tuple(signal.Signals[name.strip().upper()] for name in text.split(","))
-    except KeyError as error:
-        words = f"must be names of signals such as SIGTERM,SIGUSR1, got {error.args[0]!r}"
-        raise argparse.ArgumentTypeError(words) from None
-
-
-def _new_file(text: str) -> str:
-    """A file that can be written: found out now, and not when the program has ended."""
-    folder = Path(text).absolute().parent
-    if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {str(folder)!r}")
-    if Path(text).is_dir() or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
-    return text
-
-
-def _folder(text: str) -> str:
-    try:
-        Path(text).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be made: {error.strerror}") from error
-    return text
-
-
-def _streams(text: str) -> dict[int, int]:
-    try:
-        return streams.by_rank(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be 0, 1, 2 or 3, or such numbers by rank as in 0:3,1:2, got {text!r}"
-        ) from None
-
-
-def _some_ranks(text: str) -> frozenset[int]:
-    try:
-        return frozenset(int(word) for word in text.split(","))
-    except ValueError:
-        words = f"must be ranks with commas between them, got {text!r}"
-        raise argparse.ArgumentTypeError(words) from None

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from distlab import machine
-from distlab.scripts import options
+from distlab.scripts import options, values
 from distlab.scripts.streams import Streams, by_rank
 
 
@@ -53,10 +53,10 @@ def test_names_of_the_run_reach_the_program(script):
 
 def test_numbers_of_ranks_by_name(script, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 7)
-    monkeypatch.setattr(options, "_gpus", lambda: 0)
+    monkeypatch.setattr(values, "_gpus", lambda: 0)
     for name in ("cpu", "auto"):
         assert options.read(["--nproc-per-node", name, "train.py"]).ranks == 7
-    monkeypatch.setattr(options, "_gpus", lambda: 3)
+    monkeypatch.setattr(values, "_gpus", lambda: 3)
     for name in ("gpu", "auto"):
         assert options.read(["--nproc-per-node", name, "train.py"]).ranks == 3
 
