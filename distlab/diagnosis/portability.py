@@ -83,7 +83,7 @@ def _of_calls(seen: AllSeen) -> Iterator[Finding]:
     yield from _if_any(
         _places(seen, lambda call: call.reduce_op in BITWISE),
         "ReduceOp.BAND, BOR or BXOR",
-        "NCCL reduces by SUM, AVG, PRODUCT, MIN and MAX only.",
+        "NCCL reduces by SUM, AVG, PREMUL_SUM, PRODUCT, MIN and MAX only.",
         f"{TORCH_DOCS}#torch.distributed.ReduceOp",
         is_certain=True,
     )
