@@ -66,8 +66,9 @@ KERNEL_LINES = (
     "notebook/  Cluster, %%px, waiting, display",
     "diagnosis/  who waits for whom",
     "measure/, traces/  times and timelines",
-    "checking/  answers and verdicts",
+    "checking/, comparison/  verdicts",
     "plotting/  every figure",
+    "scripts/  the launcher, in its place",
 )
 RANK_LINES = (
     "rank/  log of calls, status,",
