@@ -87,14 +87,24 @@ def write_modules_of_others() -> None:
 
 
 def read_page(port: int, name: str) -> str:
-    """A page of a job's debug server, as a browser gets it; one that says what is wrong, too."""
+    """A page of a job's debug server, as a browser gets it; one that says what is wrong, too.
+
+    The server is a process of its own, which may begin to listen when the job has long been stuck.
+    """
     url = f"http://localhost:{port}/{name}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=WAIT) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            with opener.open(url, timeout=WAIT) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except urllib.error.URLError as error:
+            refused = isinstance(error.reason, ConnectionRefusedError)
+            if not refused or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
 
 
 def stacks_on(page: str) -> str:

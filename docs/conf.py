@@ -39,7 +39,10 @@ nb_merge_streams = True
 nb_output_stderr = "show"
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
-suppress_warnings = ["mystnb.unknown_mime_type"]
+suppress_warnings = [
+    "mystnb.unknown_mime_type",
+    "misc.highlighting_failure",  # a cell with %%writefile holds a file that is not Python
+]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True

@@ -185,7 +185,8 @@ class Cell:
             replies = self._replies()
             self._end_checks()
             self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
-            show_findings(self.portability)
+            if self.portability is not None:
+                show_findings(self.portability)
             return replies
         finally:
             if self._ranks.preemption is not None:

@@ -27,7 +27,7 @@ def portability_of(replies: Mapping[int, Any]) -> Portability | None:
     return portability(seen)
 
 
-def show_findings(report: Portability | None) -> None:
+def show_findings(report: Portability) -> None:
     """Show a report that has findings; one without them would be noise below a cell."""
-    if report is not None and report.findings:
+    if report.findings:
         paragraphs.say(report.words(), sys.stderr)

@@ -1,12 +1,15 @@
 """Jobs that hang on purpose: what is shown of their stacks, and how they end."""
 
+import http.server
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 
 from distlab_course import jobs
+from distlab_course.terminal import free_port
 
 STACK = """\
 Stack (most recent call first):
@@ -72,3 +75,26 @@ def test_a_job_that_ends_by_itself():
     guard = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert guard.wait(timeout=30) == 7
     guard.communicate()
+
+
+def test_a_page_is_read_as_soon_as_its_server_listens(monkeypatch):
+    """The server is a process of its own, and may begin later than the job gets stuck."""
+    monkeypatch.setattr(jobs, "PAUSE", 0.05)
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(500, "no tables")
+
+        def log_message(self, *_):
+            pass
+
+    def serve_later():
+        time.sleep(0.3)
+        with http.server.HTTPServer(("localhost", port), Page) as server:
+            server.handle_request()
+
+    port = free_port()
+    server = threading.Thread(target=serve_later)
+    server.start()
+    assert "no tables" in jobs.read_page(port, "stacks")
+    server.join()
