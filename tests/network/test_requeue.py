@@ -1,6 +1,7 @@
 """The batch file of lab 34 on a real Slurm: a job that is asked to stop is queued again."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -49,10 +50,12 @@ def test_a_job_that_is_asked_to_stop_is_queued_again(slurm, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(PROGRAM)
     text = batch_file().replace("--nproc-per-node 4", "--nproc-per-node 1")
-    text = text.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1)
+    python = shlex.quote(sys.executable)
+    text = text.replace("torchrun", f"{python} -m torch.distributed.run", 1)
     (tmp_path / "train.sbatch").write_text(text)
     job = said_by("sbatch", "train.sbatch").split()[-1]
-    until(lambda: (tmp_path / "begun_1").exists())
+    begun = tmp_path / "begun_1"
+    assert not wait_until_gone(lambda: not begun.exists(), patience=150), "no rank has begun"
     said_by("scancel", "--batch", "--signal=TERM", job)
     until(lambda: "State=PENDING" in said_by("scontrol", "show", "job", job))
     assert (tmp_path / "checkpoint").exists()

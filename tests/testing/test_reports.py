@@ -357,7 +357,7 @@ def test_the_project_in_the_documentation(tmp_path):
         name = re.match(r"# (\w+\.py)\n", block)
         (tmp_path / (name[1] if name else f"test_{number}.py")).write_text(block)
     run = Inner(tmp_path)
-    assert len(run.outcomes) == 10
+    assert len(run.outcomes) == 11
     assert {outcome.how for outcome in run.outcomes.values()} == {"passed"}, run.output
 
 
