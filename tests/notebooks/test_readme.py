@@ -38,14 +38,22 @@ def test_the_report_is_a_real_one():
     ]
 
 
+def anchors(page):
+    """The headings of a page, as links write them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one).strip().lower().replace(" ", "-") for one in headings}
+
+
 def test_links_exist():
-    """Every file that a page links to is there."""
+    """Every file that a page links to is there, with the heading that is named."""
     for page in PAGES:
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
-            assert re.match(r"https?:", target) or (page.parent / target).is_file(), (
-                page.name,
-                target,
-            )
+            if re.match(r"https?:", target):
+                continue
+            name, _, heading = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.is_file(), (page.name, target)
+            assert not heading or heading in anchors(file), (page.name, target)
 
 
 def test_the_table_counts_the_exercises():
