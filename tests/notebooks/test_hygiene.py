@@ -138,6 +138,16 @@ def test_it_begins_with_its_title_and_ends_by_stopping_its_cluster(path):
 
 
 @each_notebook
+def test_commands_of_a_terminal_are_those_of_this_python(path):
+    """A Python that is not active has no torchrun, and another one no distlab."""
+    sources = [cell.source for cell in code_cells(path)]
+    command = r"^\s*(?:python|torchrun|distlab) "
+    in_terminal = [one for one in sources if one.startswith("%%bash")]
+    if any(re.search(command, one, re.MULTILINE) for one in in_terminal):
+        assert any("clean_environment()" in one for one in sources)
+
+
+@each_notebook
 def test_temporary_files_are_removed(path):
     """A folder that a cell makes goes at the end of the lab, not with the system's next start."""
     code = "\n".join(cell.source for cell in code_cells(path))
