@@ -13,10 +13,8 @@ import sys
 from distlab.comparison.compare import compare
 from distlab.errors import DistlabError
 from distlab.scripts.options import Chosen
+from distlab.scripts.statuses import FAILED, WRONG
 from distlab.wire.program import Program
-
-FAILED = 1  # exit statuses
-WRONG = 2
 
 
 def compare_with_one_process(chosen: Chosen) -> int:
@@ -25,16 +23,7 @@ def compare_with_one_process(chosen: Chosen) -> int:
         words = "--compare needs --nproc-per-node 2 or more: one process is compared with them"
         print(f"distlab run: error: {words}", file=sys.stderr)
         return WRONG
-    program = Program(
-        name=chosen.program,
-        arguments=chosen.arguments,
-        is_module=chosen.is_module,
-        folder=os.getcwd(),
-        backend=chosen.backend,
-        run_id=chosen.run_id,
-        role=chosen.role,
-    )
-    as_compared = functools.partial(run_as_compared, program=program)
+    as_compared = functools.partial(run_as_compared, program=chosen.as_program())
     try:
         verdict = compare(as_compared, (1, chosen.ranks), timeout=chosen.timeout)
     except DistlabError as error:

@@ -7,6 +7,7 @@ to which it belongs, an attribute of `Chosen`, and a line in `_chosen`.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from distlab.scripts.finding import why_not_found
 from distlab.scripts.streams import Streams
 from distlab.wire.preemption import GRACE as PREEMPTED
 from distlab.wire.preemption import Order
+from distlab.wire.program import Program
 
 USAGE = """distlab run [options] train.py [arguments of the script]
        distlab run [options] -m package.module [arguments of the module]"""
@@ -113,6 +115,18 @@ class Chosen:
     compare: bool
     streams: Streams
     ignored: tuple[str, ...]
+
+    def as_program(self) -> Program:
+        """The program as ranks get it, whoever starts them."""
+        return Program(
+            name=self.program,
+            arguments=self.arguments,
+            is_module=self.is_module,
+            folder=os.getcwd(),
+            backend=self.backend,
+            run_id=self.run_id,
+            role=self.role,
+        )
 
 
 def read(arguments: Sequence[str]) -> Chosen:

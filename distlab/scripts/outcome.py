@@ -15,12 +15,11 @@ from distlab.diagnosis.advice import advice_for
 from distlab.diagnosis.lines import position_words
 from distlab.errors import MismatchError, RankError, RanksFailed
 from distlab.scripts.ending import Ending
+from distlab.scripts.statuses import FAILED, signalled
 from distlab.wire.messages import Failure
 from distlab.words import grouped, rank_list
 
 MOST_LETTERS = 200  # of a line that is said again
-FAILED = 1  # exit statuses
-SIGNALLED = 128
 NCCL = re.compile("NCCL")
 NO_GPU = (
     "The script asks for NCCL, which needs a GPU for each rank: `distlab run --backend gloo` runs "
@@ -144,7 +143,7 @@ def of_signal(number: int, replies: Sequence[Any], ending: Ending) -> tuple[int,
             status = status or reply[0].failure.status
     words = f"Ended by {name_of(number)}"
     if died:
-        status = SIGNALLED + number
+        status = signalled(number)
     elif ending.asked:
         words += f", after which {rank_list(sorted(ending.asked))} ended by themselves"
     if ending.killed:

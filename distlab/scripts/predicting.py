@@ -13,11 +13,10 @@ import sys
 import distlab
 from distlab.errors import ArgumentError, DistlabError
 from distlab.scripts.options import Chosen
+from distlab.scripts.statuses import FAILED, WRONG
 from distlab.simulated.network import NETWORKS, Device, Network
 from distlab.wire.program import Program
 
-FAILED = 1  # exit statuses
-WRONG = 2
 NOTHING_SAID = "29500"  # of torchrun, the port at which nobody meets here
 NETWORK_RULE = (
     'a latency and a bandwidth, as in "5 us, 50 GB/s", or a name, as in "InfiniBand NDR"; names: '
@@ -32,14 +31,7 @@ def predict(chosen: Chosen) -> int:
     except ArgumentError as error:
         print(f"distlab run: error: {error}", file=sys.stderr)
         return WRONG
-    program = Program(
-        name=chosen.program,
-        arguments=chosen.arguments,
-        is_module=chosen.is_module,
-        folder=os.getcwd(),
-        run_id=chosen.run_id,
-        role=chosen.role,
-    )
+    program = chosen.as_program()
     as_recorded = functools.partial(run_as_recorded, program=program, on_host=chosen.ranks)
     try:
         found = distlab.predict(as_recorded, chosen.predict, network, device)

@@ -24,15 +24,13 @@ from distlab.scripts import options, outcome, preempting, tracing
 from distlab.scripts.options import Chosen
 from distlab.scripts.program_cell import ProgramCell
 from distlab.scripts.requests import Requests
+from distlab.scripts.statuses import FAILED, INTERRUPTED, signalled
 from distlab.scripts.terminal import Terminal
 from distlab.wire import direct, pickling
 from distlab.wire.preemption import GRACE as PREEMPTED
 from distlab.wire.program import Program
 
 TORCH_TIMEOUT = 1800.0  # seconds; that of a group which is given none, as under torchrun
-FAILED = 1  # exit statuses
-INTERRUPTED = 130
-SIGNALLED = 128  # and the number of the signal
 # what distlab sets for its ranks, and a program that torchrun starts does not find
 OWN_VARIABLES = (
     "PYTHONUNBUFFERED",
@@ -107,7 +105,7 @@ def say(words: str) -> None:
 def _of_interrupt(interrupt: KeyboardInterrupt, requests: Requests) -> tuple[int, str]:
     """Status and words for Ctrl-C, and for a signal that came while the ranks started."""
     if requests.number:
-        return SIGNALLED + requests.number, f"Ended by {outcome.name_of(requests.number)}."
+        return signalled(requests.number), f"Ended by {outcome.name_of(requests.number)}."
     return INTERRUPTED, outcome.words_of_interrupt(interrupt)
 
 
@@ -171,17 +169,11 @@ def _program_of(chosen: Chosen, terminal: Terminal) -> Program:
     unset = [name for name in own if name not in os.environ]
     kept = {name: os.environ[name] for name in own if name in os.environ}
     kept["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in chosen.signals)
-    return Program(
-        name=chosen.program,
-        arguments=chosen.arguments,
-        is_module=chosen.is_module,
-        folder=os.getcwd(),
-        backend=chosen.backend,
+    return replace(
+        chosen.as_program(),
         streams=terminal.paths,
         writes_all=chosen.streams.has_files,
         stdin=stdin,
-        run_id=chosen.run_id,
-        role=chosen.role,
         environment=kept,
         unset=tuple(unset),
     )
