@@ -21,7 +21,8 @@ from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import pack, pickle_module_by_value
 from distlab_predict.nodes import Outcomes, Recording, Run
-from distlab_predict.prediction import Case, Prediction, Predictions
+from distlab_predict.prediction import Prediction
+from distlab_predict.predictions import Case, Predictions
 from distlab_predict.recording_process import RecordingProcess
 
 EXAMPLE = (

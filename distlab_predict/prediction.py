@@ -1,7 +1,7 @@
-"""What a step takes on machines that are not there, and what `predict.sweep` has found.
+"""What a step takes on machines that are not there.
 
-`Prediction` is made by predict.py, and asks timeline.py when it is first read; `Predictions` are
-several. Runs on the notebook's kernel.
+`Prediction` is made by predict.py, and asks timeline.py when it is first read. Runs on the
+notebook's kernel.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, Part, moments
-from distlab.words import grouped
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.timeline import Times, times_of
@@ -23,7 +22,6 @@ from distlab_predict.timeline import Times, times_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
 
@@ -219,9 +217,9 @@ class Prediction(ShownAsTable):
         if self.tokens is not None:
             rows.append(("tokens a second, each device", f"{self.tokens_per_second:,.0f}"))
         rows.append(("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"))
-        rows.append(("computing", _share_of_step(self, self.computing)))
-        rows.append(("exposed communication", _share_of_step(self, self.exposed)))
-        rows.append(("idle", _share_of_step(self, self.idle)))
+        rows.append(("computing", share_of_step(self, self.computing)))
+        rows.append(("exposed communication", share_of_step(self, self.exposed)))
+        rows.append(("idle", share_of_step(self, self.idle)))
         rows += self._memory_rows()
         machines = f"{count(self.ranks, 'rank')}, {self.network}"
         title = f"Predicted, not measured: {machines}"
@@ -237,7 +235,7 @@ class Prediction(ShownAsTable):
         if self.device.memory is not None:
             fits = "yes"
             if not self.fits:
-                fits = f"no, it has {_gibibytes(self.device.memory)}"
+                fits = f"no, it has {gibibytes(self.device.memory)}"
             rows.append(("fits into the device", fits))
         return rows
 
@@ -272,134 +270,17 @@ class Prediction(ShownAsTable):
 def _in_unit_of(largest: float, num_bytes: float) -> str:
     """A size in the unit that suits the largest one of a column."""
     if largest >= GIBIBYTE / 10:
-        return _gibibytes(num_bytes)
+        return gibibytes(num_bytes)
     if largest >= MEBIBYTE / 10:
         return f"{num_bytes / MEBIBYTE:,.1f} MiB"
     return f"{num_bytes / 1024:,.1f} KiB"
 
 
-def _gibibytes(num_bytes: float) -> str:
+def gibibytes(num_bytes: float) -> str:
+    """A number of bytes, in words: "9.0 GiB"."""
     return f"{num_bytes / GIBIBYTE:,.1f} GiB"
 
 
-# --- of several numbers of ranks, and with several choices ---
-
-
-@dataclass(frozen=True)
-class Case:
-    """A number of ranks and a choice, with its prediction, or why there is none.
-
-    Attributes:
-        ranks: how many.
-        choice: the arguments of the program, by name.
-        prediction: None where the program failed.
-        why: what it raised; "" where it did not.
-    """
-
-    ranks: int
-    choice: dict[str, Any]
-    prediction: Prediction | None
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        """The choice in words: "batch=2, mesh=(64, 8)"."""
-        return ", ".join(f"{name}={value}" for name, value in self.choice.items())
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can be run: its memory is not known to be too much."""
-        return self.prediction is not None and self.prediction.fits is not False
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second of each rank; steps a second, if tokens are not known; 0 if it failed."""
-        if self.prediction is None:
-            return 0.0
-        return self.prediction.rate
-
-
-class Predictions(ShownAsTable, tuple[Case, ...]):
-    """Predictions of a program on several numbers of ranks and with several choices.
-
-    A notebook shows its table.
-    """
-
-    def best(self, ranks: int | None = None) -> Case | None:
-        """The case that fits and has the most tokens (or steps) a second; None if none fits.
-
-        Args:
-            ranks: of this many only; None for those of the most ranks.
-        """
-        if not ranks:
-            ranks = max(case.ranks for case in self)
-        fitting = [case for case in self if case.fits and case.ranks == ranks]
-        return max(fitting, key=lambda case: case.rate, default=None)
-
-    def table(self) -> Table:
-        """A row for each case, without the columns that would be empty.
-
-        Below are the reasons of those that fail.
-        """
-        cells = [_cells_of(case) for case in self]
-        shown = []
-        for head in HEADS:
-            if any(row[head] for row in cells):
-                shown.append(head)
-        rows = []
-        for case, row in zip(self, cells, strict=True):
-            choice = [str(value) for value in case.choice.values()]
-            rows.append((*choice, *[row[head] for head in shown]))
-        heads = (*self[0].choice, *shown)
-        notes = tuple(_reason_of(case) for case in self if case.prediction is None)
-        return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), notes)
-
-    def plot(self) -> Axes:
-        """Draw what each rank does a second against the number of ranks, a curve for a choice."""
-        from distlab.plotting.curves import scaling
-
-        points = []
-        what = "steps"
-        for case in self:
-            if case.prediction is not None:
-                points.append((case.name, (case.ranks, case.rate, case.fits)))
-                if case.prediction.tokens:
-                    what = "tokens"
-        curves = grouped(points)
-        return scaling(curves, "predicted, not measured", f"{what} a second of each rank")
-
-
-def _reason_of(case: Case) -> str:
-    """Why a case has failed: "8 ranks: batch=16: rank 0 raised ..."."""
-    parts = [f"{case.ranks:,} ranks", case.name, case.why]
-    return ": ".join(part for part in parts if part)
-
-
-def _cells_of(case: Case) -> dict[str, str]:
-    """The cells of a case, by their heads; "" where nothing is known."""
-    cells = dict.fromkeys(HEADS, "")
-    cells["ranks"] = f"{case.ranks:,}"
-    step = case.prediction
-    if step is None:
-        cells["fits"] = "fails"
-        return cells
-    cells["a step"] = format_seconds(step.seconds)
-    if step.tokens_per_second is not None:
-        cells["tokens/s each"] = f"{step.tokens_per_second:,.0f}"
-    cells["MFU"] = f"{step.mfu:.1%}"
-    cells["exposed"] = _share_of_step(step, step.exposed)
-    cells["idle"] = _share_of_step(step, step.idle)
-    cells["memory"] = _gibibytes(sum(step.memory.values()))
-    cells["fits"] = _fits_in_words(step.fits)
-    return cells
-
-
-def _share_of_step(prediction: Prediction, seconds: float) -> str:
+def share_of_step(prediction: Prediction, seconds: float) -> str:
     """How much of the step so many seconds are: "28.6%"."""
     return f"{seconds / prediction.seconds:.1%}"
-
-
-def _fits_in_words(fits: bool | None) -> str:
-    if fits is None:
-        return ""
-    return "yes" if fits else "no"
