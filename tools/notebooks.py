@@ -19,6 +19,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
+KEPT_METADATA = ("tags", "jupyter", "not_compared")
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 # nbconvert makes a script by these; the author's version of Python is not among them
 LANGUAGE = {
@@ -51,7 +52,7 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Drop from `notebook`, in place, the metadata that changes without the lesson changing."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE})
     for cell in notebook.cells:
-        kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "jupyter")}
+        kept = {key: value for key, value in cell.metadata.items() if key in KEPT_METADATA}
         cell.metadata = nbformat.from_dict(kept)
         for output in cell.get("outputs", []):
             data = output.get("data", {})
