@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from distlab.plotting.axes import Curve, End, label_ends, log_ticks, new_axes, new_panels
-from distlab.plotting.style import INK, LABEL_SIZE, curve_color
+from distlab.plotting.palette import curve_colors, known_color
+from distlab.plotting.style import INK, LABEL_SIZE
 
 Floats = Sequence[float]
 MeasuredCurve = tuple[Floats, Floats, Floats, Floats]  # x, medians, lows, highs
@@ -38,15 +39,16 @@ def draw_curves(ax: Axes, curves: MeasuredCurves, theory: Curves) -> list[End]:
         The ends to label.
     """
     ends: dict[str, End] = {}
-    for place, (name, curve) in enumerate(curves.items()):
-        color = curve_color(place, name)
+    colors = curve_colors(curves)
+    for name, curve in curves.items():
+        color = colors[name]
         _draw_medians(ax, curve, color, joined=name not in theory)
         xs, medians, *_ = curve
         x, y = max(zip(xs, medians, strict=True))
         ends[name] = End(x, y, name, color)
     for name, (xs, ys) in theory.items():
         explained = ends.get(name)
-        color = explained.color if explained else INK
+        color = explained.color if explained else known_color(name) or INK
         ax.plot(xs, ys, color=color, linewidth=1.2, linestyle="--")
         if explained is None or xs[-1] > explained.x:
             ends[name] = End(xs[-1], ys[-1], name, color)
@@ -181,8 +183,9 @@ def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Ax
     counts = sorted({ranks for ranks, _, _ in points})
     with new_axes(5.6, 3.8, title=title, xlabel="ranks", ylabel=ylabel) as ax:
         ends = []
-        for place, (name, curve) in enumerate(curves.items()):
-            color = curve_color(place, name)
+        colors = curve_colors(curves)
+        for name, curve in curves.items():
+            color = colors[name]
             _draw_rates(ax, curve, color)
             ranks, rate, _ = curve[-1]
             ends.append(End(ranks, rate, name, color))
@@ -245,10 +248,11 @@ def draw_lines(ax: Axes, quantity: str, lines: Curves, xlabel: str) -> list[End]
         The ends to label.
     """
     ends = []
-    for place, (name, (x, y)) in enumerate(lines.items()):
+    colors = curve_colors(lines)
+    for name, (x, y) in lines.items():
         if len(x) == 0:  # the training has not begun
             continue
-        color = curve_color(place, name)
+        color = colors[name]
         marks = "o-" if len(x) <= MOST_MARKERS else "-"
         ax.plot(x, y, marks, color=color, linewidth=1.6, markersize=4)
         ends.append(End(x[-1], y[-1], name, color))

@@ -13,7 +13,8 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, 
 from distlab.plotting.axes import End, label_ends, new_panels
 from distlab.plotting.canvas import text_width
 from distlab.plotting.drawing import Drawing
-from distlab.plotting.style import FAINT, INK, TITLE_SIZE, curve_color
+from distlab.plotting.palette import curve_colors
+from distlab.plotting.style import FAINT, INK, TITLE_SIZE
 
 Line = Mapping[int, float]
 WIDTH = 6.4  # inches
@@ -43,13 +44,14 @@ def differences_by_step(lines: Mapping[str, Line], band: Line, title: str = "") 
         lowest = BELOW * min([size for size in band.values() if size > 0], default=1e-6)
         ends = [] if not band else [_draw_band(ax, band, lowest / MARGIN)]
         highest = max(band.values(), default=1e-6)
-        for place, (name, line) in enumerate(lines.items()):
+        colors = curve_colors(lines)
+        for name, line in lines.items():
             steps = sorted(line)
             if not steps:
                 continue
             sizes = [max(line[step], lowest) for step in steps]
             highest = max([highest, *sizes])
-            color = curve_color(place, name)
+            color = colors[name]
             ax.plot(steps, sizes, "o-", color=color, linewidth=1.6, markersize=4)
             ends.append(End(steps[-1], sizes[-1], name, color))
         ax.set(xlabel="step", ylabel="relative difference", yscale="log")

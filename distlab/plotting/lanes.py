@@ -21,7 +21,8 @@ from distlab.plotting.bars import (
     stacked,
     used,
 )
-from distlab.plotting.style import MIXED, curve_color, rank_color
+from distlab.plotting.palette import curve_colors
+from distlab.plotting.style import MIXED, rank_color
 from distlab.traces.events import pack_into_rows
 
 # in the order of `Trace.shares()`
@@ -148,9 +149,10 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
     longest = max(chain.from_iterable(steps.values()))
     with new_axes(5.6, 0.9 + 0.5 * len(steps), title=title, xlabel="time of one step") as ax:
         draw_lanes(ax, dict.fromkeys(steps, ()), 1.18 * longest)
-        for place, (median, low, high) in enumerate(steps.values()):
+        colors = curve_colors(steps)
+        for place, (name, (median, low, high)) in enumerate(steps.items()):
             y = place * (1 + LANE_GAP) + 0.5
-            color = curve_color(place)
+            color = colors[name]
             ax.barh(y, median, height=0.9, color=color, alpha=0.5)
             ax.plot([low, high], [y, y], color=color, linewidth=1.5)
             ax.annotate(

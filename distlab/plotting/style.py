@@ -158,17 +158,11 @@ def line_color(rank: int, least: float = 4) -> str:
     return BLACK
 
 
-def curve_color(place: int, name: str = "") -> str:
-    """The colour of a curve and of its name.
-
-    A curve that is named after a rank, "rank 2", has the rank's colour. The colour of any other
-    curve belongs to no rank: it follows from the curve's place in the figure.
+def curve_color(place: int) -> str:
+    """The colour of a curve by its place, which belongs to no rank; palette.py has names.
 
     Runs on: anywhere.
     """
-    first, _, number = name.partition(" ")
-    if first == "rank" and number.isdigit():
-        return line_color(int(number), WORD_CONTRAST)
     return CURVE_COLORS[place % len(CURVE_COLORS)]
 
 

@@ -22,13 +22,13 @@ from distlab.plotting.axes import (
     short,
 )
 from distlab.plotting.curves import Curves, MeasuredCurve, MeasuredCurves, draw_curves
-from distlab.plotting.style import HAZE, INK, LABEL_SIZE, curve_color
+from distlab.plotting.palette import MODEL_COLOR
+from distlab.plotting.style import HAZE, INK, LABEL_SIZE
 from distlab.tables import count
 
 Floats = Sequence[float]
 # times as many ranks at the right as at the left; beyond that the axis is logarithmic
 MOST_EVEN = 16
-FIT_COLOR = curve_color(5)
 
 
 class Fit(Protocol):
@@ -74,7 +74,7 @@ def latency_bandwidth(
         _draw_measured_and_fit(lower, rates, (sizes.tolist(), (sizes / times).tolist()))
 
         _write_alpha(upper, fit.alpha)
-        lower.axhline(1 / fit.beta, color=FIT_COLOR, linewidth=1, linestyle=":")
+        lower.axhline(1 / fit.beta, color=MODEL_COLOR, linewidth=1, linestyle=":")
         _draw_knee(upper, lower, fit.alpha / fit.beta, num_bytes)
         _write_beta(lower, fit.beta)
         log_ticks(upper.yaxis, "s")
@@ -86,7 +86,7 @@ def latency_bandwidth(
 def _draw_measured_and_fit(ax: Axes, curve: MeasuredCurve, line: Curve) -> None:
     """Draw a measured curve and the line that was fitted to it."""
     draw_curves(ax, {"fit": curve}, {"fit": line})
-    ax.lines[-1].set_color(FIT_COLOR)
+    ax.lines[-1].set_color(MODEL_COLOR)
 
 
 def _write_alpha(ax: Axes, alpha: float) -> None:
@@ -96,7 +96,7 @@ def _write_alpha(ax: Axes, alpha: float) -> None:
         0.97,
         f"fit: α + βm\nα = {short(alpha, 's')}",
         transform=ax.transAxes,
-        color=FIT_COLOR,
+        color=MODEL_COLOR,
         va="top",
         fontsize=LABEL_SIZE,
         bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "alpha": 0.85, "pad": 1},
@@ -109,7 +109,7 @@ def _write_beta(ax: Axes, beta: float) -> None:
         0.02,
         1.1 / beta,
         f"1/β = {short(1 / beta, 'B/s')}",
-        color=FIT_COLOR,
+        color=MODEL_COLOR,
         transform=ax.get_yaxis_transform(),
         va="bottom",
         fontsize=LABEL_SIZE,
@@ -123,14 +123,14 @@ def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None
     if not smallest < knee < largest:
         return
     for ax in (upper, lower):
-        ax.axvline(knee, color=FIT_COLOR, linewidth=1, linestyle=":")
+        ax.axvline(knee, color=MODEL_COLOR, linewidth=1, linestyle=":")
     # rates rise with the size, so the right lower corner is free
     in_right_half = knee**2 > smallest * largest
     lower.text(
         knee,
         0.04,
         f" α/β = {short(knee, 'B')} ",
-        color=FIT_COLOR,
+        color=MODEL_COLOR,
         ha="right" if in_right_half else "left",
         transform=lower.get_xaxis_transform(),
         fontsize=LABEL_SIZE,

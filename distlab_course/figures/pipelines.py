@@ -29,13 +29,13 @@ from distlab.plotting.bars import (
     legend_below,
 )
 from distlab.plotting.curves import badge
+from distlab.plotting.palette import curve_colors
 from distlab.plotting.style import (
     INK,
     LABEL_SIZE,
     SMALL_SIZE,
     TINY_SIZE,
     WHITE,
-    curve_color,
     rank_color,
     text_color,
 )
@@ -157,8 +157,9 @@ def bubbles(
     xlabel = "micro-batches m"
     with new_axes(6, 4, title=title, xlabel=xlabel, ylabel="idle share of the time") as ax:
         ends = []
+        colors = curve_colors(shares)
         for place, (name, v) in enumerate(zip(shares, stages, strict=True)):
-            color = curve_color(place)
+            color = colors[name]
             points = shares[name]
             most = max(points)
             _draw_theory(ax, p, v, min(points), most)

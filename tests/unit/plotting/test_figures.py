@@ -10,6 +10,7 @@ from distlab import plotting
 from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
+from distlab.plotting.palette import ALGORITHMS, MODEL_COLOR, curve_colors, known_color
 from distlab.plotting.style import (
     CURVE_COLORS,
     FAINT,
@@ -138,6 +139,25 @@ def test_style_is_restored():
     plotting.before_after([1, 2], [3, None])
     assert dict(matplotlib.rcParams) == before
     assert plt.get_fignums() == []
+
+
+def test_an_algorithm_keeps_its_colour():
+    """A rank has its own, the model's line also, and no colour is there twice."""
+    ring, doubling = (curve_colors([name])[name] for name in ("ring", "recursive doubling"))
+    together = ["copy", "gloo", "my ring", "whole ring", "gloo's ring", "recursive doubling"]
+    together += ["tree", "halving doubling", "rank 1", "two levels", "by hosts, 4 x 4", "string"]
+    colors = curve_colors(together)
+    assert list(colors) == together
+    assert (colors["my ring"], colors["recursive doubling"]) == (ring, doubling)
+    assert colors["two levels"] != colors["by hosts, 4 x 4"]
+    assert colors["rank 1"] == line_color(1, WORD_CONTRAST)
+    assert len({*colors.values()}) == len(together)
+    assert {known_color(name) for name in ("string", "copy", "a small model")} == {""}
+    own = {color for color, _ in ALGORITHMS.values()}
+    assert len(own) == len(ALGORITHMS)
+    assert min(map(on_page, own)) >= WORD_CONTRAST
+    ax = figures.time_against_ranks({"ring": ([2, 4], *[[1, 2]] * 3)}, "", {"the law": ([2], [1])})
+    assert to_hex(ax.lines[-1].get_color()).upper() == MODEL_COLOR
 
 
 def test_the_colours_can_be_read():
