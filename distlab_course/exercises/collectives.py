@@ -1,4 +1,4 @@
-"""The exercises of lab 03: what each collective moves, and groups of ranks."""
+"""The exercises of lab 03: what each collective moves, and from which rank to which."""
 
 import torch
 import torch.distributed as dist
@@ -6,13 +6,12 @@ import torch.distributed as dist
 from distlab.checking import (
     COLLECTIVES,
     Limits,
-    Race,
     all_but,
     exercise,
     gathered,
-    nothing,
     numbers,
     on_rank,
+    question,
 )
 
 CHUNKS = ((2, torch.float32), (1, torch.float32), (3, torch.int64))  # lengths and dtypes
@@ -48,9 +47,7 @@ def _steps_of_a_tree(n, length, item):
     return Limits(steps=(n - 1).bit_length())
 
 
-@exercise(
-    "03", forbids=COLLECTIVES, limits=_steps_of_a_tree, race=Race(2**18, ours=178e-6, target=200e-6)
-)
+@exercise("03", forbids=COLLECTIVES, limits=_steps_of_a_tree)
 def tree_broadcast(tensor):
     """Copy rank 0's tensor into the tensor of every rank, by messages, in as few steps as a tree
     needs.
@@ -58,12 +55,35 @@ def tree_broadcast(tensor):
     With 4 ranks that is 2 steps, with 8 ranks 3.
 
     Title: 1.1 Tree broadcast
-    Hint: After the first step two ranks have it, after the second four: which rank sends to which?
+    Hint: After step 0 two ranks have the tensor, and after step 1 four. Which rank sends to which?
     Hint: In step s, each rank r below 2**s sends to rank r + 2**s, if that rank exists.
+    Hint: A loop over the steps begins with `have = 1` and ends each step with `have *= 2`, which is
+    the number of ranks that have the tensor.
 
     Limit: Can a rank that has the tensor already help to pass it on?
     """
     dist.broadcast(tensor, src=0)
+
+
+@question("03", right=[None, [6, 40], None, None])
+def after_reduce(answer):
+    """Four ranks hold `t = torch.tensor([rank, 10])` and call `dist.reduce(t, dst=1)`.
+
+    Give the four tensors afterwards, that of rank 0 first, as a list of lists, with None for a
+    tensor whose contents are unspecified.
+
+    Title: 2.1 After a reduce
+    Hint: Which rank is the root?
+    Hint: The sum is taken slot by slot: 0 + 1 + 2 + 3, and 10 four times.
+
+    Not [[6, 40], None, None, None]: The sums are right, but rank 0 is not the root here.
+    Not [[6, 40], [6, 40], [6, 40], [6, 40]]: This is what an all-reduce leaves.
+    Not [[0, 10], [6, 40], [2, 10], [3, 10]]: The sums are on the right rank, but are the tensors of
+    the other ranks promised to be unchanged?
+    Not [None, [6, 10], None, None]: Slot 1 is summed as well.
+    Otherwise: The root gets the sum of each slot. What is promised about the other ranks?
+    Why: Only the root has a result. The other tensors are working space of the library.
+    """
 
 
 @exercise(
@@ -79,13 +99,34 @@ def largest_on(tensor, dst):
 
     Use one `dist.reduce`. `tensor` must not change on any rank.
 
-    Title: 2.1 The largest, on one rank
+    Title: 2.2 The largest, on one rank
     Hint: A reduction takes an operation: `op=dist.ReduceOp.MAX`.
     Hint: `dist.reduce` may write to the tensors of all ranks, so each rank passes it a copy:
     `tensor.clone()`.
     """
     tensors = torch.stack(gathered(tensor))
     return on_rank(dst, tensors.amax(0))
+
+
+@question("03", right=[10, 100, 1000, 10000])
+def after_reduce_scatter(answer):
+    """Rank 0 passes the pieces 1, 10, 100 and 1000 to a reduce-scatter, rank 1 passes 2, 20, 200
+    and 2000, rank 2 passes 3, 30, 300 and 3000, and rank 3 passes 4, 40, 400 and 4000.
+
+    Give the number that each rank holds afterwards, that of rank 0 first, as a list.
+
+    Title: 3.1 After a reduce-scatter
+    Hint: Rank 2 gets the sum of everyone's piece 2. Which four numbers are these?
+
+    Not [1111, 2222, 3333, 4444]: Here each rank adds its own pieces, but a reduction adds over the
+    ranks.
+    Not [11110, 11110, 11110, 11110]: This is the sum of all sixteen numbers, but each rank gets a
+    sum of four.
+    Not [10, 10, 10, 10]: Piece 0 is summed for rank 0 only. Which piece belongs to rank 1?
+    Not [1, 20, 300, 4000]: These are the right pieces of one rank each, but they are not summed.
+    Otherwise: Rank r gets the sum of the pieces r of all ranks.
+    Why: Rank r gets the sum of all pieces r, so each sum is on one rank only.
+    """
 
 
 def _two_calls(n, length, item):
@@ -106,7 +147,7 @@ def all_reduce_in_two(tensor):
 
     The length of the tensor is a multiple of the number of ranks.
 
-    Title: 3.1 All-reduce in two calls
+    Title: 3.2 All-reduce in two calls
     Hint: `pieces = list(tensor.chunk(world_size))` are views: what is written to a piece is written
     to `tensor`.
     Hint: The reduce-scatter needs a tensor of its own for its result:
@@ -116,6 +157,26 @@ def all_reduce_in_two(tensor):
     Limit: Which part of the sum does a rank need after the first call?
     """
     dist.all_reduce(tensor)
+
+
+@question("03", right=[[0, 10, 20, 30], [1, 11, 21, 31], [2, 12, 22, 32], [3, 13, 23, 33]])
+def after_all_to_all(answer):
+    """Rank r holds 10 r, 10 r + 1, 10 r + 2 and 10 r + 3, and all four ranks call
+    `dist.all_to_all_single(out, t)`.
+
+    Give the four rows of `out`, that of rank 0 first, as a list of lists.
+
+    Title: 3.3 After an all-to-all
+    Hint: Rank 2 gets slot 2 of every rank. In which order are the pieces stored?
+
+    Not [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]]: These are the rows
+    before the call. Each rank keeps only one of its own numbers.
+    Not [[60, 64, 68, 72], [60, 64, 68, 72], [60, 64, 68, 72], [60, 64, 68, 72]]: Nothing is added
+    in an all-to-all.
+    Not [60, 64, 68, 72]: Nothing is added in an all-to-all.
+    Otherwise: Rank s gets slot s of every rank, in the order of the ranks.
+    Why: What was a column is now a row, so the matrix is transposed.
+    """
 
 
 @exercise(
@@ -135,21 +196,3 @@ def all_the_same(tensor):
     """
     found = torch.cat(gathered(tensor))
     return bool((found == found[0]).all())
-
-
-@exercise("03", worlds=(4,), cases=(None,), given=nothing)
-def grid_sums():
-    """Put 4 ranks on a 2 x 2 grid, rank 2 * row + column; each returns (sum of the ranks in its
-    row, in its column).
-
-    Title: 5.1 A grid of ranks
-    Hint: `dist.new_group` is called by every rank, for every group, in the same order.
-    Hint: Four groups: rows [0, 1] and [2, 3], columns [0, 2] and [1, 3]. Each rank is in two of
-    them.
-
-    Stuck: Does every rank call `dist.new_group` for all four groups, and in the same order?
-    """
-    row, column = divmod(dist.get_rank(), 2)
-    sum_of_row = 2 * row + (2 * row + 1)
-    sum_of_column = column + (column + 2)
-    return sum_of_row, sum_of_column
