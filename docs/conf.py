@@ -118,19 +118,24 @@ def buttons(page: str) -> str:
     return " · ".join(links)
 
 
-def alternative(cell: dict) -> str:
-    """Words for the picture that a cell has drawn: those that were saved with it, or its code; ""
-    without a picture.
+def picture_of(cell: dict) -> dict[str, str]:
+    """How the picture that a cell has drawn is shown, with its width on the page and with words for
+    it: those that were saved with it, or its code. Empty without a picture.
     """
     pictures = [
         output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
     if not pictures:
-        return ""
-    saved = pictures[0]["metadata"].get("image/png", {}).get("alt", "")
+        return {}
+    saved = pictures[0]["metadata"].get("image/png", {})
     text = "".join(pictures[0]["data"].get("text/plain", ""))
     code = "".join(cell["source"]).strip().splitlines()
-    return saved or (f"drawn by {code[-1].strip()}" if text.startswith("<Figure") else text)
+    drawn = f"drawn by {code[-1].strip()}" if text.startswith("<Figure") else text
+    options = {"alt": saved.get("alt") or drawn}
+    widths = {picture["metadata"].get("image/png", {}).get("width") for picture in pictures}
+    if len(widths) == 1 and "width" in saved:  # a sharp picture has more pixels
+        options["width"] = f"{saved['width']}px"
+    return options
 
 
 def prepare(app, page: str, source: list[str]) -> None:
@@ -146,8 +151,8 @@ def prepare(app, page: str, source: list[str]) -> None:
             # the reader is asked for a prediction first
             if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
                 cell["metadata"].setdefault("tags", []).append("hide-output")
-            if words := alternative(cell):
-                cell["metadata"]["mystnb"] = {"image": {"alt": words}}
+            if options := picture_of(cell):
+                cell["metadata"]["mystnb"] = {"image": options}
         first = notebook["cells"][0]["source"]
         notebook["cells"][0]["source"] = [first[0], "\n", buttons(page) + "\n", *first[1:]]
         source[0] = json.dumps(notebook)

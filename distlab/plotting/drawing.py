@@ -8,14 +8,18 @@ Called by style.py, which makes all figures. Runs on the notebook's kernel.
 """
 
 import base64
+import io
 from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from IPython.core.pylabtools import print_figure
 from matplotlib.figure import Figure
+from PIL import Image  # matplotlib comes with it
 
-from distlab.compat.ipython import current_shell, notebook_shell, somebody_watches
+from distlab.compat.ipython import notebook_shell, somebody_watches
 
+SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 MOST_TEXTS = 60  # written in a figure that has no alternative text: what comes after is left out
 
 
@@ -59,14 +63,50 @@ class Drawing(Figure):
 
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
-    ) -> tuple[dict[str, str], dict[str, Any]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What IPython adds to the PNG that it makes itself: HTML for a person, and metadata."""
         words = self.in_words()
         metadata = {"image/png": {"alt": words}}
+        shell = notebook_shell()
+        if shell is None or not _draws_sharp(shell):
+            return {}, metadata
         if not is_for_a_person():
             return {}, metadata
-        as_png = current_shell().display_formatter.formatters["image/png"]
-        return with_alt(as_png(self), words), metadata
+        drawn = sharp_png(self)
+        return {} if drawn is None else with_alt(drawn, words), metadata
+
+
+def _draws_sharp(shell: Any) -> bool:
+    """Have IPython draw our figures by `sharp_png`, if it draws figures as PNG, and say whether.
+
+    IPython asks for a figure's HTML and metadata first, so this is in time for the PNG.
+    """
+    png_formatter = shell.display_formatter.formatters["image/png"]
+    try:
+        png_formatter.lookup_by_type(Figure)
+    except KeyError:  # the person has chosen another format
+        png_formatter.pop(Drawing, None)
+        return False
+    png_formatter.for_type(Drawing, sharp_png)
+    return True
+
+
+def sharp_png(figure: Drawing) -> tuple[bytes, dict[str, Any]] | None:
+    """A figure with more pixels than its place on the page has; None if it is empty.
+
+    Returns:
+        The PNG, and metadata: its width and height on the page, and the figure in words.
+    """
+    png = print_figure(figure, dpi=figure.dpi * SHARPNESS)
+    if png is None:
+        return None
+    width, height = Image.open(io.BytesIO(png)).size
+    about = {
+        "width": round(width / SHARPNESS),
+        "height": round(height / SHARPNESS),
+        "alt": figure.in_words(),
+    }
+    return png, about
 
 
 def is_for_a_person() -> bool:
@@ -74,22 +114,16 @@ def is_for_a_person() -> bool:
     return notebook_shell() is not None and somebody_watches()
 
 
-def with_alt(png: Any, words: str) -> dict[str, str]:
-    """A picture as HTML with an alternative text; nothing if there is no picture.
+def with_alt(picture: tuple[bytes, dict[str, Any]], words: str) -> dict[str, str]:
+    """A picture as HTML with an alternative text.
 
     Args:
-        png: as IPython's formatters give it: the bytes, or a text in base64, or None; or one of
-            these and a dict with the width.
+        picture: a PNG, and its width on the page.
         words: the alternative text.
     """
-    about: dict[str, Any] = {}
-    if isinstance(png, tuple):
-        png, about = png
-    if png is None:
-        return {}
-    source = png if isinstance(png, str) else base64.b64encode(png).decode()
+    png, about = picture
+    source = base64.b64encode(png).decode()
     attributes = [f'src="data:image/png;base64,{source}"', f'alt="{escape(words)}"']
-    if "width" in about:
-        attributes.append(f'width="{about["width"]}"')
+    attributes.append(f'width="{about["width"]}"')
     attributes.append('style="max-width:100%"')
     return {"text/html": f"<img {' '.join(attributes)}>"}

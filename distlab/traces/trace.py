@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 TABLE_HEADS = ("op", "ranks", "bytes", "calls", "total", "waiting", "median")
 # attributes that exist only once the trace has ended
 CONTENTS = ("events", "messages", "collectives", "rows", "missing", "offsets")
-SHARPNESS = 1.5  # pixels of the picture for each pixel of a page
 
 
 class Trace:
@@ -246,6 +245,8 @@ class Trace:
         if self.recording or not self.events:
             return None
         from PIL import Image  # matplotlib comes with it
+
+        from distlab.plotting.drawing import SHARPNESS
 
         figure = self.plot()
         # the layout is known by now, and savefig would find it again

@@ -1,10 +1,15 @@
 """Each figure, once: what is written on it, that it is tidy, and that it can be read."""
 
+import io
+
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyArrowPatch
+from PIL import Image
 
 from distlab import plotting
 from distlab.plotting.bars import ACTIVITY_LOOKS
@@ -78,6 +83,28 @@ def test_a_figure_is_there_for_those_who_do_not_see_it():
     assert trained.in_words().startswith("a title, epoch, loss, rank 0, ")
     image = with_alt((b"png", {"width": 7}), 'a "b" < c')["text/html"]
     assert 'src="data:image/png;base64,cG5n" alt="a &quot;b&quot; &lt; c" width="7"' in image
+
+
+@pytest.mark.parametrize("is_person", [False, True])
+def test_a_notebook_has_sharp_pictures(monkeypatch, is_person):
+    """Half as many pixels again as the page has; its size and its words stand beside the PNG."""
+    shell = InteractiveShell()
+    monkeypatch.setattr("distlab.plotting.drawing.notebook_shell", lambda: shell)
+    monkeypatch.setattr("distlab.plotting.drawing.is_for_a_person", lambda: is_person)
+    figure = figures.who_waits(gallery.STUCK)
+    words = {"image/png": {"alt": figure.in_words()}}
+    assert figure._repr_mimebundle_() == ({}, words)  # the person has chosen another format
+    select_figure_formats(shell, {"png"})
+    shown, about = shell.display_formatter.format(figure)
+    width, height = Image.open(io.BytesIO(shown["image/png"])).size
+    about = about["image/png"]
+    assert about["alt"] == figure.in_words()
+    assert abs(1.5 * about["width"] - width) < 1
+    assert abs(1.5 * about["height"] - height) < 1
+    assert ("text/html" in shown) == is_person
+    select_figure_formats(shell, {"svg"})
+    shown, _ = shell.display_formatter.format(figure)
+    assert {*shown} == {"image/svg+xml", "text/plain"}
 
 
 @pytest.mark.parametrize("name", gallery.FIGURES)
