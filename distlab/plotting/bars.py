@@ -22,6 +22,8 @@ from distlab.plotting.style import (
     NAME_SIZE,
     TINY_SIZE,
     WHITE,
+    edge_color,
+    filled,
     text_color,
 )
 
@@ -185,8 +187,7 @@ def _draw_band(ax: Axes, top: float, height: float, color: str) -> None:
         (-0.008, top),
         0.008,
         height,
-        color=color,
-        linewidth=0,
+        **filled(color),
         transform=ax.get_yaxis_transform(),
         clip_on=False,
     )
@@ -210,13 +211,15 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], size: float) -> None:
         has_edge = (bar.end - bar.start) * across >= EDGED_WIDTH
         alike.setdefault((bar.look, bar.row, bar.height, has_edge), []).append(bar)
     for (look, row, _, has_edge), some in alike.items():
-        edge = outline(look) if has_edge else {"linewidth": 0.7, "edgecolor": look.fill}
+        colors = outline(look)
+        if not has_edge:  # neither hatched, nor white at the edges
+            edge = edge_color(look.fill)
+            colors = {"facecolor": look.fill, "edgecolor": edge, "linewidth": 0.7}
         ax.broken_barh(
             [(bar.start, bar.end - bar.start) for bar in some],
             (row + BAR_MARGIN, some[0].filled_height),
-            facecolor=look.fill,
             zorder=2,
-            **edge,
+            **colors,
         )
     _write_texts(ax, bars, size, across, down)
 
@@ -287,10 +290,16 @@ def _write_text(ax: Axes, bar: Bar, text: str, points: float) -> None:
 
 
 def outline(look: Look) -> dict[str, Any]:
-    """The edge of a shape with this look, and its hatch, as matplotlib's options."""
+    """The fill of a shape with this look, its edge and its hatch, as matplotlib's options.
+
+    Neighbours are apart by a white edge, or by a darker one where the fill is light.
+    """
+    look_of_edge: dict[str, Any] = {"linewidth": 0.7, "edgecolor": edge_color(look.fill)}
     if look.hatched:
-        return {"linewidth": 0.7, "edgecolor": INK, "hatch": "////"}
-    return {"linewidth": 0.7, "edgecolor": WHITE}
+        look_of_edge |= {"edgecolor": INK, "hatch": "////"}
+    elif look_of_edge["edgecolor"] == look.fill:
+        look_of_edge["edgecolor"] = WHITE
+    return {"facecolor": look.fill, **look_of_edge}
 
 
 def legend_below(
@@ -306,7 +315,7 @@ def legend_below(
     """
     handles: list[Any] = []
     for look in looks:
-        handles.append(Patch(facecolor=look.fill, label=look.words, **outline(look)))
+        handles.append(Patch(label=look.words, **outline(look)))
     handles.extend(lines)
     if not handles:
         return

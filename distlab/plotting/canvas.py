@@ -21,6 +21,7 @@ from distlab.plotting.style import (
     TEXT_SIZE,
     TITLE_SIZE,
     WHITE,
+    filled,
     new_figure,
     style,
     text_color,
@@ -127,7 +128,7 @@ def draw_lane(
     band = Rectangle((x, y), width, height, facecolor=color, alpha=HAZE, edgecolor="none")
     ax.add_artist(band)
     if name:
-        edge = Rectangle((x, y), LANE_EDGE, height, facecolor=color, edgecolor="none")
+        edge = Rectangle((x, y), LANE_EDGE, height, **filled(color))
         ax.add_artist(edge)
         middle = y + height / 2
         draw_text(ax, x + 0.144, middle, name, ha="left", va="center_baseline", fontsize=size)
@@ -143,10 +144,11 @@ def draw_box(
     Returns:
         The rectangle, without its text.
     """
-    box = Rectangle((x, y), width, height, facecolor=color, edgecolor="none")
+    look = {"facecolor": "none"} if color == "none" else filled(color)
+    box = Rectangle((x, y), width, height, **look)
     ax.add_artist(box)
-    look = {"va": "center_baseline", "fontsize": size, "color": text_color(color)}
-    draw_text(ax, x + width / 2, y + height / 2, text, **look)
+    words = {"va": "center_baseline", "fontsize": size, "color": text_color(color)}
+    draw_text(ax, x + width / 2, y + height / 2, text, **words)
     return box
 
 

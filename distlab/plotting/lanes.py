@@ -22,7 +22,7 @@ from distlab.plotting.bars import (
     used,
 )
 from distlab.plotting.palette import curve_colors
-from distlab.plotting.style import MIXED, rank_color
+from distlab.plotting.style import MIXED, WHITE, blend, rank_color
 from distlab.traces.events import pack_into_rows
 
 # in the order of `Trace.shares()`
@@ -153,7 +153,7 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
         for place, (name, (median, low, high)) in enumerate(steps.items()):
             y = place * (1 + LANE_GAP) + 0.5
             color = colors[name]
-            ax.barh(y, median, height=0.9, color=color, alpha=0.5)
+            ax.barh(y, median, height=0.9, facecolor=blend(color, WHITE, 0.5), edgecolor=color)
             ax.plot([low, high], [y, y], color=color, linewidth=1.5)
             ax.annotate(
                 short(median, "s"),

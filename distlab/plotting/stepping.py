@@ -17,7 +17,7 @@ from matplotlib.path import Path as ArrowPath
 from distlab.plotting.canvas import draw_lane, draw_plus, draw_text, new_canvas, text_width
 from distlab.plotting.cells import Slot, draw_cell
 from distlab.plotting.drawing import Drawing
-from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, line_color, rank_color
+from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, filled, line_color, rank_color
 from distlab.simulated.schedules import ChunkMessage
 
 PICTURES_WIDTH = 8.8  # of a row of pictures: a notebook's width
@@ -216,7 +216,7 @@ def _draw_sum(ax: Axes, shown: Pictures, corner: Point, members: Iterable[int]) 
     height = CELL_HEIGHT - 2 * PART_INSET
     for rank in sorted(members):
         place = (x + PART_INSET + rank * width, y + PART_INSET)
-        part = Rectangle(place, width, height, facecolor=rank_color(rank), edgecolor="none")
+        part = Rectangle(place, width, height, **filled(rank_color(rank)))
         ax.add_artist(part)
 
 

@@ -11,7 +11,7 @@ notebook's kernel.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     from distlab.plotting.drawing import Drawing
@@ -34,6 +34,7 @@ INK = "#4D4D4D"  # texts and axes
 BLACK = "#000000"
 WHITE = "#FFFFFF"
 WORD_CONTRAST = 7  # the least contrast of a word with the page
+SHAPE_CONTRAST = 3  # and of a filled shape, or of its edge
 # for what is not a rank: algorithms, settings, quantities
 CURVE_COLORS = (
     "#1A1A1A",
@@ -150,9 +151,32 @@ def line_color(rank: int, least: float = 4) -> str:
 
     Runs on: anywhere.
     """
-    own = rank_color(rank)
+    return _darkened(rank_color(rank), least)
+
+
+def edge_color(fill: str) -> str:
+    """The colour of the edge of a shape: of its fill, but darker where the fill is light.
+
+    Runs on: anywhere.
+    """
+    return _darkened(fill, SHAPE_CONTRAST)
+
+
+def filled(color: str) -> dict[str, Any]:
+    """The colours of a shape as matplotlib's options; it has an edge where its fill is light.
+
+    Runs on: anywhere.
+    """
+    edge = edge_color(color)
+    if edge == color:
+        return {"facecolor": color, "edgecolor": "none"}
+    return {"facecolor": color, "edgecolor": edge, "linewidth": 0.8}
+
+
+def _darkened(color: str, least: float) -> str:
+    """A colour, or the lightest shade of it whose contrast with the page is `least`."""
     for twentieth in range(20):
-        shade = blend(own, BLACK, twentieth / 20)
+        shade = blend(color, BLACK, twentieth / 20)
         if contrast(shade, PAGE) >= least:
             return shade
     return BLACK

@@ -119,7 +119,7 @@ def _draw_column(ax: Axes, place: int, parts: Parts) -> None:
     for part, num_bytes in parts.items():
         look = look_of(part)
         size = num_bytes / UNITS["MiB"]
-        ax.bar(place, size, 0.8, bottom, facecolor=look.fill, **outline(look))
+        ax.bar(place, size, 0.8, bottom, **outline(look))
         bottom += size
 
 

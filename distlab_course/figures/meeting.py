@@ -18,6 +18,7 @@ from distlab.plotting.style import (
     LABEL_SIZE,
     NAME_SIZE,
     NOTE_SIZE,
+    filled,
     line_color,
     rank_color,
     style,
@@ -201,7 +202,7 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
             for rank, (seconds, words) in enumerate(errors):
                 y = place + 0.19 * (2 * rank - 1)  # one above the middle, the other below
                 latest = max(latest, seconds)
-                ax.barh(y, seconds, height=0.34, color=rank_color(rank))
+                ax.barh(y, seconds, height=0.34, **filled(rank_color(rank)))
                 ax.annotate(
                     f"rank {rank}: {words}",
                     (max(seconds, timeout), y),

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from distlab.plotting.canvas import draw_text, new_canvas, text_width
-from distlab.plotting.style import INK, SMALL_SIZE, rank_color, text_color
+from distlab.plotting.style import INK, SMALL_SIZE, filled, rank_color, text_color
 
 Point = tuple[float, float]
 
@@ -45,7 +45,7 @@ def mesh(
         _draw_group(ax, places[ranks[0]], places[ranks[-1]], words)
     for rank, (x, y) in enumerate(places):
         color = rank_color(rank)
-        ax.add_patch(Circle((x, y), 0.25, facecolor=color, edgecolor="none"))
+        ax.add_patch(Circle((x, y), 0.25, **filled(color)))
         draw_text(ax, x, y, str(rank), color=text_color(color), va="center_baseline")
     return figure
 

@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from distlab.plotting.axes import even_ticks, new_panels
-from distlab.plotting.style import HAZE, INK, LABEL_SIZE, line_color, rank_color
+from distlab.plotting.style import (
+    HAZE,
+    INK,
+    LABEL_SIZE,
+    WHITE,
+    blend,
+    filled,
+    line_color,
+    rank_color,
+)
 
 # when the question was asked, what the other clock then showed, when the answer was there
 Exchange = tuple[float, float, float]
@@ -74,7 +83,7 @@ def _draw_exchange(ax: Axes, whole: float) -> None:
     ax.set_xlim(-0.12 * whole, 1.12 * whole)
     ax.set_ylim(1.75, -0.55)
     ax.set_yticks((0, 1), (f"rank {ASKING}", f"rank {ASKED}"))
-    ax.barh(1, whole, height=0.34, facecolor=rank_color(ASKED), alpha=2 * HAZE)
+    ax.barh(1, whole, height=0.34, **filled(blend(WHITE, rank_color(ASKED), 2 * HAZE)))
     start = (0, 0)
     looked = (whole / 2, 1)
     end = (whole, 0)

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.plotting.canvas import draw_arrow, draw_text, new_canvas, text_width
 from distlab.plotting.cells import Origin, Slot, draw_cell, format_value, origin_of
-from distlab.plotting.style import INK, LABEL_SIZE, SMALL_SIZE, rank_color
+from distlab.plotting.style import INK, LABEL_SIZE, SMALL_SIZE, filled, rank_color
 
 # of a cell that holds a number, at least
 CELL_WIDTH = 0.27
@@ -181,7 +181,7 @@ def _width_of_cells(states: Iterable[State]) -> float:
 
 def _draw_head(ax: Axes, left: float, width: float, rank: int) -> None:
     """Draw a rank's name above its column, with a bar in its colour."""
-    bar = Rectangle((left, 0.26), width, 0.05, facecolor=rank_color(rank), edgecolor="none")
+    bar = Rectangle((left, 0.26), width, 0.05, **filled(rank_color(rank)))
     ax.add_patch(bar)
     draw_text(ax, left + width / 2, 0.1, f"rank {rank}", fontsize=LABEL_SIZE, color=INK)
 

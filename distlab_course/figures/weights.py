@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from distlab.plotting.bars import Look, outline
 from distlab.plotting.canvas import draw_arrow, draw_text, new_canvas, text_width
-from distlab.plotting.style import FAINT, LABEL_SIZE, SMALL_SIZE, WHITE, rank_color
+from distlab.plotting.style import FAINT, LABEL_SIZE, SMALL_SIZE, filled, rank_color
 
 LONGEST_SIDE = 1.2  # of all weights that are cut
 
@@ -123,7 +124,7 @@ def _draw_weight(ax: Axes, corner: Point, weight: Weight, n: int) -> None:
 
 def _draw_part(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
     """Draw one part of a weight."""
-    part = Rectangle((x, y), width, height, facecolor=color, edgecolor=WHITE, linewidth=0.6)
+    part = Rectangle((x, y), width, height, **outline(Look(color)))
     ax.add_patch(part)
 
 
@@ -134,7 +135,7 @@ def _draw_owners(ax: Axes, n: int) -> None:
     top = LONGEST_SIDE + 0.8
     x = 0.0
     for name, color in owners.items():
-        sample = Rectangle((x, top), 0.14, 0.14, facecolor=color, edgecolor="none")
+        sample = Rectangle((x, top), 0.14, 0.14, **filled(color))
         ax.add_patch(sample)
         look = {"ha": "left", "va": "center_baseline", "fontsize": SMALL_SIZE}
         draw_text(ax, x + 0.2, top + 0.07, name, **look)

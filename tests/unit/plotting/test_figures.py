@@ -7,12 +7,13 @@ import matplotlib.pyplot as plt
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex, to_rgba
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Patch
 from PIL import Image
 
 from distlab import plotting
-from distlab.plotting.bars import ACTIVITY_LOOKS
+from distlab.plotting.bars import ACTIVITY_LOOKS, outline
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
 from distlab.plotting.palette import ALGORITHMS, MODEL_COLOR, curve_colors, known_color
@@ -22,14 +23,18 @@ from distlab.plotting.style import (
     INK,
     MIXED,
     PAGE,
+    SHAPE_CONTRAST,
     WORD_CONTRAST,
     contrast,
+    edge_color,
+    filled,
     line_color,
     rank_color,
     style,
     text_color,
 )
 from distlab_course import figures
+from distlab_course.figures.in_memory import PART_LOOKS
 from tests.unit.plotting import gallery
 from tests.unit.plotting.conftest import assert_tidy, texts, visible_texts
 
@@ -113,7 +118,7 @@ def test_a_figure(name):
 
     It has a white page of its own, so that a dark theme changes nothing.
     A word has a contrast of 4.5 on the shape on which it stands, or 7 on the page; a line has 3 or
-    more.
+    more, and so has a filled shape or its edge.
     """
     draw, arguments, words = gallery.FIGURES[name]
     made = draw(*arguments)
@@ -129,6 +134,8 @@ def test_a_figure(name):
             assert_can_be_read(figure, text)
     for ax in figure.axes:
         assert min(map(on_page, line_colors(ax) - {"#ffffff"}), default=3) >= 3
+    for fill, edge in fills_and_edges(figure):
+        assert max(on_page(fill), on_page(edge)) >= SHAPE_CONTRAST, fill
 
 
 def assert_can_be_read(figure, text):
@@ -140,6 +147,28 @@ def assert_can_be_read(figure, text):
         assert on_page(color) >= WORD_CONTRAST, where
     else:
         assert contrast(color, fill) >= 4.5, where
+
+
+def fills_and_edges(figure):
+    """The fill of each opaque shape that is not white, and its edge, or its fill without one."""
+    legends = [handle for legend in figure.legends for handle in legend.legend_handles]
+    patches = [patch for ax in figure.axes for patch in ax.patches]
+    for patch in (*patches, *[handle for handle in legends if isinstance(handle, Patch)]):
+        if not isinstance(patch, FancyArrowPatch):
+            yield from opaque(patch.get_facecolor(), patch.get_edgecolor(), patch.get_linewidth())
+    for collection in [one for ax in figure.axes for one in ax.collections]:
+        if not isinstance(collection, QuadMesh):  # a map
+            edges = [*collection.get_edgecolors()[:1], None]
+            for fill in collection.get_facecolors()[:1]:
+                yield from opaque(fill, edges[0], collection.get_linewidths()[0])
+
+
+def opaque(fill, edge, width):
+    """A fill and its edge, unless one sees through it, or it is white like the page."""
+    red, green, blue, opacity = to_rgba(fill)
+    if opacity == 1 and (red, green, blue) != (1, 1, 1):
+        has_edge = width > 0 and edge is not None and to_rgba(edge)[3] == 1
+        yield fill, edge if has_edge else fill
 
 
 def line_colors(ax):
@@ -196,6 +225,12 @@ def test_the_colours_can_be_read():
         assert on_page(color) >= WORD_CONTRAST
     for rank in range(24):
         assert on_page(line_color(rank)) >= 4
+    for color in (*ranks, FAINT, MIXED, *CURVE_COLORS):
+        assert on_page(edge_color(color)) >= SHAPE_CONTRAST
+        assert filled(color)["edgecolor"] in ("none", edge_color(color))
+    for look in (*ACTIVITY_LOOKS.values(), *SHARES, *PART_LOOKS.values()):
+        edge = outline(look)["edgecolor"]
+        assert max(on_page(look.fill), on_page(edge)) >= SHAPE_CONTRAST
     looks = [look.fill for look in (*ACTIVITY_LOOKS.values(), *SHARES)]
     for fill in (*ranks, FAINT, MIXED, *looks):
         assert contrast(fill, text_color(fill)) >= 4.5
