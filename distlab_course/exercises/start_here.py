@@ -85,7 +85,26 @@ def who_waits_for_whom(answer):
 
     Otherwise: Which of its two calls does a rank make first?
 
-    Why: A send waits until its receiver has called `recv`, and neither rank gets that far.
+    Why: A send waits until its receiver has called `recv`, and neither rank reaches its `recv`.
     """
     call = str(answer).strip("`() ")
     return call in ("send", "dist.send")
+
+
+@question("00", 120.0)
+def product_of_five(answer):
+    """Five ranks run `hello.py` with `op=dist.ReduceOp.PRODUCT`. Which number does each of them
+    print?
+
+    Title: 7.1 A script of your own
+    Hint: Rank r contributes r + 1. What do the five ranks contribute?
+    Hint: `torchrun --standalone --nproc-per-node 5 product.py` starts five ranks of a script that
+    you have saved as `product.py`.
+
+    Not 15.0: That is the sum of the five numbers. Does your copy have the `op`?
+    Not 24.0: That is the product on four ranks. How many are to run it?
+    Not 0.0: Rank 0 contributes 0 + 1.
+    Otherwise: Multiply the numbers that the five ranks contribute.
+
+    Why: The ranks contribute 1, 2, 3, 4 and 5, and 1 · 2 · 3 · 4 · 5 = 120, on every rank.
+    """

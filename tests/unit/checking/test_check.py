@@ -197,8 +197,8 @@ VERDICTS = {
     check.Verdict("my_square", False, words="Wrong."): "1.1 A number of its own|not yet|"
     'Wrong.\nStuck? distlab.hint("my_square")',
     check.Verdict(
-        "who_waits_for_whom", True, words="It does."
-    ): "6.1 Two polite senders|passed|It does.",
+        "product_of_five", True, words="It does."
+    ): "7.1 A script of your own|passed|It does.",
     check.Verdict("my_own", False, words="Wrong."): "my_own|not yet|Wrong.",
 }
 
