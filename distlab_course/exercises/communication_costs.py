@@ -93,7 +93,7 @@ def one_bucket(tensors):
 
     Rank 1 has a list of tensors of the same shapes.
 
-    Title: 2.1 One bucket
+    Title: 3.1 One bucket
     Hint: `torch.cat([t.flatten() for t in tensors])` lays all of them end to end.
     Hint: `bucket.split([t.numel() for t in tensors])` cuts the bucket up again; `reshape` gives
     each part its shape.
@@ -101,25 +101,6 @@ def one_bucket(tensors):
     Limit: Is every tensor sent on its own?
     """
     return on_rank(1, gathered(tensors)[0])
-
-
-@question("04", 2.1)
-def step_of_7b(answer):
-    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore
-    latencies. How many seconds does that take?
-
-    Title: 4.1 A step of a 7B model
-    Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an
-    all-reduce?
-    Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
-
-    Not 1.05: That is an all-gather, or a reduce-scatter. An all-reduce takes twice as long.
-    Not 1.12: That is the time of 14 GB. How many bytes does each rank send in a ring?
-    Not 33.6: That is for 30 messages of the whole buffer. In a ring a message is a 16th of it.
-    Otherwise: Divide the bytes that a rank sends by the bytes per second.
-
-    Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, at 12.5 GB/s: 2.1 s in every step.
-    """
 
 
 TREES = (
@@ -138,7 +119,7 @@ def broadcast_seconds(n, num_bytes, alpha, beta):
     A message of m bytes takes `alpha + beta * m`, and each step of the tree doubles the number of
     ranks that have them.
 
-    Title: 4.2 The law of the broadcast
+    Title: 4.1 The cost of a broadcast
     Hint: How many steps are needed until 2, 4, 8 ranks have the bytes?
     Hint: 2 steps reach only 4 of 5 ranks: it takes `math.ceil(math.log2(n))` steps, each a message
     of all bytes.

@@ -112,12 +112,31 @@ def ring_reduce_scatter(tensor):
     return chunks[dist.get_rank()]
 
 
+@question("05", 2.1)
+def step_of_7b(answer):
+    """16 ranks all-reduce 7 billion gradients of 2 bytes in a ring, over ports of 12.5 GB/s; ignore
+    latencies. How many seconds does that take?
+
+    Title: 4.1 A step of a 7B model
+    Hint: How many bytes are 7 billion gradients, and what share of them does each rank send in an
+    all-reduce?
+    Hint: 14 GB, and 2 (n - 1) / n of them with n = 16.
+
+    Not 1.05: That is an all-gather, or a reduce-scatter. An all-reduce takes twice as long.
+    Not 1.12: That is the time of 14 GB. How many bytes does each rank send in a ring?
+    Not 33.6: That is for 30 messages of the whole buffer. In a ring a message is a 16th of it.
+    Otherwise: Divide the bytes that a rank sends by the bytes per second.
+
+    Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, at 12.5 GB/s: 2.1 s in every step.
+    """
+
+
 @question("05", 0.14)
 def least_seconds(answer):
     """Each of 8 ranks has a port of 100 Gb/s in each direction. What is the least time in seconds
     that an all-reduce of 1 GB (1e9 bytes) can take?
 
-    Title: 4.1 The least time
+    Title: 4.2 The least time
     Hint: How many bytes does each rank have to send, if all send the same? And how many go through
     its port a second?
     Hint: 2 (n - 1) / n times the tensor; and 100 Gb/s are 12.5 GB/s.

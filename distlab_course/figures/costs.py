@@ -24,11 +24,12 @@ from distlab.plotting.axes import (
 from distlab.plotting.curves import Curves, MeasuredCurve, MeasuredCurves, draw_curves
 from distlab.plotting.palette import MODEL_COLOR
 from distlab.plotting.style import HAZE, INK, LABEL_SIZE
-from distlab.tables import count
+from distlab.tables import count, format_bytes
 
 Floats = Sequence[float]
 # times as many ranks at the right as at the left; beyond that the axis is logarithmic
 MOST_EVEN = 16
+MOST_TICKS = 12  # more numbers of ranks on an axis would touch each other
 
 
 class Fit(Protocol):
@@ -129,7 +130,7 @@ def _draw_knee(upper: Axes, lower: Axes, knee: float, num_bytes: Floats) -> None
     lower.text(
         knee,
         0.04,
-        f" α/β = {short(knee, 'B')} ",
+        f" α/β = {format_bytes(round(knee))} ",
         color=MODEL_COLOR,
         ha="right" if in_right_half else "left",
         transform=lower.get_xaxis_transform(),
@@ -221,10 +222,10 @@ def _draw_against_ranks(ax: Axes, curves: MeasuredCurves, theory: Curves) -> lis
     if most > MOST_EVEN * fewest:
         limits = (fewest / 1.1, most * 1.1)
         ax.set_xscale("log", base=2)
-        # the labels of others would touch each other
-        ticks = [number for number in ticks if _is_power_of_two(number)]
     else:
         limits = (fewest - 0.3, most + 0.3)
+    if len(ticks) > MOST_TICKS or most > MOST_EVEN * fewest:
+        ticks = [number for number in ticks if _is_power_of_two(number)]
     ax.set(xlabel="ranks", xlim=limits, ylim=(0, 1.2 * highest))
     ax.set(xticks=ticks, xticklabels=map(str, ticks))
     return ends

@@ -129,7 +129,7 @@ def test_progress_is_no_reason_to_fail(progress_file, content):
         progress_file.write_text(content)
     assert all(row[1].startswith("0 of ") for row in distlab.progress().rows)
     assert distlab.check("step_of_7b", 2.1).passed
-    (row,) = [row for row in distlab.progress().rows if row[0] == "04"]
+    (row,) = [row for row in distlab.progress().rows if row[0] == "05"]
     assert row[1].startswith("0 of " if content is None else "1 of ")
 
 
@@ -182,7 +182,7 @@ def test_progress_names_the_labs_beside_it(monkeypatch):
     monkeypatch.chdir(ROOT / "notebooks")
     shown = distlab.progress()
     (row,) = [row for row in shown.rows if row[0] == "05"]
-    assert row == ("05", "0 of 6", "1.1 Through rank 0", "Ring all-reduce", "░" * 10, "")
+    assert row == ("05", "0 of 7", "1.1 Through rank 0", "Ring all-reduce", "░" * 10, "")
     assert '<a href="05_ring_all_reduce.ipynb">Ring all-reduce</a>' in shown._repr_html_()
     monkeypatch.chdir(ROOT)
     without = distlab.progress()
