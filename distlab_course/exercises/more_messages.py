@@ -64,7 +64,7 @@ def collect(tensor):
     """Send every other rank's tensor to rank 0, which returns the sum of all tensors, its own
     included; the others return nothing.
 
-    Rank 0 takes the messages in whatever order they come. `tensor` must not change.
+    Rank 0 takes the messages in the order in which they arrive. `tensor` must not change.
 
     Title: 1.1 Collect
     Hint: `dist.recv(t)` without `src` takes a message from any rank.
@@ -220,12 +220,12 @@ def named_by_rank_0(answer):
     Title: 5.1 Which ranks are named?
     Hint: Change the cell above, and run it.
     Hint: Rank 0 waits for the report of rank 1, then rank 2, then rank 3. What does it do when the
-    first does not come?
+    first does not arrive?
 
     Not (1, 3): With `wait_all_ranks=True` it names both.
-    Not (3,): Rank 0 waits for the ranks in their order. Which of the missing ones comes first?
+    Not (3,): Rank 0 waits for the ranks in their order. Which missing rank is the first?
 
-    Why: Rank 0 waits for the reports in rank order, and gives up at the first that does not come.
+    Why: Rank 0 waits for the reports in rank order, and gives up at the first that does not arrive.
     """
 
 
@@ -320,7 +320,7 @@ def broadcast_slot(tensor, slot, src):
     All other slots stay as they are.
 
     Title: 7.4 Only one slot
-    Hint: `tensor[slot]` is a tensor, too: a view of one number, in the memory of `tensor`.
+    Hint: `tensor[slot]` is also a tensor, a view of one number, in the memory of `tensor`.
     Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the
     same `src`.
     """

@@ -13,8 +13,7 @@ def python_of(cell):
     """The Python of a code cell, without its magics; nothing if it is another language's."""
     if re.match(r"%%(?!px\b)", cell.source):
         return ""
-    lines = cell.source.splitlines()
-    return "\n".join("pass" if re.match(r"[%!]", line) else line for line in lines)
+    return re.sub(r"^(\s*)[%!].*", r"\1pass", cell.source, flags=re.MULTILINE)
 
 
 class Unbound(ast.NodeVisitor):
