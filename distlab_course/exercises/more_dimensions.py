@@ -39,7 +39,7 @@ PARTS = (
 
 @formula("53", *PARTS, trial=returned)
 def merge_parts(one, other):
-    """Return what the same queries would have seen, had all keys been in one part.
+    """Return the part that the same queries would have for all keys together.
 
     Each part is a tuple `(largest, total, result)` with a row for each query: its largest score in
     this part, the sum of `exp(score - largest)`, and the sum of the values, each times its

@@ -173,7 +173,7 @@ def add_up_on(to, make, numbers):
     `make` is a class; its objects have a method `add(number)`, which adds to their number and
     returns the sum.
 
-    Title: 4.2 Add it up over there
+    Title: 4.2 Add where the object is
     Hint: `rpc.remote(to, make, args=(0,))` makes the object there, and returns a reference to it.
     Hint: A proxy calls a method where the object is: `reference.rpc_sync().add(number)`.
     """

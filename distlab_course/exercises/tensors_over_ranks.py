@@ -185,7 +185,7 @@ def block_traffic(answer):
     numbers, 2 bytes each. How many MiB do all the all-reduces of a step carry, forward and
     backward, counting each reduced tensor once?
 
-    Title: 4.2 What a step sends
+    Title: 4.2 The traffic of a step
     Hint: How many all-reduces does a block make, in both directions together? How large is the
     tensor of each?
     Hint: 8192 x 4096 x 2 bytes is 64 MiB.
