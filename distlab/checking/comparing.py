@@ -14,9 +14,13 @@ from torch import Tensor
 
 from distlab.checking.exercises import Exercise
 from distlab.checking.observed import Observed
-from distlab.checking.reasons import ComparedPart, Path, reason_for
+from distlab.checking.reasons import ComparedPart, Path, name_of, reason_for
 from distlab.checking.values import are_dicts, are_sequences, words_of
 from distlab.simulated.events import NotedEvent
+
+# paths in the value of `returned_and_arguments`
+RETURNED: Path = (0,)
+FIRST_ARGUMENT: Path = (1, 0)
 
 
 @dataclass(frozen=True)
@@ -81,17 +85,29 @@ def _on_rank(
     shown = _part_to_show(parts)
     why = ""
     if not shown.right:
-        why = reason_for(exercise, shown, expected, n)
+        returns = RETURNED in somewhere
+        why = reason_for(exercise, shown, expected, n, returns)
     return Outcome(
         right=shown.right,
         given=words_of(expected.given),
-        expected=words_of(shown.wanted),
-        actual=words_of(shown.found),
+        expected=_named(shown.wanted, exercise, shown.path, somewhere),
+        actual=_named(shown.found, exercise, shown.path, somewhere),
         why=why,
         size=_size_of_first_tensor(expected.given),
         events=actual.events,
         printed=actual.printed,
     )
+
+
+def _named(value: Any, exercise: Exercise, path: Path, somewhere: set[Path]) -> str:
+    """A value in words; an argument has its name where the function could be expected to return.
+
+    So nobody takes an argument that must not change for a result.
+    """
+    name = name_of(exercise, path)
+    if not name or (RETURNED not in somewhere and path == FIRST_ARGUMENT):
+        return words_of(value)
+    return f"{name} = {words_of(value)}"
 
 
 def _part_to_show(parts: Sequence[ComparedPart]) -> ComparedPart:

@@ -23,6 +23,12 @@ NOTHING_RETURNED = (
     "Nothing is returned: is a `return` missing? "
     "(`dist.all_reduce` and the like return nothing themselves.)"
 )
+# by the kind of a _Place: what is said of a tensor that is equal to one that was given
+AS_GIVEN = {
+    "returned": "It returns the values that it was given.",
+    "an argument": "The tensor is unchanged, but the result has to be written into it.",
+    "": "These are still the values that were given. Is the result written where it is wanted?",
+}
 MOST_TIMES = 16  # the largest factor by which all values may be wrong that is looked for
 Path = tuple[Any, ...]  # to a part of a value: indices and keys
 
@@ -46,24 +52,36 @@ class ComparedPart:
         return alike(self.wanted, self.found)
 
 
-def reason_for(exercise: Exercise, part: ComparedPart, expected: Observed, n: int) -> str:
-    """Which value is wrong, and what is wrong with it; "" if neither can be said."""
+def reason_for(
+    exercise: Exercise, part: ComparedPart, expected: Observed, n: int, returns: bool
+) -> str:
+    """What is wrong with a value, and which one it is; "" if neither can be said.
+
+    Args:
+        exercise: what was called.
+        part: the value.
+        expected: what the reference did.
+        n: the number of ranks.
+        returns: whether the reference returns something on any rank.
+    """
     place = _Place.of(exercise, part.path)
-    name = ""
-    if place.argument is not None:
-        parameters = list(inspect.signature(exercise.function).parameters)
-        name = f"`{parameters[place.argument]}{_in_brackets(place.keys)}`"
-    if _must_not_change(place, part, expected):
-        return f"{name} must not change."
+    if returns and _must_not_change(place, part, expected):
+        return f"`{name_of(exercise, part.path)}` must not change."
     # where nothing is sent, the number of ranks has nothing to do with it
     ranks = n if expected.events else 0
     why = _why(part.wanted, part.found, expected.given, place.kind, ranks)
-    if not place.keys:
-        return why
-    where = f"{name} afterwards"
+    if place.kind == "returned" and place.keys:
+        return f"This is {_in_brackets(place.keys)} of the returned value. {why}".strip()
+    return why
+
+
+def name_of(exercise: Exercise, path: Path) -> str:
+    """The name of an argument, or of a part of one: "tensors['a']"; "" for any other value."""
+    place = _Place.of(exercise, path)
     if place.argument is None:
-        where = f"{_in_brackets(place.keys)} of what is returned"
-    return f"This is {where}. {why}".strip()
+        return ""
+    parameters = list(inspect.signature(exercise.function).parameters)
+    return parameters[place.argument] + _in_brackets(place.keys)
 
 
 class _Place(NamedTuple):
@@ -96,12 +114,10 @@ class _Place(NamedTuple):
 
 
 def _must_not_change(place: _Place, part: ComparedPart, expected: Observed) -> bool:
-    """Whether a part is an argument that the reference leaves as it was, and returns a result."""
+    """Whether a part is an argument that the reference leaves as it was."""
     if place.argument is None or place.keys:
         return False
-    returned_value, _ = expected.value
-    unchanged = alike(part.wanted, expected.given[place.argument])
-    return returned_value is not None and unchanged
+    return alike(part.wanted, expected.given[place.argument])
 
 
 def _in_brackets(keys: Sequence[Any]) -> str:
@@ -160,9 +176,7 @@ def _why_tensor(expected: Tensor, actual: Tensor, given: tuple[Any, ...], part: 
         return f"The dtype should be {expected.dtype}, not {actual.dtype}.".replace("torch.", "")
     as_given = any(alike(tensor, actual) for tensor in _tensors_of(given))
     if as_given:
-        if part == "returned":
-            return "What is returned is a tensor as it was given."
-        return "The tensor is unchanged: the result has to be written into it."
+        return AS_GIVEN[part]
     if _is_finite(expected) and not _is_finite(actual):
         return "Some values are infinite or NaN: is one too large for its dtype, or divided by 0?"
     factor = _why_factor(expected, actual, n)

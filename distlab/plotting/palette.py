@@ -5,7 +5,7 @@ Called by every figure that names what it compares. Runs on the notebook's kerne
 
 from collections.abc import Iterable
 
-from distlab.plotting.style import CURVE_COLORS, WORD_CONTRAST, line_color
+from distlab.plotting.style import WORD_CONTRAST, line_color
 
 MODEL_COLOR = "#4F5A00"  # what a formula says beside what was measured
 # algorithm: its colour, and words of which a curve's name has all of one row
@@ -22,6 +22,20 @@ ALGORITHMS = {
     "library": ("#1A1A1A", ("gloo", "library", "nccl", "all reduce", "dist.all reduce")),
     "model": (MODEL_COLOR, ("the law", "the model", "the formula")),
 }
+# for other curves: the colours of algorithms that are drawn most often come last
+OTHERS = (
+    "#1A1A1A",
+    "#8A1F11",
+    "#2B4A6F",
+    "#4F5A00",
+    "#5D1049",
+    "#1A3FA8",
+    "#1B5E20",
+    "#00626B",
+    "#6B4400",
+    "#5B2DA8",
+    "#8F1D5A",
+)
 
 
 def curve_colors(names: Iterable[str]) -> dict[str, str]:
@@ -43,8 +57,7 @@ def curve_colors(names: Iterable[str]) -> dict[str, str]:
         if known and known not in colors.values():
             colors[name] = known
     others = [name for name in names if name not in colors]
-    all_colors = [*CURVE_COLORS, *(color for color, _ in ALGORITHMS.values())]
-    free = [color for color in all_colors if color not in colors.values()] or all_colors
+    free = [color for color in OTHERS if color not in colors.values()] or OTHERS
     for place, name in enumerate(others):
         colors[name] = free[place % len(free)]
     return {name: colors[name] for name in names}

@@ -45,12 +45,15 @@ class Span:
         begin: a time.
         end: a later time, or the same.
         op: the operation that it waited for; None if it computed.
+        at_once: whether it did nothing else between the beginning of the operation and the wait, as
+            in a blocking call.
     """
 
     rank: int
     begin: float
     end: float
     op: int | None
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,7 @@ class _Run:
     def _program(self, rank: int, events: Sequence[NotedEvent], begin: float) -> Process:
         """Go through a rank's own program, which moves its clock."""
         now = yield self._at(begin, (PROGRAM, rank))
+        begun_just_before = None
         for event in events:
             since = now
             self.clocks[rank] = since
@@ -266,7 +267,10 @@ class _Run:
             elif isinstance(event, Wait):
                 # for a callback, it is the operation that the callback is at
                 op = self.latest.get((rank, event.op), event.op)
-                self.found.spans.append(Span(rank, since, now, op))
+                at_once = event.op == begun_just_before
+                self.found.spans.append(Span(rank, since, now, op, at_once))
+            is_operation = isinstance(event, (PointToPoint, CollectiveCall))
+            begun_just_before = event.op if is_operation else None
         self.clocks[rank] = now
 
     def _callback(self, rank: int, callback: Callback, now: float) -> Process:

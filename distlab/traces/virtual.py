@@ -30,14 +30,13 @@ def from_simulation(result: Result, ranks: Sequence[int]) -> Contents:
     ends += [transfer.end for transfer in result.transfers]
     last = max(ends, default=zero)
 
-    begin_of_wait = {(span.rank, span.op): span.begin for span in spans}
+    waited_at_once = {(span.rank, span.op) for span in result.spans if span.at_once}
     calls: Calls = {}
     for operation in operations:
         key = operation.rank, operation.event.op
-        waited_for_at_once = begin_of_wait.get(key) == operation.begin
         start = operation.begin - zero
         end = min(operation.end, last) - zero
-        calls[key] = _event(operation, waited_for_at_once, start, end)
+        calls[key] = _event(operation, key in waited_at_once, start, end)
     happened = list(calls.values())
     for span in spans:
         event = _event_of_span(span, calls, zero)

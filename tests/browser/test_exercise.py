@@ -51,7 +51,7 @@ def test_a_learner_solves_an_exercise(page, lab):
     assert (
         "2.1 In place: not yet With 2 ranks and 8 numbers of float32 it gives wrong values:" in grid
     )
-    assert "The tensor is unchanged: the result has to be written into it." in grid
+    assert "The tensor is unchanged, but the result has to be written into it." in grid
     right = " ".join(shown(page, 2).split())
     assert "2.1 In place: passed 15 cases with 2, 3 and 4 ranks. Next: 3.1 Roles" in right
 

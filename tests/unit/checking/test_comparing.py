@@ -21,6 +21,40 @@ def test_the_number_of_ranks_is_named_only_where_ranks_communicate():
     assert why(["an all-reduce"]) == "Every value is 2 times too large, and there are 2 ranks."
 
 
+def outcomes(function, right, wrong, given):
+    """What is said of calls on ranks: (returned, argument) of the reference and of the answer."""
+    observed = [
+        [Observed([back, [argument]], (given,), [], "") for back, argument in calls]
+        for calls in (right, wrong)
+    ]
+    return compare(Exercise("50", "lab", function=function), *observed)
+
+
+def test_an_argument_that_must_not_change_is_no_result():
+    """It has its name, also on a rank that returns nothing, because the reference returns a sum."""
+    before = torch.tensor([1.0, 8.0])
+    after = torch.tensor([5.0, 9.0])
+    right = [(after, before), (None, before)]
+    first, second = outcomes(lambda tensor: None, right, [(after, after), (None, after)], before)
+    assert first.why == second.why == "`tensor` must not change."
+    assert (first.expected, first.actual) == ("tensor = [1, 8]", "tensor = [5, 9]")
+
+
+def test_a_tensor_that_is_as_it_was_given():
+    """Whether it is returned, or should be written into, or neither is known."""
+    before = torch.tensor([1.0, 8.0])
+    after = torch.tensor([5.0, 9.0])
+    (back,) = outcomes(lambda mine: None, [(after, before)], [(before, before)], before)
+    assert (back.expected, back.why) == ("[5, 9]", "It returns the values that it was given.")
+    (kept,) = outcomes(lambda tensor: None, [(None, after)], [(None, before)], before)
+    words = "The tensor is unchanged, but the result has to be written into it."
+    assert (kept.expected, kept.why) == ("[5, 9]", words)
+    own = Exercise("50", "own", function=lambda tensor: None, trial=lambda fn, tensor: None)
+    (other,) = compare(own, [Observed(after, (before,), [], "")], [Observed(before, (), [], "")])
+    words = "These are still the values that were given. Is the result written where it is wanted?"
+    assert other.why == words
+
+
 def test_a_number_that_no_float_can_hold_is_only_a_wrong_one():
     right = [Observed(2.0, (), [], "")]
     wrong = [Observed(10**400, (), [], "")]

@@ -152,7 +152,7 @@ def test_the_words_say_what_to_change():
     tensor = torch.ones(2)
     assert (
         outcomes([tensor + 1], [tensor], (tensor,))[0].why
-        == "What is returned is a tensor as it was given."
+        == "It returns the values that it was given."
     )
     assert outcomes([1, None], [1, 1])[1].why == "Nothing should be returned here."
     assert outcomes([1], [Any()])[0].why == "Its type should be int, not Any."

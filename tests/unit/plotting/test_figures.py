@@ -16,7 +16,7 @@ from distlab import plotting
 from distlab.plotting.bars import ACTIVITY_LOOKS, outline
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
-from distlab.plotting.palette import ALGORITHMS, MODEL_COLOR, curve_colors, known_color
+from distlab.plotting.palette import ALGORITHMS, MODEL_COLOR, OTHERS, curve_colors, known_color
 from distlab.plotting.style import (
     CURVE_COLORS,
     FAINT,
@@ -210,6 +210,9 @@ def test_an_algorithm_keeps_its_colour():
     assert len({*colors.values()}) == len(together)
     assert {known_color(name) for name in ("string", "copy", "a small model")} == {""}
     own = {color for color, _ in ALGORITHMS.values()}
+    assert own == {*OTHERS}
+    others = curve_colors(["all_reduce", "broadcast", "all_gather", "reduce_scatter"])
+    assert ring not in others.values()
     assert len(own) == len(ALGORITHMS)
     assert min(map(on_page, own)) >= WORD_CONTRAST
     ax = figures.time_against_ranks({"ring": ([2, 4], *[[1, 2]] * 3)}, "", {"the law": ([2], [1])})

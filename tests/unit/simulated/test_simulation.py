@@ -10,6 +10,7 @@ from distlab.simulated import notes, schedules
 from distlab.simulated.events import Align, Callback, CollectiveCall, Compute, PointToPoint, Wait
 from distlab.simulated.network import Link, Network
 from distlab.simulated.simulation import simulate
+from distlab.traces.virtual import from_simulation
 
 ALPHA = 5e-6
 BETA = 1 / 25e9
@@ -48,6 +49,17 @@ def clocks(*programs, machines=None, **others):
 
 def close(formula):
     return pytest.approx(formula, rel=1e-9)
+
+
+def test_a_call_is_named_as_the_program_wrote_it():
+    """irecv and isend before both waits begin at one virtual moment, and none of them blocks."""
+    both = [[recv(0, 1 - rank), send(1, 1 - rank), Wait(0), Wait(1)] for rank in (0, 1)]
+    found = from_simulation(simulate(both, network()), range(2))
+    ops = {event.op for event in found.events if event.kind != "wait"}
+    assert ops == {"irecv", "isend"}
+    blocking = simulate([[send(0, 1), Wait(0)], [recv(0, 0), Wait(0)]], network())
+    found = from_simulation(blocking, range(2))
+    assert [event.op for event in found.events] == ["send", "recv"]
 
 
 @pytest.mark.parametrize("n", RANKS)
