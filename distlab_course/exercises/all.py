@@ -20,6 +20,7 @@ from distlab_course.exercises import (
     data_parallelism,
     distributed_data_parallel,
     launching,
+    calls_that_do_not_match,
 )
 from distlab_course.exercises import (
     more_messages,
@@ -58,6 +59,7 @@ name_labs(
         "06": "Data parallelism from scratch",
         "07": "DistributedDataParallel",
         "08": "Launching",
+        "09": "Calls that do not match",
         "10": "More messages and collectives",
         "11": "Faster all-reduces",
         "20": "Overlap and scaling",

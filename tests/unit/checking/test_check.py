@@ -28,7 +28,7 @@ def test_the_course_has_its_exercises():
     notebooks = [one.notebook for one in course.values()]
     assert notebooks == sorted(notebooks)
     assert min(Counter(notebooks).values()) >= 3
-    assert {f"{number:02}" for number in range(9)} <= {*notebooks}
+    assert {f"{number:02}" for number in range(10)} <= {*notebooks}
     for name, one in course.items():
         assert one.name == name in distlab.exercises()
         assert one.texts(""), name
