@@ -131,37 +131,6 @@ def in_that_order(items):
     return on_rank(1, [numbers[index] for index in indices])
 
 
-@question("01", 8)
-def one_receives_first(answer):
-    """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only
-    rank 0 receives first. How many of the 8 messages must travel one after another?
-
-    Title: 6.1 One rank receives first
-    Hint: Rank 7 can send at once. Which rank can send next, and why not before?
-    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue
-    from there.
-
-    Not 2: That is the order by parity, where every second rank receives first.
-    Not 1: For that, all ranks would have to send and receive at the same time.
-    Otherwise: Write down who waits for whom: rank 6 cannot send before rank 7 receives.
-
-    Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to
-    1: all 8 in a row.
-    """
-
-
-@exercise("01", worlds=(2, 4), forbids=COLLECTIVES)
-def swap(tensor):
-    """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor`
-    must not change.
-
-    Title: 6.2 Swap
-    Hint: The partner of rank 2 is 3, and the partner of rank 3 is 2: `partner = rank ^ 1`.
-    Hint: If both send first, both wait forever. Let one of the two receive first, or use `isend`.
-    """
-    return gathered(tensor)[dist.get_rank() ^ 1]
-
-
 def _try_all_in_flight(fn, values):
     """Rank 0 calls the function; only then does rank 1 receive.
 
@@ -201,7 +170,7 @@ def all_in_flight(values):
     Only rank 0 calls it. It must not wait: rank 1 begins to receive only after the function has
     returned.
 
-    Title: 7.1 All in flight
+    Title: 6.1 All in flight
     Hint: A tensor belongs to its send until `wait()`, so you cannot reuse one tensor for all the
     values.
     Hint: `torch.tensor([value])` in the loop makes a tensor for each message.
@@ -229,10 +198,10 @@ def send_column(table, k):
 
     Rank 1 has a table of the same shape.
 
-    Title: 7.2 A column
+    Title: 6.2 A column
     Hint: `table[:, k]` is a view whose elements are not adjacent in memory. `contiguous()` makes a
     copy in which they are.
-    Hint: The receiver's tensor must be contiguous, too: `torch.empty(len(table))`.
+    Hint: The receiver's tensor must also be contiguous: `torch.empty(len(table))`.
     """
     table_of_rank_0 = gathered(table)[0]
     return on_rank(1, table_of_rank_0[:, k])
@@ -257,7 +226,7 @@ def roll(tensor, steps):
 
     No rank sends more than one message. `steps` may be 0, negative, or greater than `world_size`.
 
-    Title: 7.3 Roll
+    Title: 7.1 Roll
     Hint: Which rank needs mine, and which rank has the one I need? Both are numbers modulo
     `world_size`.
     Hint: With gloo a rank cannot send to itself. When would it have to?

@@ -1,10 +1,7 @@
-"""The exercises of lab 02: ranks that wait forever, and calls that do not belong together."""
-
-from itertools import zip_longest
+"""The exercises of lab 02: ranks that wait for each other, and how to break the cycle."""
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from distlab.checking import COLLECTIVES, exercise, gathered, on_rank, question
 
@@ -20,7 +17,7 @@ def from_the_left(mine):
     wait.
     Hint: Read what `irecv` fills only after `work.wait()`.
 
-    Stuck: Does every rank get as far as its `send`?
+    Stuck: Does every rank reach its `send`?
     """
     return gathered(mine)[dist.get_rank() - 1]
 
@@ -69,7 +66,7 @@ def deliver(numbers):
     Title: 2.1 How many will come
     Hint: The sender can say how many will come, or mark the last one.
     Hint: Send the length first, in its own message; then both ranks know how many follow.
-    Hint: An empty list is a list, too: its sum is 0.0.
+    Hint: An empty list is also a list, and its sum is 0.0.
     """
     numbers_of_rank_0 = gathered(numbers)[0]
     return on_rank(1, float(sum(numbers_of_rank_0)))
@@ -97,65 +94,67 @@ def from_the_report(answer):
     return True
 
 
-def _batches(rank, n, more):
-    """Batches 1.0, 2.0 and so on, one more on each rank than on the rank before."""
-    return ([step + 1.0 for step in range(rank + more)],)
+@question("02", 8)
+def one_receives_first(answer):
+    """In a ring of 8 ranks each sends to the right with `send` and receives from the left. Only
+    rank 0 receives first. How many of the 8 messages must travel one after another?
 
+    Title: 3.1 One rank receives first
+    Hint: Rank 7 can send at once. Which rank can send next, and why not before?
+    Hint: Rank 6 waits until rank 7 receives, and rank 7 receives only after its own send. Continue
+    from there.
 
-@exercise("02", cases=(1, 2, 0), given=_batches)
-def sums_by_step(batches):
-    """Return, for each step, the sum of the batches of all ranks that still have one: a list, the
-    same on all ranks.
+    Not 2: That is the order by parity, where every second rank receives first.
+    Not 1: For that, all ranks would have to send and receive at the same time.
+    Otherwise: Write down who waits for whom: rank 6 cannot send before rank 7 receives.
 
-    `batches` is a list of floats, and its length differs from rank to rank. Make one all-reduce for
-    each step.
-
-    Title: 4.1 Batches that do not divide
-    Hint: A collective needs every rank: a rank without a batch takes part with a zero.
-    Hint: First let all ranks agree on the number of steps, with `op=dist.ReduceOp.MAX`.
+    Why: 7 sends to 0; only then does 7 receive from 6, then 6 from 5, and so on, until 0 sends to
+    1: all 8 in a row.
     """
-    steps = zip_longest(*gathered(batches), fillvalue=0.0)
-    return [float(sum(batches_of_step)) for batches_of_step in steps]
 
 
-def _rotated(rank, n, count):
-    """Tensors by name, of which each rank has another one first."""
-    tensors = {}
-    for k in range(count):
-        place = (rank + k) % count
-        tensors["abcd"[place]] = torch.tensor([10.0**place])
-    return (tensors,)
+@exercise("02", worlds=(2, 4), forbids=COLLECTIVES)
+def swap(tensor):
+    """Exchange tensors with a partner, 0 with 1 and 2 with 3, and return the partner's. `tensor`
+    must not change.
 
-
-@exercise("02", cases=(2, 4, 1), given=_rotated)
-def in_one_order(tensors):
-    """Replace each tensor of a dict by its sum over all ranks.
-
-    The dicts of all ranks have the same names, but not in the same order.
-
-    Title: 5.1 In one order
-    Hint: What do all ranks know that could give them the same order?
-    Hint: `sorted(tensors)` is the list of the names in alphabetical order.
+    Title: 3.2 Swap
+    Hint: The partner of rank 2 is 3, and the partner of rank 3 is 2: `partner = rank ^ 1`.
+    Hint: If both send first, both wait forever. Let one of the two receive first, or use `isend`.
     """
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
+    return gathered(tensor)[dist.get_rank() ^ 1]
 
 
-def _ones(rank, n, more):
-    """Ones, one more on each rank than on the rank before."""
-    return (torch.ones(rank + more),)
+@question("02")
+def from_the_stacks(answer):
+    """The lab shows the stacks of a job of four ranks that hangs. Exactly one rank is at fault.
+    Which one is it, and which line of `losses.py` has led it past its part? Give both as a pair,
+    such as (3, 14).
 
+    Title: 5.1 From four stacks
+    Hint: Rank 0 serves ranks 1, 2 and 3 in this order, and a send waits until rank 0 receives. For
+    which rank does rank 0 wait, if rank 3 is still in its send?
+    Hint: If rank 1 had not sent, rank 0 would still wait for rank 1. Could rank 2 then be in the
+    barrier, if it did send?
+    Hint: The rank at fault is in the barrier and has never called `send`. Which line decides that?
 
-@exercise("02", cases=(1, 3, 0), given=_ones)
-def ragged_all_reduce(tensor):
-    """Return the sum of all ranks' one-dimensional tensors, as long as the longest. `tensor` must
-    not change.
-
-    A shorter tensor counts as if zeros followed it.
-
-    Title: 7.1 Add up tensors of different lengths
-    Hint: How long is the longest? One all-reduce of one number tells every rank.
-    Hint: Put the tensor at the beginning of a tensor of zeros of that length, and add those up.
+    Why: Rank 0 has not reached rank 3, and rank 2 cannot have passed its send while rank 0 waits,
+    so rank 2 never sent: its loss is not finite, and line 18 skips the send.
     """
-    padded = nn.utils.rnn.pad_sequence(gathered(tensor))
-    return padded.sum(dim=1)
+    rank, line = answer
+    if rank == 0:
+        return "Rank 0 waits for a message, as it should. Which rank has not sent one?"
+    if rank == 3:
+        return "Rank 3 is in its send and waits for its turn. Whose turn is it?"
+    if rank == 1:
+        return (
+            "If rank 1 had not sent, rank 0 would still wait for rank 1, and rank 2 could not have "
+            "finished its send. Where is rank 2?"
+        )
+    if rank == 2 and line in (19, 27):
+        return f"Rank 2 is right. Which line has led it past line 19, to line 27? It is not {line}."
+    if rank == 2 and line != 18:
+        return (
+            f"Rank 2 is right. Line {line} is the same for every rank: which line tells them apart?"
+        )
+    return rank == 2
