@@ -118,21 +118,34 @@ def try_training(fn, count):
     return facts_of_training(model, samples), flat(model.parameters())
 
 
-def try_repaired_script(fn, count):
-    """Run the script that had five faults: facts about its training, first step and file."""
+def try_script(fn, count):
+    """Run a script that had faults: facts about its training, first step and file."""
+    return _facts_of_script(fn, count, max_norm=float("inf"))
+
+
+def try_clipping_script(fn, count):
+    """Run a script that had faults and clips its gradient to a norm of 1: facts, as above."""
+    return _facts_of_script(fn, count, max_norm=1.0)
+
+
+def _facts_of_script(fn, count, max_norm):
+    """Facts about a training of two epochs, its first step, and the file that it writes."""
     model = watched_layer(0)
     samples = Numbered(count)
     with mock.patch.object(torch, "save") as save:
         fn(model, samples, BATCH, EPOCHS, "model.pt")
     before, after = model.history[:2]
     average = torch.stack(gathered(_first_gradients(before, samples))).mean(0)
-    clipped = average / average.norm().clamp(min=1)
-    follows = torch.allclose((before - after) / RATE, clipped, atol=1e-3)
+    words = "the average"
+    if max_norm < float("inf"):
+        average = average / (average.norm() / max_norm).clamp(min=1)
+        words = "the clipped average"
+    follows = torch.allclose((before - after) / RATE, average, atol=1e-3)
     verb = "follows" if follows else "does not follow"
     written = gathered(save.call_count)
     writers = [rank for rank, times in enumerate(written) if times > 0]
     return facts_of_training(model, samples) | {
-        "step": Seen(f"step 0 {verb} the clipped average"),
+        "step": Seen(f"step 0 {verb} {words}"),
         "file": Seen(f"times written: {sum(written)}, by {len(writers)} of the ranks"),
     }
 

@@ -111,21 +111,41 @@ def own_hook(state, bucket):
     worlds=(2, 3, 4),
     cases=((14,), (24,)),
     given=as_they_are,
-    trial=ddp_trials.try_repaired_script,
+    trial=ddp_trials.try_script,
     seconds=ddp_trials.SECONDS_WITH_DDP,
 )
-def five_faults(model, samples, batch, epochs, path):
-    """Fix the five faults, so that the script trains one model on all ranks and saves it.
+def three_faults(model, samples, batch, epochs, path):
+    """Fix the three faults, so that the script trains one model on all ranks and saves it.
 
-    It is meant to start from random weights, the same on every rank; take `batch` samples per rank
-    and step, reshuffled in every epoch; clip the gradient of the global batch to a norm of 1; write
-    the file once per epoch.
+    It is meant to start from random weights, the same on every rank; average the gradients in every
+    step; write the file once per epoch.
 
-    Title: 4.1 Five faults
-    Hint: Let each rank print its weights, samples, gradients and files. What must be the same, and
-    what must differ?
-    Hint: Does the forward pass go through DDP? And what is clipped: the average, or one rank's part
-    of it?
+    Title: 4.1 Three faults
+    Hint: Let each rank print its weights, its gradients and the files that it writes. Which of them
+    must be the same on all ranks?
+    Hint: Does the forward pass go through DDP?
     Hint: DDP sends the weights of rank 0 once, in its constructor. What happens to them afterwards?
+    """
+    _train(model, samples, batch, epochs, path=path)
+
+
+@exercise(
+    "07",
+    worlds=(2, 3, 4),
+    cases=((14,), (24,)),
+    given=as_they_are,
+    trial=ddp_trials.try_clipping_script,
+    seconds=ddp_trials.SECONDS_WITH_DDP,
+)
+def two_faults(model, samples, batch, epochs, path):
+    """Fix the two faults, so that the script shuffles in every epoch and clips the average.
+
+    It is meant to read the samples in a new order in every epoch, and to clip the gradient of the
+    global batch to a norm of at most 1.
+
+    Title: 6.1 Two more faults
+    Hint: What is clipped: the average, or one rank's part of it?
+    Hint: The averages are there when `backward` returns.
+    Hint: From what does the sampler know which epoch it is?
     """
     _train(model, samples, batch, epochs, max_norm=1.0, path=path)

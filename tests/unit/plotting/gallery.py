@@ -246,6 +246,11 @@ FIGURES = {
         ([[("2.bias", 40), ("2.weight", 2**20)], [("0.bias", 64)]], "t"),
         {"t", "0.bias", "1 MiB"},
     ),
+    "throughput": (
+        figures.throughput,
+        ([1, 4, 16, 64], {"overlapped": [9, 36, 140, 500]}, "one model", "64 ranks"),
+        {"one model", "64 ranks", "overlapped: 56 times", "ideal: 64 times", "images a second"},
+    ),
     "handshake": (
         figures.handshake,
         (CALLS, "two ranks"),
