@@ -20,7 +20,7 @@ from distlab_course.lessons import SOURCE
 __all__ = ["answers", "assignment", "build", "make_class"]
 
 FOLDER = Path("distlab-class")
-CORE = tuple(f"0{number}" for number in range(9))
+CORE = tuple(f"0{number}" for number in range(10))
 CONFIGURATION = '''\
 """How nbgrader marks this course. Written once by `python -m distlab class`; yours to change."""
 
