@@ -105,7 +105,7 @@ def quick_enough(answer):
 
     Title: 3.1 Under 10 ms
     Hint: `step_ms(5)` is too slow. What is left to be sent when backward has ended?
-    Hint: A layer's gradients take 3.1 MiB: which limits put each layer into a bucket of its own?
+    Hint: A layer's gradients take 3.1 MiB. Which limits put each layer into a separate bucket?
 
     Not 10: That takes more than 10 ms: the last buckets hold several layers.
     Not 25: That takes more than 10 ms: there are only three buckets.

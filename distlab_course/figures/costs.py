@@ -155,9 +155,9 @@ def time_against_ranks(curves: MeasuredCurves, title: str, theory: Curves) -> Ax
 
 
 def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -> Axes:
-    """Draw the speed-up of several ranks over one rank, in samples a second, beside the ideal.
+    """Draw the speedup of several ranks over one rank, in samples a second, beside the ideal.
 
-    The label of a curve ends with its efficiency at the most ranks: the speed-up divided by the
+    The label of a curve ends with its efficiency at the most ranks: the speedup divided by the
     number of ranks.
 
     Args:
@@ -180,7 +180,7 @@ def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -
         )
         counts.update(ranks)
     ideal = sorted(counts)
-    with new_axes(5.6, 4, title=title, ylabel="speed-up") as ax:
+    with new_axes(5.6, 4, title=title, ylabel="speedup") as ax:
         ends = _draw_against_ranks(ax, relative, {"ideal": (ideal, ideal)})
         if cores is not None and ideal[-1] > cores:
             _shade_beyond(ax, cores)

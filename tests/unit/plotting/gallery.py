@@ -238,7 +238,7 @@ FIGURES = {
     "speedup": (
         figures.speedup,
         (RATES, "digits", 2),
-        {"ideal", "large, 50%", "more ranks than the 2 cores", "speed-up"},
+        {"ideal", "large, 50%", "more ranks than the 2 cores", "speedup"},
     ),
     "images": (figures.images, (*SAMPLES, (), "t"), {"t", "rank 1", "f"}),
     "buckets": (
