@@ -68,6 +68,24 @@ def sum_passed_on(answer):
     """
 
 
+@question("05", right=[[2, 1, 0], [1, 0, 3]])
+def which_chunk(answer):
+    """In the first half of the chunked ring on 4 ranks, which chunks does rank 2 send in steps 0, 1
+    and 2, and which does it receive? Give [[sent, sent, sent], [received, received, received]].
+
+    Title: 3.1 Which chunk, when?
+    Hint: In step 0 every rank sends the chunk of its own number. Which chunk does rank 1 send then?
+    Hint: In the next step a rank sends on the chunk that has just arrived.
+
+    Not [[2, 3, 0], [1, 2, 3]]: Rank 2 receives chunk 1 in step 0. Which chunk does it send on in
+    step 1?
+    Not [[2, 1, 0], [3, 0, 1]]: Those are the chunks of rank 3. Rank 2 receives from rank 1.
+    Otherwise: Each of the two lists has three chunks, from 0 to 3, in the order of the steps.
+
+    Why: In step s, rank r sends chunk r - s and receives chunk r - s - 1, both modulo 4.
+    """
+
+
 @exercise(
     "05",
     forbids=COLLECTIVES,
@@ -80,7 +98,7 @@ def ring_all_reduce(tensor):
 
     No rank may send more than 2 (n - 1) chunks of an n-th of the tensor.
 
-    Title: 3.1 Ring all-reduce
+    Title: 3.2 Ring all-reduce
     Hint: `tensor.tensor_split(world_size)` gives one chunk for each rank; the chunks are views of
     `tensor`.
     Hint: In step s of the first half, rank r sends chunk r - s, and adds what it receives to chunk
@@ -99,7 +117,7 @@ def ring_reduce_scatter(tensor):
 
     `tensor` may be changed.
 
-    Title: 3.2 Reduce-scatter
+    Title: 3.3 Reduce-scatter
     Hint: It is the first half of the ring all-reduce; which chunk does a rank complete if it begins
     with its own?
     Hint: If rank r sends chunk r - 1 first, and then always what it has just added to, it completes
@@ -127,7 +145,8 @@ def step_of_7b(answer):
     Not 33.6: That is for 30 messages of the whole buffer. In a ring a message is a 16th of it.
     Otherwise: Divide the bytes that a rank sends by the bytes per second.
 
-    Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, at 12.5 GB/s: 2.1 s in every step.
+    Why: Each rank sends 2 * 15 / 16 of 14 GB, which is 26.25 GB, and at 12.5 GB/s this takes 2.1 s
+    in every step.
     """
 
 

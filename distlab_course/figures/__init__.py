@@ -6,7 +6,12 @@ Called by the notebooks, in their kernel: `from distlab_course import figures`.
 """
 
 # ruff: noqa: F401 - what is imported here are the names of the package
-from distlab_course.figures.costs import latency_bandwidth, speedup, time_against_ranks
+from distlab_course.figures.costs import (
+    beside_the_model,
+    latency_bandwidth,
+    speedup,
+    time_against_ranks,
+)
 from distlab_course.figures.graphs import graph
 from distlab_course.figures.hosts import machines
 from distlab_course.figures.in_memory import memory, memory_at

@@ -1,10 +1,10 @@
-"""Labs 04, 11 and 20: what messages cost, and times and rates by number of ranks.
+"""Labs 04, 05, 11 and 20: what messages cost, and times and rates by number of ranks.
 
 The notebooks call it through `distlab_course.figures`, in their kernel. Sizes are in bytes,
 times in seconds, rates in samples a second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -152,6 +152,29 @@ def time_against_ranks(curves: MeasuredCurves, title: str, theory: Curves) -> Ax
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
     return ax
+
+
+def beside_the_model(panels: Mapping[str, tuple[MeasuredCurves, Curve]]) -> Figure:
+    """Draw times against size and what a model predicts, in panels on the same scales.
+
+    Args:
+        panels: by title, the curves (by name, sizes in bytes and the middle, low and high time of
+            each), and sizes and times of the model.
+    """
+    rows = len(panels)
+    with new_panels(5.6, 3.4 * rows, rows, 1, sharex=True, sharey=True) as (figure, axes):
+        ends = []
+        for ax, (title, (curves, model)) in zip(axes, panels.items(), strict=True):
+            ax.set(title=title, xlabel="tensor size", ylabel="time of one call")
+            ax.set(xscale="log", yscale="log")
+            ax.tick_params(labelbottom=True, labelsize=LABEL_SIZE)
+            ends.append(draw_curves(ax, curves, {"the model": model}))
+        # shared scales are known only when everything is drawn
+        for ax, ends_here in zip(axes, ends, strict=True):
+            log_ticks(ax.xaxis, "B")
+            log_ticks(ax.yaxis, "s")
+            label_ends(ax, ends_here)
+    return figure
 
 
 def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -> Axes:

@@ -61,10 +61,10 @@ SUBMISSIONS = {
         "ring_reduce_scatter": "import os\ndef ring_reduce_scatter(tensor):\n    os._exit(0)",
         "least_seconds": "import os\nleast_seconds = os._exit(0)",
         "chunks_pay_off": "def chunks_pay_off(n, alpha, beta):\n    while True:\n        pass",
-        "sum_passed_on": "sum_passed_on = 3311",
+        "which_chunk": "which_chunk = [[2, 1, 0], [1, 0, 3]]",
     },
 }
-POINTS = {"right": [3, 10, 25, 0, 5, 10], "hanging": [0, 10, 0, 0, 0, 0]}
+POINTS = {"right": [3, 0, 5, 38, 0, 5, 0, 0], "hanging": [0, 0, 5, 0, 0, 0, 0, 0]}
 LOOKED_AT = {"cheating": ["ring_all_reduce", "ring_reduce_scatter", "least_seconds"]}
 SAYS = {
     "right": ["ring_all_reduce: passed"],

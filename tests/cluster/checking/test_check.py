@@ -35,7 +35,7 @@ ring = ALL_REDUCE["ring"]
 
 
 def stub(tensor):
-    raise NotImplementedError("exercise 3.1")
+    raise NotImplementedError("exercise 3.2")
 
 
 def receives_first(tensor):
@@ -83,14 +83,14 @@ def test_a_right_answer_is_drawn_and_its_best_time_kept(usable):
     """The answer's own messages come below the words; the best time is kept."""
     slow = distlab.check("ring_all_reduce", takes_turns)
     assert repr(slow) == PASSED.format("1.07 ms", "not met yet")
-    assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 1.07 ms"
+    assert distlab.progress().rows[5][-1] == "3.2 Ring all-reduce 1.07 ms"
     verdicts = [distlab.check("ring_all_reduce", one) for one in (ring, takes_turns)]
-    assert distlab.progress().rows[5][-1] == "3.1 Ring all-reduce 533 µs"
+    assert distlab.progress().rows[5][-1] == "3.2 Ring all-reduce 533 µs"
     for verdict in (slow, *verdicts):
         assert len(verdict.run.messages) == 24
         assert {message.num_bytes for message in verdict.run.messages} == {2**20}
         shown = verdict._repr_html_()
-        words = html.escape(f"{verdict.words}\nNext: 3.2 Reduce-scatter")
+        words = html.escape(f"{verdict.words}\nNext: 3.3 Reduce-scatter")
         assert f"{words}</pre><img src=" in shown
         assert "24 messages" in shown
     assert ">&nbsp;passed&nbsp;<" in shown

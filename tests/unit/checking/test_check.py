@@ -56,9 +56,9 @@ def test_hints_come_in_stages():
     first = repr(distlab.hint("ring_all_reduce"))
     last = repr(distlab.hint("ring_all_reduce", 3))
     assert first.endswith(
-        '\n(Hint 1 of 3 for 3.1 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))'
+        '\n(Hint 1 of 3 for 3.2 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))'
     )
-    assert last.endswith("\n(Hint 3 of 3 for 3.1 Ring all-reduce.)")
+    assert last.endswith("\n(Hint 3 of 3 for 3.2 Ring all-reduce.)")
     words = (
         'number must be a whole number from 1 to 3, got 4. Call distlab.hint("ring_all_reduce").'
     )
@@ -182,7 +182,7 @@ def test_progress_names_the_labs_beside_it(monkeypatch):
     monkeypatch.chdir(ROOT / "notebooks")
     shown = distlab.progress()
     (row,) = [row for row in shown.rows if row[0] == "05"]
-    assert row == ("05", "0 of 7", "1.1 Through rank 0", "Ring all-reduce", "░" * 10, "")
+    assert row == ("05", "0 of 8", "1.1 Through rank 0", "Ring all-reduce", "░" * 10, "")
     assert '<a href="05_ring_all_reduce.ipynb">Ring all-reduce</a>' in shown._repr_html_()
     monkeypatch.chdir(ROOT)
     without = distlab.progress()

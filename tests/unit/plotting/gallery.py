@@ -22,6 +22,7 @@ BY_RANKS = (
     "1 MiB",
     {"ring": ([2, 4, 64], [1e-3, 2e-3, 3e-3])},
 )
+BESIDE = ({"my ring": ([2**10, 2**14], *[[1e-3, 2e-3]] * 3)}, ([2**10, 2**14], [1e-3, 3e-3]))
 RATES = {
     "small": ([1, 2, 4], [100, 120, 80], [90, 100, 70], [110, 130, 90]),
     "large": ([1, 2, 4], [10, 19, 20], [9, 18, 17], [11, 20, 21]),
@@ -234,6 +235,11 @@ FIGURES = {
         figures.time_against_ranks,
         BY_RANKS,
         {"ring", "1 MiB", "2", "4", "64", "ranks", "0 s"},
+    ),
+    "beside_the_model": (
+        figures.beside_the_model,
+        ({"2 ranks": BESIDE, "4 ranks": BESIDE},),
+        {"2 ranks", "4 ranks", "my ring", "the model", "tensor size", "1 KiB"},
     ),
     "speedup": (
         figures.speedup,
