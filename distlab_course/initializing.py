@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import distlab
 
-# the arguments of one rank's call; None for a rank that does not come
+# the arguments of one rank's call; None for a rank that is missing
 Call = Mapping[str, Any] | None
 
 
@@ -48,7 +48,7 @@ def try_init(*calls: Call, seconds: float = 1.0, expected: str = "") -> None:
         cluster.heal()
     for rank, outcome in enumerate(outcomes):
         if outcome is None:
-            print(f"rank {rank} does not come")
+            print(f"rank {rank} is missing")
             continue
         waited, text = outcome
         text = _without_places(text)
@@ -69,7 +69,7 @@ def attempt_init(rank: int, world_size: int, calls: list[Call]) -> tuple[float, 
     gloo writes each attempt to connect to stderr, which leads nowhere meanwhile.
 
     Returns:
-        the seconds that it took, and the outcome; None for a rank that does not come.
+        the seconds that it took, and the outcome; None for a rank that is missing.
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -82,7 +82,7 @@ def _wait(name, work):
 def _maximum_in(group):
     """The largest rank + 1, which is the number of ranks; also where MAX is refused.
 
-    That is right, too: only a wrong maximum is a mistake.
+    That is also right, because only a wrong maximum is a mistake.
     """
     highest = torch.tensor([dist.get_rank() + 1.0])
     try:
@@ -119,7 +119,7 @@ def own_backend(store, rank, size, timeout):
     Hint: All three follow from it: `broadcast` takes the tensor of `opts.rootRank`, `allreduce`
     adds them all up.
     Hint: The result belongs in the tensor that was passed in: `tensors[0].copy_(...)`.
-    Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that comes back as a sum is a
+    Hint: `opts.reduceOp` compares with `dist.ReduceOp.SUM`; a maximum that becomes a sum is a
     silent error.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout)

@@ -60,7 +60,7 @@ def new_store(kind=dist.FileStore):
 
 
 def _wait_for(store, other):
-    """Return when another rank has left, or 0.2 s after it has come.
+    """Return when another rank has left, or 0.2 s after it has arrived.
 
     A barrier that holds the other rank back keeps it from leaving, and then the 0.2 s pass.
     """
@@ -71,7 +71,7 @@ def _wait_for(store, other):
 
 
 def _try_barrier(barrier):
-    """How many ranks had come when this one left, in each of three rounds."""
+    """How many ranks had arrived when this one left, in each of three rounds."""
     rank = dist.get_rank()
     n = dist.get_world_size()
     store = new_store()
@@ -89,7 +89,7 @@ def _try_barrier(barrier):
         came.append(str(count))
         store.set(f"round {turn}, rank {rank} left", "")
     counts = ", ".join(came)
-    return f"{counts} of {n} had come"
+    return f"{counts} of {n} had arrived"
 
 
 @with_store("30", trial=_try_barrier)
@@ -97,13 +97,13 @@ def store_barrier(store, rank, world_size, name):
     """Block until every rank has called this function with the same name; use only the store's
     `add`, `set` and `wait`.
 
-    It is called in three rounds, each under another name; the check notes how many ranks had come
-    when each rank left.
+    It is called in three rounds, each under another name. The check notes how many ranks had
+    arrived when each rank left.
 
     Title: 1.1 A barrier made of a store
-    Hint: `store.add(key, 1)` counts the ranks that have come. Which rank can tell that it is the
+    Hint: `store.add(key, 1)` counts the ranks that have arrived. Which rank can tell that it is the
     last one?
-    Hint: The last one to come sets a key for which all ranks wait: `store.wait([key])`.
+    Hint: The last rank to arrive sets a key for which all ranks wait: `store.wait([key])`.
     Hint: Both keys need the name in them, or the second round finds those of the first.
     """
     dist.barrier()
@@ -161,7 +161,7 @@ def five_logs(answer):
 
     Title: 4.1 Five anonymous logs
     Hint: Which ranks have reached the store, and which have passed it? Who serves it?
-    Hint: "Connection refused" comes after the store: an address was read there. Whose address, and
+    Hint: "Connection refused" means that an address was read in the store. Whose address, and
     from when?
 
     Why: In A one client is missing; in B rank 0 expects more ranks than the others do; in C the
