@@ -128,7 +128,7 @@ def swap(tensor):
 @question("02")
 def from_the_stacks(answer):
     """The lab shows the stacks of a job of four ranks that hangs. Exactly one rank is at fault.
-    Which one is it, and which line of `losses.py` has led it past its part? Give both as a pair,
+    Which one is it, and which line of `losses.py` let it skip its part? Give both as a pair,
     such as (3, 14).
 
     Title: 5.1 From four stacks
