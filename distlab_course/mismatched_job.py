@@ -33,8 +33,11 @@ except RuntimeError:
 """
 # where the program's own calls are, in a traceback
 OWN_LINE = re.compile(r'File ".*/(epoch\.py)", (line \d+), in (train)\n\s+(.*)')
-# what torch says of each call beside its kind, shape and dtype; and what follows the second one
-DEVICES = re.compile(r", TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)\)")
+# a call in torch's message, without the devices of its tensors
+CALL = re.compile(
+    r"(Rank \d+ is running collective:) (CollectiveFingerPrint\("
+    r"SequenceNumber=\d+, OpType=\w+, TensorShape=\[[\d, ]*\], TensorDtypes=\w+)"
+)
 
 
 def write_program() -> None:
@@ -43,9 +46,10 @@ def write_program() -> None:
 
 
 def shortened(error: str) -> str:
-    """The last line of the program in a traceback, and the error without devices and advice."""
+    """The last line of the program in a traceback, torch's message, and the two calls in it."""
     file, line, function, code = OWN_LINE.findall(error)[-1]
-    place = f"{file}, {line} in {function}: {code}"
-    message = DEVICES.sub(", ...)", error.splitlines()[-1])
-    first, but, second = message.partition(", but ")
-    return f"{place}\n{first}{but}{second.partition('...)')[0]}...)"
+    message = error.splitlines()[-1].split(" Rank ")[0]
+    lines = [f"{file}, {line} in {function}: {code}", message]
+    for rank, call in CALL.findall(error):
+        lines += [f"  {rank}", f"    {call}, ...)"]
+    return "\n".join(lines)

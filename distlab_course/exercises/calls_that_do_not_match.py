@@ -24,8 +24,8 @@ ENDS = {
 
 @question("09")
 def programs_that_end(answer):
-    """Which of the programs A to E end without an error? Give their letters as a text, such as
-    "AC".
+    """Which of the programs A to E end without an error? Give their letters as a string, such
+    as "AC".
 
     Title: 1.1 Hang or end?
     Hint: Count for each rank how many collectives it calls, and of which kind.
@@ -132,7 +132,7 @@ def rank_at_fault(answer):
 @question("09")
 def stopped_in_time(answer):
     """Which of the programs A to E does `--check` stop before any data move, and which of them does
-    DETAIL stop? Give two texts of letters, such as ("AB", "A").
+    DETAIL stop? Give two strings of letters, such as ("AB", "A").
 
     Title: 4.2 Stopped in time
     Hint: Go through the programs. Is there a call on another rank to compare with, and in what do
