@@ -1,7 +1,8 @@
 """Draws the maps among the diagrams. Called by: diagrams.py.
 
-ranks, for lab 00: the driver, four ranks and what travels between them. agents, for lab 08: two
-torchrun and their ranks. init_methods, for lab 30: who serves the store. backends, for lab 31: from
+ranks, for lab 00: the driver, four ranks and what travels between them. agents and
+launched_twice, for lab 08: two torchrun and their ranks, and a script that spawns, started without
+and with torchrun. init_methods, for lab 30: who serves the store. backends, for lab 31: from
 a call to the wire. house, for CONTRIBUTING.md: the processes of a cluster, the folders that run in
 each of them, and what travels between them.
 
@@ -182,6 +183,26 @@ def draw_agents(ax: Axes) -> None:
     words(ax, 50, 28.2, "rendez-\nvous")
 
 
+def draw_spawning(ax: Axes, x: float, name: str, line: str) -> None:
+    """Draw a process of spawning.py and the two that it spawns, each with its own rank 0 or 1."""
+    Process(x, 15, 27, 9.5, INK, name, (line,)).draw(ax)
+    for rank in (0, 1):
+        left = x + 14 * rank
+        Process(left, 0, 13, 9.5, rank_color(rank), f"rank {rank}", ("calls demo",)).draw(ax)
+        arrow(ax, left + 6.5, 15, left + 6.5, 9.5)
+
+
+def draw_launched_twice(ax: Axes) -> None:
+    """One script that spawns two ranks, started by python and started by torchrun."""
+    words(ax, 13.5, 39.5, "python spawning.py", va="top")
+    draw_spawning(ax, 0, "spawning.py", "spawns 2 ranks")
+    words(ax, 70, 39.5, "torchrun --nproc-per-node 2 spawning.py", va="top")
+    Process(56.5, 29.5, 27, 6.5, INK, "torchrun", ()).draw(ax)
+    for number, x in enumerate((40.5, 73)):
+        draw_spawning(ax, x, f"spawning.py, RANK {number}", "spawns 2 ranks")
+        arrow(ax, 70, 29.5, x + 13.5, 24.5)
+
+
 class InitMethod(NamedTuple):
     """An init method: who serves the store, and who tells a rank its number, and how."""
 
@@ -258,7 +279,7 @@ def draw_backends(ax: Axes) -> None:
     words(ax, 53.2, 18.9, "cuda")
 
 
-ALL = (draw_ranks, draw_agents, draw_init_methods, draw_backends, draw_house)
+ALL = (draw_ranks, draw_agents, draw_launched_twice, draw_init_methods, draw_backends, draw_house)
 MAPS = {function.__name__.removeprefix("draw_"): function for function in ALL}
 
 

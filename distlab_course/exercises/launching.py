@@ -1,23 +1,17 @@
 """The exercises of lab 08: how ranks are started, get their numbers, and are started again."""
 
-import contextlib
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import psutil
-
 from distlab.checking import formula, question
-from distlab_course.practice import loopback_interface
+from distlab_course.exercises import train_scripts
+from distlab_course.exercises.commands import TORCHRUN, output_in
 
 ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
-TORCHRUN = ["-m", "torch.distributed.run"]
 # for the notebook's toy.py, and quicker
 STAND_IN_FOR_TOY = """import torch, torch.distributed as dist
 def train(rank):
@@ -56,7 +50,7 @@ def where_am_i(environment):
 
 @formula("08", (None, 0), (None, 3), ("2,3", 0), ("2,3", 1), ("5,1,4", 2))
 def physical_gpu(visible, local_rank):
-    """Return the number by which `nvidia-smi` knows the GPU of a rank that uses the device
+    """Return the index that `nvidia-smi` shows for the GPU of a rank that uses the device
     `cuda:<local_rank>`.
 
     `visible` is the value of CUDA_VISIBLE_DEVICES, such as "2,3", or None where it is not set: all
@@ -169,49 +163,6 @@ def count_demos(machines, per_machine, spawned):
     return copies * spawned, copies
 
 
-def _output_in(folder, *arguments):
-    """What a Python program prints in this folder, if it ends within two minutes.
-
-    torchrun leaves a folder for logs behind, in a temporary one, which is removed here.
-    """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        return _output_with(temporary, folder, *arguments)
-
-
-def _output_with(temporary, folder, *arguments):
-    """What a Python program prints, with this folder for temporary files.
-
-    It gets no variable of a launcher that has started this process. Whatever it has started ends
-    with it.
-    """
-    environment = {
-        "GLOO_SOCKET_IFNAME": loopback_interface(),
-        "PYTHON_COLORS": "0",
-        "TMPDIR": temporary,
-    }
-    for name, value in os.environ.items():
-        if not re.match("RANK|WORLD_|LOCAL_|MASTER_", name):
-            environment.setdefault(name, value)
-    program = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        return program.communicate(timeout=120)[0]
-    except subprocess.TimeoutExpired:
-        return f"Error: {shlex.join(arguments)} does not end"
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            descendants = psutil.Process(program.pid).children(recursive=True)
-            for process in [*descendants, program]:
-                process.kill()
-
-
 @question("08")
 def repair_spawning(answer):
     """Repair `spawning.py`, so that torchrun can run it on 2 ranks and plain `python` still starts
@@ -244,7 +195,7 @@ def _fault_of_training(path, launcher):
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(path, f"{folder}/script.py")
         Path(folder, "toy.py").write_text(STAND_IN_FOR_TOY)
-        printed = _output_in(folder, *launcher, "script.py", "10")
+        printed = output_in(folder, *launcher, "script.py", "10")
     lines = printed.splitlines()
     trained = sorted(line for line in lines if line.startswith("rank ") and " of " in line)
     if trained == ["rank 0 of 2: 11", "rank 1 of 2: 11"]:
@@ -253,6 +204,31 @@ def _fault_of_training(path, launcher):
     errors = re.findall(r"\w*Error: .*", printed)
     found = [f"{len(trained)} ranks trained where 2 should have", *trained, *errors[:1]]
     return "; ".join(found).rstrip(".")
+
+
+@question("08")
+def train_script(answer):
+    """Write `train.py`: on all ranks of torchrun it does what `alone.py` does in one process, and
+    it continues from its checkpoint after a kill.
+
+    Give the path of the file. It is run twice by torchrun on 2 ranks, with the arguments 4, the
+    number of epochs, and checkpoint.pt. The second time rank 1 is killed in the middle of epoch 2,
+    and torchrun starts both ranks again.
+
+    Title: 5.1 Your own train.py
+    Hint: Around the training: `dist.init_process_group("gloo")` and `dist.destroy_process_group()`.
+    Inside, from lab 07: a `DistributedSampler`, DDP, and `sampler.set_epoch(epoch)`.
+    Hint: For the printed loss, each rank has the mean of its own batches: divide it by the number
+    of ranks, and let `dist.all_reduce` add up.
+    Hint: `if dist.get_rank() == 0:` stands before what only rank 0 does, which is to save and to
+    print. Save `model`, which DDP has wrapped, and not `ddp`, whose names begin with `module.`.
+
+    Why: Both runs end with the same loss, because weights and momentum are in the checkpoint and
+    the sampler computes each epoch's order from its number.
+    """
+    if not Path(answer).is_file():
+        return f"There is no file {answer}."
+    return train_scripts.fault_of(answer) or True
 
 
 def run_torchrun(line, script):
@@ -265,7 +241,7 @@ def run_torchrun(line, script):
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, name).write_text(script)
-        shown = _output_in(folder, *TORCHRUN, *words)
+        shown = output_in(folder, *TORCHRUN, *words)
         for path in Path(folder).rglob("*.log"):
             files[path.relative_to(folder)] = path.read_text()
     return shown, files
@@ -279,7 +255,7 @@ def resume_command(answer):
     Give the command line, for 2 ranks on this machine. It is run for real, in a directory where a
     stand-in for the script prints the options that it received.
 
-    Title: 5.1 Continue tomorrow
+    Title: 7.1 Continue tomorrow
     Hint: What follows the script's name is for the script: `--epochs`, `--checkpoint` and
     `--resume`.
     Hint: `--epochs` counts all epochs, including those before the stop.

@@ -118,6 +118,8 @@ V = [
     [],
 ]
 M = (1, 2, 4, 8, 16)
+LIVES = [(None, 0.0, 9.2), (0, 1.9, 5.3), (1, 1.9, 5.1), (0, 5.4, 8.9), (1, 5.4, 9.0)]
+PRINTED = [(4.5, "epoch 0: loss 2.0"), (8.1, "epoch 1: loss 1.5"), (8.3, "epoch 2: loss 1.1")]
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
 BATCHES = np.arange(1, 9)
 WIDTHS = np.geomspace(1, 100, 11)
@@ -276,6 +278,11 @@ FIGURES = {
         figures.first_errors,
         (LATE, 1.0),
         {*LATE, "rank 1: timed out", " the timeout"},
+    ),
+    "restarts": (
+        figures.restarts,
+        (LIVES, PRINTED, "t"),
+        {"t", "torchrun", "attempt 0, killed", "attempt 1", "epochs done", "0", "1 to 2"},
     ),
     "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
     "clocks": (

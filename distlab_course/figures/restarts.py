@@ -1,0 +1,88 @@
+"""Lab 08: the ranks of torchrun on a time axis, one of which is killed.
+
+The notebooks call it through `distlab_course.figures`, in their kernel. Times are in seconds.
+"""
+
+import re
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from distlab.plotting.axes import new_axes
+from distlab.plotting.bars import Bar, Look, draw_lanes, height_of
+from distlab.plotting.style import INK, MIXED, NAME_SIZE, rank_color
+
+NEAR = 0.08  # of the axis: ticks that have one text
+# rank, or None for torchrun; when it began and ended
+Life = tuple[int | None, float, float]
+
+
+def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: str = "") -> Axes:
+    """Draw when torchrun and its ranks were there, and when rank 0 had done an epoch.
+
+    The rank that ended first, if others began after it, is marked as killed.
+
+    Args:
+        lives: rank, begin and end of each process.
+        lines: (time, text) of what rank 0 printed: "epoch 3: ..." marks epoch 3.
+        title: what was watched.
+    """
+    zero = min(begin for _, begin, _ in lives)
+    end = max(end for _, _, end in lives) - zero
+    ranks = sorted({rank for rank, _, _ in lives if rank is not None})
+    killed = _killed(lives)
+    lanes: dict[str, list[Bar]] = {"torchrun": []}
+    lanes |= {f"rank {rank}": [] for rank in ranks}
+    for life in sorted(lives, key=lambda life: life[1]):
+        rank, begin, stop = life
+        name = "torchrun"
+        look = Look(MIXED)
+        words = "starts the ranks, and watches them"
+        if rank is not None:
+            name = f"rank {rank}"
+            look = Look(rank_color(rank))
+            words = f"attempt {len(lanes[name])}"
+            if life == killed:
+                words += ", killed"
+        lanes[name].append(Bar(begin - zero, stop - zero, look, (words,)))
+    lanes["epochs done"] = []
+    bands = [MIXED, *(rank_color(rank) for rank in ranks)]
+    with new_axes(7.2, height_of(lanes) + 0.9, title=title, xlabel="time") as ax:
+        tops = draw_lanes(ax, lanes, 1.02 * end, bands=bands)
+        _mark_epochs(ax, lines, zero, tops["epochs done"])
+        if killed is not None:
+            y = tops[f"rank {killed[0]}"] + 0.5
+            cross = Line2D([killed[2] - zero], [y], marker="x", color=INK, zorder=4)
+            cross.set(markersize=10, markeredgewidth=2.6)
+            ax.add_line(cross)
+    return ax
+
+
+def _mark_epochs(ax: Axes, lines: Sequence[tuple[float, str]], zero: float, top: float) -> None:
+    """Draw a tick where an epoch was done, and write the numbers below ticks that are close."""
+    near = NEAR * ax.get_xlim()[1]
+    groups: list[list[tuple[float, str]]] = []  # of ticks
+    for when, line in lines:
+        done = re.match(r"epoch (\d+)", line)
+        if not done:
+            continue
+        x = when - zero
+        ax.plot([x, x], [top, top + 0.35], color=INK, linewidth=1.2)
+        if not groups or x - groups[-1][-1][0] > near:
+            groups.append([])
+        groups[-1].append((x, done[1]))
+    for group in groups:
+        (first_x, first), (last_x, last) = group[0], group[-1]
+        words = first if first == last else f"{first} to {last}"
+        middle = (first_x + last_x) / 2
+        ax.text(middle, top + 0.7, words, ha="center", va="center", fontsize=NAME_SIZE, color=INK)
+
+
+def _killed(lives: Sequence[Life]) -> Life | None:
+    """The rank that ended first, if others began after it; None where no rank began again."""
+    ranks = [life for life in lives if life[0] is not None]
+    first = min(ranks, key=lambda life: life[2])
+    if any(begin >= first[2] for _, begin, _ in ranks):
+        return first
+    return None
