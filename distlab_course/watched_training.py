@@ -131,6 +131,7 @@ def main() -> None:
     atexit.register(lambda: path.write_text(json.dumps(asdict(watch.notes))))
     optimizers.register_optimizer_step_post_hook(watch.note_step)
     sys.argv = sys.argv[1:]
+    sys.path[0] = os.getcwd()  # where the script is, as if Python had been started with it
     with (
         mock.patch.object(ImageSet, "batch", method_of(watch.note_batch)),
         mock.patch.object(torch.Tensor, "backward", method_of(watch.note_loss)),
