@@ -11,6 +11,7 @@ from distlab_course import data_parallel
 ONE_VECTOR = ((4,),)
 MATRIX_AND_BIAS = ((2, 3), (3,))
 WITH_A_SCALAR = ((3,), (1, 2), ())
+WRONG_BY_ITS_LOSS = "B"  # the letter of the run whose gradients are not divided
 
 
 def _gradients(rank, n, shapes):
@@ -156,6 +157,28 @@ def batches_by_rank(answer):
     """
 
 
+@question("06")
+def wrong_by_loss(answer):
+    """The lab shows the losses of four runs, A to D, without their names. Which of them would you
+    call wrong from these curves alone? Give the letters of all of them as one text, such as "AB".
+
+    Title: 4.1 Wrong by its loss
+    Hint: A loss that falls may belong to a right run. Which of the curves does not simply fall?
+
+    Why: Only run B leaves the picture. From a loss that falls, nobody can tell whether the run is
+    right.
+    """
+    letters = set(str(answer).upper())
+    if WRONG_BY_ITS_LOSS not in letters:
+        return "One curve leaves the picture. Would a right run do that?"
+    others = letters - {WRONG_BY_ITS_LOSS}
+    if others:
+        return (
+            f"The loss of run {sorted(others)[0]} falls. From that alone, nobody can call it wrong."
+        )
+    return True
+
+
 @exercise("06", cases=("equal", "rising", "both ways"), given=_weights_apart, trial=_try_spread)
 def spread(model):
     """Return, on every rank, the largest difference between two ranks in any parameter of `model`.
@@ -163,7 +186,7 @@ def spread(model):
     It is 0.0 if all models are equal, and 3.0 if one number is 0, 1, 2 and 3 on four ranks and all
     others are equal. The model must stay as it is.
 
-    Title: 4.1 How far apart?
+    Title: 4.2 How far apart?
     Hint: For each number, find the largest and the smallest over the ranks: `op=dist.ReduceOp.MAX`
     and `MIN`.
     Hint: `dist.all_reduce` writes its result into the tensor, so give it copies:
