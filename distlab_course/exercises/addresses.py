@@ -83,7 +83,7 @@ def only_eth1(answer):
     Hint: Without a sign in front, each word is a prefix.
     Hint: Which sign makes it a full name?
 
-    Not "eth1": It is a prefix of eth10, too.
+    Not "eth1": It is also a prefix of eth10.
     Not "==eth1": The first of the two signs is the shell's: it is not part of the value.
     Not "^eth1": That excludes eth1, and eth10 with it.
     Not "^lo,eth0,eth10,ib0": That is right on this host today, and wrong when somebody adds an

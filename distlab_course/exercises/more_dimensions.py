@@ -116,7 +116,7 @@ def tensor_against_pipeline(answer):
     Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the
     one before.
 
-    Not 448: That is what tensor parallelism sends: what does the pipeline send?
+    Not 448: So many activations are sent by tensor parallelism. How many by the pipeline?
     Not 112: That is with 2 all-reduces in each layer: does the backward pass not make 2 more?
     Not 128: How much of the tensor does a rank send in a ring all-reduce?
     Not 28: With tensor parallelism each rank works on all 64 layers.

@@ -22,7 +22,7 @@ def mean_staleness(answer):
     Title: 2.1 How stale on average?
     Hint: Between its fetches and its pushes a trainer misses each update of the others at most
     once.
-    Hint: The others make 800 updates. Over how many pushes of its own does a trainer spread them?
+    Hint: The others make 800 updates. Over how many of its pushes does a trainer spread them?
 
     Not 5: Its own updates do not count.
     Not 800: That is the sum over a trainer's pushes.

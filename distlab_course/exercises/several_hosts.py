@@ -80,8 +80,8 @@ def price_of_silence(answer):
     minutes, and a GPU costs 3 dollars an hour. Somebody pulls the cable of one host, and nobody is
     watching. How many dollars has the waiting cost by the time the first error appears?
 
-    Title: 2.2 What silence costs
-    Hint: The GPUs of the host without a cable are paid for, too.
+    Title: 2.2 The cost of silence
+    Hint: The GPUs of the host without a cable are also paid for.
 
     Not 252: The host that was cut off is paid for like the others, although it computes nothing.
     Not 768: That is half an hour, which is gloo's default timeout.
@@ -186,14 +186,14 @@ def _ahead(rank, n, seconds):
 
 @exercise("60", worlds=(2,), cases=(100.0, -3600.0), given=_ahead, trial=_try_asking)
 def ask_the_time(clock):
-    """Rank 0 asks rank 1 what time it is, and returns (asked, seen, answered), three numbers; rank
+    """Rank 0 asks rank 1 for the time, and returns (asked, seen, answered), three numbers; rank
     1 returns None.
 
     `clock()` returns the time by a rank's own clock, in seconds since 1970: `asked` and `answered`
     are by rank 0's clock, `seen` is by rank 1's, which rank 1 must read after it was asked. Rank 0
     arrives 0.6 s after rank 1.
 
-    Title: 5.1 Ask what time it is
+    Title: 5.1 Ask for the time
     Hint: Rank 0: clock, send, recv, clock. Rank 1: recv, clock, send.
     Hint: `torch.zeros(1)` is float32 and has about seven digits, but the time has ten before the
     decimal point.

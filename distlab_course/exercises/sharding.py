@@ -143,7 +143,7 @@ def shard_model(model, mesh):
     Title: 4.1 No more than one layer
     Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module
     that no call has taken before.
-    Hint: Embedding and head are layers like any other: give each a group of its own.
+    Hint: Embedding and head are layers like any other: give each its own group.
     Hint: Call it on the model last, even if nothing is left for the root: without a root, each part
     is a root itself.
     """
@@ -161,7 +161,7 @@ def whole_after_forward(answer):
 
     Title: 4.2 Between forward and backward
     Hint: Each rank keeps its shards of everything, all the time.
-    Hint: What is whole beside them when the last block has been freed?
+    Hint: Which parameters are also whole when the last block has been freed?
 
     Not 1.5: Those are the shards. Is nothing whole after forward?
     Not 2.0: Those are the root's own. Where are the shards of the blocks?

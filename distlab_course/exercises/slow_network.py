@@ -21,7 +21,7 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     """Return the seconds of an all-reduce of `num_bytes` on two hosts of k ranks each, k a power of
     two.
 
-    What happens inside a host takes no time. Over the cable a message of m bytes takes alpha + beta
+    Messages inside a host take no time. Over the cable a message of m bytes takes alpha + beta
     m. Messages in the same direction at the same time share it: together they take alpha, plus beta
     times the bytes of all. `name` is "whole ring", "ring", "tree" or "halving doubling". For k = 2,
     1 MB, 5 ms and 80 ns a byte the times are 0.255, 0.15, 0.17 and 0.17 s.
@@ -107,8 +107,8 @@ def _try_by_host(fn, tensor, hosts, events):
     words = "stays on its host"
     for event in events[begun:]:
         if any(hosts[rank] != mine for rank in _partners(event)):
-            words = "talks to other hosts"
-    return tensor, Seen(words, "Only the first rank of each host should talk to other hosts.")
+            words = "sends to other hosts"
+    return tensor, Seen(words, "Only the first rank of each host should send to other hosts.")
 
 
 def _partners(event):
@@ -125,7 +125,7 @@ def hierarchical_all_reduce(tensor, first, inside, leaders):
     """Replace the numbers of `tensor`, on every rank, by their sums over all ranks, host by host.
 
     `inside` is the group of the ranks on this host, `first` is the first of them, and `leaders` is
-    the group of the first ranks of all hosts. Only leaders may talk to ranks of other hosts.
+    the group of the first ranks of all hosts. Only leaders may exchange messages with other hosts.
 
     Title: 3.1 Hierarchical all-reduce
     Hint: Three collectives: one inside each host, one between the leaders, and another one inside

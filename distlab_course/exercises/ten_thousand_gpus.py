@@ -59,7 +59,7 @@ def devices_for_405b(answer):
     Not 81: 81 devices have 6,480 GB.
     Not 21: That is only the parameters: what else is kept for each of them?
     Not 41: Adam keeps two averages for each parameter.
-    Not 61: Adam keeps two averages for each parameter, and there is a gradient, too.
+    Not 61: Adam keeps two averages for each parameter, and there is also a gradient.
     Not 11: Parameters are gathered in 16 bits, but each rank keeps its share in 32.
     Otherwise: Count the bytes for each parameter.
 
@@ -69,7 +69,7 @@ def devices_for_405b(answer):
 
 @formula("63", (0.25, 0.375, 32), (3.0, 4.0, 80), (34e9, 37e9, 126), (5.0, 7.0, 4))
 def whole(two, four, layers):
-    """Return what a model of `layers` blocks needs, if it needs `two` with two blocks and `four`
+    """Return the need of a model of `layers` blocks, if it needs `two` with two blocks and `four`
     with four.
 
     Each block adds the same, and the rest, such as the embedding, does not depend on the number of

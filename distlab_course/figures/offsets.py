@@ -42,7 +42,7 @@ def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
     best = _estimate_of(shortest)
     with new_panels(8.6, 3.8, 1, 2, width_ratios=(1, 1.3)) as (figure, (left, right)):
         _draw_exchange(left, _seconds_of(shortest))
-        right.set_title("what each exchange allows")
+        right.set_title("the bounds of each exchange")
         right.set(xlabel="exchange", ylabel="offset − best estimate")
         for number, exchange in enumerate(exchanges):
             _draw_bounds(right, number, exchange, best, exchange == shortest)
@@ -100,7 +100,7 @@ def _draw_exchange(ax: Axes, whole: float) -> None:
         )
         ax.add_patch(arrow)
     look: dict[str, Any] = {"fontsize": LABEL_SIZE, "color": INK}
-    words = "it looked at its clock\nsome time in here"
+    words = "its clock was read\nsome time in here"
     ax.text(whole / 2, 1.25, words, ha="center", va="top", **look)
     ax.text(0, -0.12, "asked", ha="left", va="bottom", **look)
     ax.text(whole, -0.12, "answered", ha="right", va="bottom", **look)
