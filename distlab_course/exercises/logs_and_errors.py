@@ -71,7 +71,7 @@ def culprit(files):
 
     Title: 2.1 Find the culprit
     Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a string.
-    Hint: Strings are compared character by character: "999" comes after "1000". `min(files,
+    Hint: Strings are compared character by character: "999" is larger than "1000". `min(files,
     key=...)` finds the first.
     """
 
