@@ -16,10 +16,10 @@ def seconds_until_handler(answer):
     Hint: Which line of Python does the main thread of rank 1 execute while it waits inside gloo?
     Not 0: The operating system delivers the signal at once, but Python only notes it, and calls
     the handler between two instructions of the main thread.
-    Not 10: That is the second at which the call returns; the signal came at second 3.
+    Not 10: That is the second at which the call returns; the signal arrived at second 3.
     Not 27: The grace time ends then, but the handler runs long before.
     Otherwise: When does the call that rank 1 waits in return?
-    Why: The all_reduce returns at second 10, and the next instruction of Python comes after the
+    Why: The all_reduce returns at second 10, and the next instruction of Python runs after the
     handler. With 5 seconds of grace it would never run.
     """
 
@@ -116,9 +116,9 @@ def train_until_asked(batches, step, asked, save):
 @question("34", [180, 80])
 def steps_repeated(answer):
     """A step takes 2 seconds. After every 100 steps `async_save` begins a save, which takes 170
-    seconds beside training. SIGTERM comes right after step 780, with 30 seconds of grace. How many
-    steps must the next run repeat, if the program ends at once, and if it waits for the save that
-    is under way? Give both as a list.
+    seconds while training continues. SIGTERM arrives right after step 780, with 30 seconds of
+    grace. How many steps must the next run repeat, if the program ends at once, and if it waits for
+    the save that is under way? Give both as a list.
 
     Title: 4.1 How much is lost?
     Hint: When did the save after step 700 begin, and when will it be complete?
