@@ -22,6 +22,11 @@ ENDS = {
 }
 
 
+def _letters(answer):
+    """The letters of a text, or of a list of them, as capitals."""
+    return {letter for letter in "".join(answer).upper() if letter.isalpha()}
+
+
 @question("09")
 def programs_that_end(answer):
     """Which of the programs A to E end without an error? Give their letters as a string, such
@@ -34,7 +39,7 @@ def programs_that_end(answer):
     Why: In B, D and E every rank makes as many calls as the others, of the same kind, and with as
     many bytes. So nobody waits, and nobody notices.
     """
-    letters = set(str(answer).upper())
+    letters = _letters(answer)
     for letter, words in HANGS.items():
         if letter in letters:
             return words
@@ -142,7 +147,9 @@ def stopped_in_time(answer):
     Why: A differs in the kind, E in the dtype, and D in the operation, which only `--check`
     compares. In B the calls have the same form, and in C the fourth call has no partner at all.
     """
-    by_check, by_detail = (set(letters.upper()) for letters in answer)
+    if isinstance(answer, str) or len(answer) != 2:
+        return "Give two strings, that of `--check` first."
+    by_check, by_detail = map(_letters, answer)
     either = by_check | by_detail
     if "B" in either:
         return "In B the calls that meet are both sums of one integer. In what could they differ?"
