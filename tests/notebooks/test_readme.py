@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from typing import NamedTuple
 
 from distlab.checking import all_exercises
 from tests.processes import python
@@ -68,6 +69,61 @@ def test_the_table_counts_the_exercises():
         number: str(count) for number, count in Counter(one.notebook for one in EXERCISES).items()
     }
     core = [line for line in COURSE.splitlines() if line.startswith("| [0")]
-    assert [line for line in README.splitlines() if line.startswith("| [0")] == [
-        line.replace("../notebooks", "notebooks") for line in core
-    ]
+    own = [line for line in README.splitlines() if re.match(r"\| \[0[^|]*\| \d+ \| \d+ \|", line)]
+    assert own == [line.replace("../notebooks", "notebooks") for line in core]
+
+
+def test_the_afternoon_is_one():
+    """README's path names sections and exercises that exist, with their minutes and their sum.
+
+    A section takes what it states, without those of its exercises that the path leaves out.
+    """
+    row = re.compile(
+        r"^\| \[.*\]\((notebooks/.*\.ipynb)\) \| ([\d, ]+) \| ([\d.,\s]*) \| (\d+) \|", re.M
+    )
+    rows = row.findall(README)
+    assert len(rows) >= 5
+    total = 0
+    for path, numbers, exercises, minutes in rows:
+        needed = 0
+        taken = exercises.split(", ") if exercises.strip() else []
+        known = {}
+        for section in sections_of(ROOT / path):
+            known[section.number] = section
+        for number in numbers.split(", "):
+            section = known[number]
+            assert section.kind == "Core", (path, number)
+            needed += section.minutes
+            for exercise, its_minutes in section.exercises.items():
+                if exercise not in taken:
+                    needed -= its_minutes
+        assert int(minutes) == needed, (path, needed)
+        offered = [name for number in numbers.split(", ") for name in known[number].exercises]
+        assert set(taken) <= set(offered), path
+        total += needed
+    assert f"That is {total} minutes in all." in README
+    assert 150 <= total <= 240
+
+
+class Section(NamedTuple):
+    """A section of a lab: its number, "Core" or "Optional", its minutes, and those of its core
+    exercises by number.
+    """
+
+    number: str
+    kind: str
+    minutes: int
+    exercises: dict[str, int]
+
+
+def sections_of(path):
+    """The sections of a lab, as their headings state them."""
+    found = []
+    for cell in json.loads(path.read_text())["cells"]:
+        text = "".join(cell["source"])
+        heading = re.search(r"^## (\d+) .*\n+\*(Core|Optional), (\d+) minutes?", text, re.MULTILINE)
+        if heading:
+            found.append(Section(heading[1], heading[2], int(heading[3]), {}))
+        for exercise in re.finditer(r"^\*\*Exercise ([\d.]+): .*\(core, (\d+)", text, re.MULTILINE):
+            found[-1].exercises[exercise[1]] = int(exercise[2])
+    return found
