@@ -88,13 +88,13 @@ ONES = [[1], [2], [3], [4]]
 LISTS = [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]]
 COLUMNS = [[0, 10, 20, 30], [1, 11, 21, 31], [2, 12, 22, 32], [3, 13, 23, 33]]
 SUMS = [[60], [64], [68], [72]]  # of the columns
-FIRST = [[1], [None], [None], [None]]
+FIRST = [[1], [0], [0], [0]]  # what the others hold is overwritten
 NO_LISTS = [[]] * 3
 # every one, in the order of the course
 EXAMPLES = {
     "send_recv": Example(
         "rank 0: dist.send(t, dst=1)\nrank 1: dist.recv(t, src=0)",
-        [[1], [0], [0], [0]],
+        FIRST,
         [[1], [1], [0], [0]],
         [1],
     ),
@@ -115,14 +115,14 @@ class Barrier(NamedTuple):
 
     Attributes:
         call: as the ranks write it.
-        comes: by rank, how far from the left it comes to the call, in inches; None if it does not.
+        arrivals: by rank, how far from the left it arrives at the call, in inches; None for never.
         end: what ends the wait.
         afterwards: by rank, what happens then.
-        reports: whether the other ranks tell rank 0 that they have come.
+        reports: whether the other ranks tell rank 0 that they have arrived.
     """
 
     call: str
-    comes: Sequence[float | None]
+    arrivals: Sequence[float | None]
     end: str
     afterwards: Sequence[str]
     reports: bool
@@ -131,14 +131,14 @@ class Barrier(NamedTuple):
 BARRIERS = {
     "barrier": Barrier(
         "dist.barrier()",
-        comes=[0.72, 1.28, 1.84, 2.4],
-        end="the last one has come",
-        afterwards=["goes on"] * 4,
+        arrivals=[0.72, 1.28, 1.84, 2.4],
+        end="the last rank arrives",
+        afterwards=["continues"] * 4,
         reports=False,
     ),
     "monitored_barrier": Barrier(
         "dist.monitored_barrier(timeout)",
-        comes=[0.72, 1.28, None, 1.84],
+        arrivals=[0.72, 1.28, None, 1.84],
         end="after the timeout",
         afterwards=["rank 2 missing", "fails", "", "fails"],
         reports=True,
@@ -160,7 +160,7 @@ def diagram(name: str) -> Figure:
     It shows what each rank holds before and after, and what that is made of; or who waits.
 
     A cell has the colour of the rank that its value came from; dark grey is a sum of several ranks'
-    values, dashed a tensor whose numbers do not matter, "?" a value that is unspecified.
+    values, "?" a value that is unspecified.
 
     Args:
         name: one of `EXAMPLES` or `BARRIERS`.
@@ -249,19 +249,19 @@ def draw_barrier(shown: Barrier) -> Figure:
     left = text_width("rank 0", TEXT_SIZE) + 0.32
     head = 0.36
     width = left + LANES_WIDTH
-    figure, ax = new_canvas(width, head + len(shown.comes) * PANEL_PITCH, shown.call, CODE_FONT)
-    tops = [head + rank * PANEL_PITCH for rank in range(len(shown.comes))]
+    figure, ax = new_canvas(width, head + len(shown.arrivals) * PANEL_PITCH, shown.call, CODE_FONT)
+    tops = [head + rank * PANEL_PITCH for rank in range(len(shown.arrivals))]
     middles = [top + PANEL_LANE / 2 for top in tops]
-    for rank, came in enumerate(shown.comes):
+    for rank, arrival in enumerate(shown.arrivals):
         draw_lane(ax, 0, tops[rank], width, PANEL_LANE, rank_color(rank), f"rank {rank}")
-        if came is None:
-            draw_text(ax, left, middles[rank], "does not come", ha="left", va="center_baseline")
+        if arrival is None:
+            draw_text(ax, left, middles[rank], "does not arrive", ha="left", va="center_baseline")
             continue
-        _draw_work_and_wait(ax, left, middles[rank], came)
+        _draw_work_and_wait(ax, left, middles[rank], arrival)
         if shown.reports and rank > 0:
             report = FancyArrowPatch(
-                (left + came, tops[rank] + CELL_INSET),
-                (left + came, tops[0] + PANEL_LANE - CELL_INSET),
+                (left + arrival, tops[rank] + CELL_INSET),
+                (left + arrival, tops[0] + PANEL_LANE - CELL_INSET),
                 arrowstyle=ARROW,
                 color=line_color(rank),
                 linewidth=1.6,
@@ -277,15 +277,15 @@ def draw_barrier(shown: Barrier) -> Figure:
     return figure
 
 
-def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> None:
+def _draw_work_and_wait(ax: Axes, left: float, middle: float, arrival: float) -> None:
     """Draw the box of a rank's work, and after it, until the end, the hatched one of its wait."""
     top = middle - PANEL_LANE / 2 + CELL_INSET
     height = PANEL_LANE - 2 * CELL_INSET
-    draw_box(ax, left, top, came - CELL_INSET, height, "works", MIXED, TEXT_SIZE)
-    wait = WAIT_END - came
+    draw_box(ax, left, top, arrival - CELL_INSET, height, "works", MIXED, TEXT_SIZE)
+    wait = WAIT_END - arrival
     if wait > 0:
         box = Rectangle(
-            (left + came, top),
+            (left + arrival, top),
             wait,
             height,
             facecolor=FAINT,
@@ -294,10 +294,10 @@ def _draw_work_and_wait(ax: Axes, left: float, middle: float, came: float) -> No
             linewidth=0.8,
         )
         ax.add_patch(box)
-    if came < WAIT_END / 2:  # elsewhere there is no room
+    if arrival < WAIT_END / 2:  # elsewhere there is no room
         draw_text(
             ax,
-            left + came + wait / 3.4,
+            left + arrival + wait / 3.4,
             middle,
             "waits",
             va="center_baseline",
@@ -318,11 +318,12 @@ def ring() -> Figure:
         key = ("ring", 0)
         for message in step:
             sent = events.PointToPoint(send, True, message.dst, size, key)
-            received = events.PointToPoint(receive, False, message.src, size, key)
             programs[message.src].append(sent)
-            programs[message.dst].append(received)
+        for message in step:
+            received = events.PointToPoint(receive, False, message.src, size, key)
+            programs[message.dst] += [received, events.Wait(receive)]
         for program in programs:
-            program += [events.Wait(receive), events.Wait(send)]
+            program.append(events.Wait(send))
     trace = Trace(RANKS, f"simulated: {len(RANKS)} ranks, {network}")
     trace.finish(virtual.from_simulation(simulate(programs, network), RANKS), {})
     return trace.plot()
