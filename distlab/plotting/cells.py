@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from distlab.plotting.canvas import draw_lane, draw_text, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import (
     FAINT,
     FONT,
@@ -95,7 +96,17 @@ def before_after(
         x = (panels.gap_left + panels.gap_right) / 2
         y = (panels.middles[0] + panels.middles[-1]) / 2
         draw_text(panels.ax, x, y, "→", fontsize=20)
+    describe(panels.figure, title, _of_ranks(values_before, values_after))
     return panels.figure
+
+
+def _of_ranks(before: Sequence[Sequence[Value]], after: Sequence[Sequence[Value]]) -> list[str]:
+    """What each rank held before and after, in words."""
+    parts = []
+    for rank, pair in enumerate(zip(before, after, strict=True)):
+        old, new = (", ".join(format_value(value) or "-" for value in row) for row in pair)
+        parts.append(f"rank {rank} held {old or 'nothing'} and then {new or 'nothing'}")
+    return parts
 
 
 def flatten(values: Any) -> list[Value]:

@@ -14,9 +14,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from distlab.plotting.axes import Curve, End, label_ends, log_ticks, new_axes, new_panels
+from distlab.plotting.axes import (
+    Curve,
+    End,
+    label_ends,
+    log_ticks,
+    new_axes,
+    new_panels,
+    short,
+)
+from distlab.plotting.describing import add_words, counted, describe, number, of_curves
 from distlab.plotting.palette import curve_colors, known_color
 from distlab.plotting.style import INK, LABEL_SIZE
+from distlab.tables import format_bytes
 
 Floats = Sequence[float]
 MeasuredCurve = tuple[Floats, Floats, Floats, Floats]  # x, medians, lows, highs
@@ -83,6 +93,7 @@ def badge(ax: Axes, text: str) -> None:
     """
     if not text:
         return
+    add_words(ax, text)
     lines = textwrap.wrap(text, 64)
     title = ax.get_title("left")
     ax.set_title(title, loc="left", pad=6 + 13 * len(lines))
@@ -120,7 +131,18 @@ def time_against_size(
     """
     with new_axes(5.6, 4, title=title, ylabel=ylabel) as ax:
         draw_sizes({ax: curves}, {})
+        describe(ax, _heading(title, ylabel), of_sizes(curves))
     return ax
+
+
+def _heading(title: str, quantity: str) -> str:
+    """What a figure shows, in words: its title and what is on its axis."""
+    return f"{title}, {quantity}" if title else quantity
+
+
+def of_sizes(curves: Mapping[str, Sequence[Floats]]) -> list[str]:
+    """Times against message size, in words."""
+    return of_curves(curves, lambda size: format_bytes(round(size)), lambda t: short(t, "s"))
 
 
 def draw_sizes(panels: Mapping[Axes, MeasuredCurves], theory: Curves) -> None:
@@ -159,6 +181,12 @@ def size_panels(panels: Mapping[str, MeasuredCurves], theory: Curves, simulated:
             ax.tick_params(labelbottom=True, labelsize=LABEL_SIZE)
             curves_by_panel[ax] = curves
         draw_sizes(curves_by_panel, theory)
+        parts = []
+        for title, curves in panels.items():
+            parts += [f"{title}, {words}" for words in of_sizes(curves)]
+        parts += [f"dashed, {words}" for words in of_sizes(theory)]
+        described = "time of one call against tensor size"
+        describe(figure, f"{described}, {simulated}" if simulated else described, parts)
     return figure
 
 
@@ -198,6 +226,13 @@ def scaling(curves: Mapping[str, Sequence[Rate]], title: str, ylabel: str) -> Ax
         ax.xaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter("{x:,g}")
         label_ends(ax, ends)
+        rates = {name: list(zip(*curve, strict=True))[:2] for name, curve in curves.items()}
+        parts = of_curves(rates, counted("ranks"), number)
+        for name, curve in curves.items():
+            too_large = [f"{ranks:,}" for ranks, _, fits in curve if not fits]
+            if too_large:
+                parts.append(f"{name} does not fit into memory on {', '.join(too_large)} ranks")
+        describe(ax, _heading(title, ylabel), parts)
     return ax
 
 
@@ -238,6 +273,11 @@ def training_curves(panels: Mapping[str, Curves], title: str = "", xlabel: str =
             unused.remove()
         for ax, (quantity, lines) in zip(axes, panels.items(), strict=False):
             label_ends(ax, draw_lines(ax, quantity, lines, xlabel))
+        parts = []
+        for quantity, lines in panels.items():
+            for words in of_curves(lines, counted(xlabel), number):
+                parts.append(f"{quantity} of {words}")
+        describe(figure, title or f"training, by {xlabel}", parts)
     return figure
 
 

@@ -21,6 +21,7 @@ from distlab.plotting.bars import (
     stacked,
     used,
 )
+from distlab.plotting.describing import describe, of_lanes
 from distlab.plotting.palette import curve_colors
 from distlab.plotting.style import MIXED, WHITE, blend, rank_color
 from distlab.traces.events import pack_into_rows
@@ -73,6 +74,7 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     with new_axes(7.2, height, title=title, xlabel="time") as ax:
         legend_below(ax, activities)
         draw_lanes(ax, drawn, 1.01 * end, bands=colors)
+        describe(ax, title or "what was done when", of_lanes(drawn))
     return ax
 
 
@@ -121,7 +123,19 @@ def time_shares(
     with new_axes(6.4, height_of(drawn) + 1.5, title=title, xlabel=xlabel) as ax:
         legend_below(ax, used(SHARES, drawn))
         draw_lanes(ax, drawn, 1.02 * end, unit)
+        describe(ax, title or "where the time went", _of_shares(bars))
     return ax
+
+
+def _of_shares(bars: Mapping[str, Sequence[float]]) -> list[str]:
+    """The shares of each bar in words, and its length."""
+    parts = []
+    for name, lengths in bars.items():
+        whole = sum(lengths)
+        named = zip(SHARES, lengths, strict=True)
+        shares = [f"{part / (whole or 1):.0%} {look.words}" for look, part in named if part]
+        parts.append(f"{name}, {short(whole, 's')}: {', '.join(shares)}")
+    return parts
 
 
 def _share_bars(parts: Sequence[float], relative: bool) -> list[Bar]:
@@ -162,4 +176,6 @@ def step_times(steps: Mapping[str, tuple[float, float, float]], title: str = "")
                 textcoords="offset points",
                 va="center",
             )
+        parts = [f"{name} {short(median, 's')}" for name, (median, _, _) in steps.items()]
+        describe(ax, f"{title or 'time of one step'}, medians", parts)
     return ax

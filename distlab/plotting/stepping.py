@@ -16,9 +16,11 @@ from matplotlib.path import Path as ArrowPath
 
 from distlab.plotting.canvas import draw_lane, draw_plus, draw_text, new_canvas, text_width
 from distlab.plotting.cells import Slot, draw_cell
+from distlab.plotting.describing import describe
 from distlab.plotting.drawing import Drawing
 from distlab.plotting.style import SMALL_SIZE, TINY_SIZE, filled, line_color, rank_color
 from distlab.simulated.schedules import ChunkMessage
+from distlab.tables import count
 
 PICTURES_WIDTH = 8.8  # of a row of pictures: a notebook's width
 HEADING_HEIGHT = 0.22  # height of a heading
@@ -169,7 +171,10 @@ def draw_steps(shown: Pictures, title: str) -> Drawing:
         for sent in step:
             draw_message(ax, shown, picture, sent)
     draw_text(ax, 0, below + KEY_HEIGHT / 2, shown.key, ha="left", fontsize=TINY_SIZE)
-    figure.alt = f"{title or 'An algorithm'}, step by step: {', '.join(shown.headings)}"
+    parts = []
+    for heading, step in zip(shown.headings, shown.messages, strict=True):
+        parts.append(f"{heading}, {count(len(step), 'message')}" if step else heading)
+    describe(figure, f"{title or 'An algorithm'}, step by step", parts)
     return figure
 
 

@@ -24,6 +24,7 @@ from distlab.plotting.bars import (
     legend_below,
     used,
 )
+from distlab.plotting.describing import describe, of_lanes
 from distlab.plotting.style import INK, NOTE_SIZE, SMALL_SIZE, line_color, rank_color
 from distlab.tables import format_bytes
 from distlab.traces.events import Collective, Event, Message, pack_into_rows
@@ -134,7 +135,9 @@ def space_time(
     lanes = {}
     for rank, own in by_rank.items():
         lanes[f"rank {rank}"] = bars_of(own, window, lost, have_several_sizes)
-    return _draw(Scene(window, lanes, edges, arrows, arrivals, all_notes), ranks, title)
+    figure = _draw(Scene(window, lanes, edges, arrows, arrivals, all_notes), ranks, title)
+    describe(figure, ", ".join([title or "what ranks did", *notes]), of_lanes(lanes))
+    return figure
 
 
 # --- what is drawn ---

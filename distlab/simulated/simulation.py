@@ -269,8 +269,9 @@ class _Run:
                 op = self.latest.get((rank, event.op), event.op)
                 at_once = event.op == begun_just_before
                 self.found.spans.append(Span(rank, since, now, op, at_once))
-            is_operation = isinstance(event, (PointToPoint, CollectiveCall))
-            begun_just_before = event.op if is_operation else None
+            begun_just_before = None
+            if isinstance(event, (PointToPoint, CollectiveCall)):
+                begun_just_before = event.op
         self.clocks[rank] = now
 
     def _callback(self, rank: int, callback: Callback, now: float) -> Process:

@@ -22,6 +22,7 @@ from distlab.plotting.axes import (
     short,
 )
 from distlab.plotting.curves import Curves, MeasuredCurve, MeasuredCurves, draw_curves
+from distlab.plotting.describing import counted, describe, number, of_curves
 from distlab.plotting.palette import MODEL_COLOR
 from distlab.plotting.style import HAZE, INK, LABEL_SIZE
 from distlab.tables import count, format_bytes
@@ -81,7 +82,18 @@ def latency_bandwidth(
         log_ticks(upper.yaxis, "s")
         log_ticks(lower.yaxis, "B/s")
         log_ticks(lower.xaxis, "B")
+        parts = [f"fit α + βm with α {short(fit.alpha, 's')}, 1/β {short(1 / fit.beta, 'B/s')}"]
+        parts += of_curves({"measured": (num_bytes, seconds)}, _size, _seconds)
+        describe(figure, f"{title}, time and bandwidth against message size", parts)
     return figure
+
+
+def _size(num_bytes: float) -> str:
+    return format_bytes(round(num_bytes))
+
+
+def _seconds(value: float) -> str:
+    return short(value, "s")
 
 
 def _draw_measured_and_fit(ax: Axes, curve: MeasuredCurve, line: Curve) -> None:
@@ -151,6 +163,9 @@ def time_against_ranks(curves: MeasuredCurves, title: str, theory: Curves) -> Ax
         ends = _draw_against_ranks(ax, curves, theory)
         even_ticks(ax.yaxis, "s")
         label_ends(ax, ends)
+        parts = of_curves(curves, counted("ranks"), _seconds)
+        parts += [f"dashed, {words}" for words in of_curves(theory, counted("ranks"), _seconds)]
+        describe(ax, f"{title}, time of one call against the number of ranks", parts)
     return ax
 
 
@@ -208,6 +223,8 @@ def speedup(curves: MeasuredCurves, title: str = "", cores: int | None = None) -
         if cores is not None and ideal[-1] > cores:
             _shade_beyond(ax, cores)
         label_ends(ax, ends)
+        parts = of_curves(relative, counted("ranks"), number)
+        describe(ax, f"{title or 'scaling'}, speed-up over one rank and efficiency", parts)
     return ax
 
 

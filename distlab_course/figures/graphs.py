@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distlab.plotting.canvas import draw_box, draw_lane, draw_outline, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, LABEL_SIZE, NAME_SIZE, line_color, rank_color, style
 
 Edges = Sequence[tuple[str, str]]  # names of nodes, from and to
@@ -73,6 +74,9 @@ def graph(
             is_local = nodes[start] == nodes[end]
             color = INK if is_local else line_color(nodes[start])
             _draw_edge(ax, boxes[start], boxes[end], color)
+    parts = [f"{_text_of(name)} on rank {rank}" for name, rank in nodes.items()]
+    parts += [f"from {_text_of(start)} to {_text_of(end)}" for start, end in edges]
+    describe(figure, title or "who refers to whom", parts)
     return figure
 
 

@@ -14,6 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, NAME_SIZE, rank_color, style
 
 Point = tuple[float, float]
@@ -98,6 +99,11 @@ def machines(
                 line.set_patchB(boxes[end])
                 ax.add_patch(line)
         _draw_legend(ax, legend, bottom + 0.25)
+    parts = [f"{machine}: {', '.join(names)}" for machine, names in processes.items()]
+    for words, pairs in lines.items():
+        between = ", ".join(f"{start} and {end}" for start, end in pairs)
+        parts.append(f"{words} between {between}")
+    describe(figure, title or "processes on their machines", parts)
     return figure
 
 

@@ -19,6 +19,7 @@ from distlab.plotting.bars import (
     outline,
     stacked,
 )
+from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, LABEL_SIZE, MIXED
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
@@ -74,7 +75,21 @@ def memory(
                 va="center_baseline",
                 fontsize=LABEL_SIZE,
             )
+        words = _in_words(bars, unit)
+        if limit is not None:
+            words.append(f"a device has {limit / unit_bytes:g} {unit}")
+        describe(ax, title or "memory", words)
     return ax
+
+
+def _in_words(bars: Mapping[str, Parts], unit: str) -> list[str]:
+    """The sum of each bar and its parts, in words."""
+    words = []
+    for name, parts in bars.items():
+        sizes = [f"{size / UNITS[unit]:.3g} {part}" for part, size in parts.items()]
+        whole = sum(parts.values()) / UNITS[unit]
+        words.append(f"{name} {whole:.3g} {unit} ({', '.join(sizes) or 'nothing'})")
+    return words
 
 
 def _stacked(parts: Parts, unit_bytes: float) -> list[Bar]:
@@ -110,6 +125,7 @@ def memory_at(moments: Mapping[str, Parts], title: str = "") -> Axes:
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         ax.tick_params(axis="x", length=0)
         legend_below(ax, looks_in(moments.values()), columns=4)
+        describe(ax, title or "memory", _in_words(moments, "MiB"))
     return ax
 
 

@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.plotting.axes import even_ticks, new_axes
 from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import (
     INK,
     LABEL_SIZE,
@@ -87,6 +88,12 @@ def handshake(calls: Sequence[Sequence[Call]], title: str = "") -> Figure:
             when = format_seconds(step.when - first)
             look = {"fontsize": NOTE_SIZE - 1.5, "rotation": 45, "va": "top"}
             draw_text(ax, x + COLUMN_WIDTH / 2, below, when, **look)
+    parts = []
+    for step in steps:
+        verb = "writes" if step.writes else "reads"
+        when = format_seconds(step.when - first).strip()
+        parts.append(f"rank {step.rank} {verb} {step.key} at {when}")
+    describe(figure, title or "what ranks write into a store and read from it", parts)
     return figure
 
 
@@ -187,6 +194,12 @@ def columns_waited(steps: Sequence[Step], place: int) -> int:
     return place - len(earlier)
 
 
+def _errors_in_words(mistake: str, errors: Sequence[tuple[float, str]]) -> str:
+    """When each rank reported which error, in words."""
+    told = [f"rank {rank} {words} after {s:.3g} s" for rank, (s, words) in enumerate(errors)]
+    return f"{mistake}, {', '.join(told)}"
+
+
 def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: float) -> Axes:
     """Draw when each rank reported its error, mistake by mistake from the top down.
 
@@ -212,6 +225,11 @@ def first_errors(outcomes: Mapping[str, Sequence[tuple[float, str]]], timeout: f
                     va="center",
                     fontsize=NAME_SIZE,
                 )
+        describe(
+            ax,
+            f"time until a rank reports an error, with a timeout of {timeout:g} s",
+            [_errors_in_words(mistake, errors) for mistake, errors in outcomes.items()],
+        )
         ax.axvline(timeout, color=INK, linestyle="--", linewidth=1)
         ax.text(timeout, -0.52, " the timeout", va="bottom", fontsize=NAME_SIZE, color=INK)
         ax.set_yticks(range(len(outcomes)), list(outcomes))

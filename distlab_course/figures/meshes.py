@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from distlab.plotting.canvas import draw_text, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, SMALL_SIZE, filled, rank_color, text_color
 
 Point = tuple[float, float]
@@ -47,6 +48,8 @@ def mesh(
         color = rank_color(rank)
         ax.add_patch(Circle((x, y), 0.25, **filled(color)))
         draw_text(ax, x, y, str(rank), color=text_color(color), va="center_baseline")
+    parts = [f"ranks {', '.join(map(str, ranks))}: {words}" for ranks, words in groups]
+    describe(figure, f"{title or 'a mesh'}, {rows} x {columns} ranks", parts)
     return figure
 
 

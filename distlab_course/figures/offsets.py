@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from distlab.plotting.axes import even_ticks, new_panels
+from distlab.plotting.axes import even_ticks, new_panels, short
+from distlab.plotting.describing import describe
 from distlab.plotting.style import (
     HAZE,
     INK,
@@ -61,6 +62,13 @@ def clocks(exchanges: Sequence[Exchange], truth: float) -> Figure:
         left.locator_params("x", nbins=3)
         for ax in (left, right):
             ax.grid(visible=False)
+        words = [f"the shortest takes {short(_seconds_of(shortest), 's')}"]
+        for number, exchange in enumerate(exchanges):
+            apart = short(_estimate_of(exchange) - best, "s")
+            words.append(f"exchange {number}: {apart} ± {short(_seconds_of(exchange) / 2, 's')}")
+        words.append(f"the truth: {short(truth - best, 's')}")
+        what = f"how far the clock of rank {ASKED} is ahead of the best estimate, by exchange"
+        describe(figure, what, words)
     return figure
 
 

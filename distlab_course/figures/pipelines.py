@@ -18,6 +18,7 @@ from distlab.plotting.axes import (
     log_ticks,
     new_axes,
     new_panels,
+    short,
 )
 from distlab.plotting.bars import (
     ACTIVITY_LOOKS,
@@ -29,6 +30,7 @@ from distlab.plotting.bars import (
     legend_below,
 )
 from distlab.plotting.curves import badge
+from distlab.plotting.describing import describe, of_curves
 from distlab.plotting.palette import curve_colors
 from distlab.plotting.style import (
     INK,
@@ -89,6 +91,12 @@ def pipeline(schedules: Mapping[str, Schedule], simulated: str = "") -> Figure:
                 _name_stages(ax, stages_of(actions), 1.01 * end, top)
         label = f"time ({simulated})" if simulated else "time, measured"
         axes[-1].set_xlabel(label, fontsize=SMALL_SIZE)
+        parts = []
+        for name, schedule in schedules.items():
+            share, seconds = idle(schedule)
+            took = f"{len(schedule)} ranks, {short(seconds, 's')}, idle {share:.0%} of it"
+            parts.append(f"{name}: {took}")
+        describe(figure, f"pipeline schedules, {label}", parts)
     return figure
 
 
@@ -173,6 +181,12 @@ def bubbles(
         even_ticks(ax.yaxis, "%")
         label_ends(ax, ends)
         formula = f"{p - 1} / (v m + {p - 1})"
+        percents = {
+            name: (list(points), [100 * share for share in points.values()])
+            for name, points in shares.items()
+        }
+        parts = of_curves(percents, lambda m: f"m = {m:g}", lambda share: f"{share:.0f} %")
+        describe(ax, f"{title}, idle share of the time against micro-batches m", parts)
         badge(ax, f"{simulated}; dashed: {formula}")
     return ax
 
@@ -224,6 +238,12 @@ def quickest(
             ax.text(x, y, name, ha="center", va="center", color=color, zorder=5, bbox=box)
         for name, bandwidth in networks.items():
             _draw_network(ax, name, bandwidth)
+        parts = []
+        for place, name in enumerate(seconds):
+            parts.append(f"{name} in {np.mean(best == place):.0%} of the map")
+        between = f"{short(bandwidths[0], 'B/s')} to {short(bandwidths[-1], 'B/s')} of each device"
+        sizes = f"{tokens[0]:,.0f} to {tokens[-1]:,.0f} tokens in the batch"
+        describe(ax, f"{title}, the quickest way for {between} and {sizes}", parts)
     return ax
 
 

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.plotting.canvas import draw_arrow, draw_text, new_canvas, text_width
 from distlab.plotting.cells import Origin, Slot, draw_cell, format_value, origin_of
+from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, LABEL_SIZE, SMALL_SIZE, filled, rank_color
 
 # of a cell that holds a number, at least
@@ -105,7 +106,24 @@ def shards(
             corner = (lefts[rank], top)
             _draw_matrix(ax, corner, cell_width, _slots_of(state, rank, start))
         top += state.height
+    describe(figure, title or "which part of a tensor each rank holds", _in_words(shown))
     return figure
+
+
+def _in_words(shown: Sequence[State]) -> list[str]:
+    """The states in words: what leads there, and the numbers that each rank holds."""
+    parts = []
+    for state in shown:
+        held = []
+        for rank, matrix in enumerate(state.by_rank):
+            values = [value for value in chain.from_iterable(matrix) if value is not None]
+            numbers = " ".join(format_value(value) for value in values)
+            held.append(f"rank {rank} has {numbers or 'nothing'}")
+        if state.is_alike:
+            held = [held[0].replace("rank 0 has", "every rank has")]
+        before = f"after {state.move}, " if state.move else ""
+        parts.append(f"{before}{state.name}: {', '.join(held)}")
+    return parts
 
 
 def _with_moves(

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from distlab.plotting.axes import even_ticks, label_ends, new_axes
 from distlab.plotting.canvas import draw_box, draw_lane, draw_text, new_canvas, text_width
 from distlab.plotting.curves import badge, draw_curves
+from distlab.plotting.describing import counted, describe, of_curves
 from distlab.plotting.style import BLACK, FAINT, INK, LABEL_SIZE, TEXT_SIZE, rank_color, style
-from distlab.tables import format_bytes
+from distlab.tables import count, format_bytes
 
 ITEM_SIDE = 0.62  # of an image, or of a lane of gradients
 ITEM_GAP = 0.06  # between two items
@@ -56,6 +57,11 @@ def images(
         for column, (image, caption) in enumerate(zip(row, captions[place], strict=True)):
             left = start + column * (ITEM_SIDE + ITEM_GAP)
             _draw_image(ax, left, top + LANE_PAD, image, str(caption))
+    parts = []
+    for name, row, below in zip(names, rows, captions, strict=True):
+        words = ", ".join(str(caption) for caption in below if str(caption))
+        parts.append(f"{name}, {count(len(row), 'image')}{': ' if words else ''}{words}")
+    describe(figure, title or "images", parts)
     return figure
 
 
@@ -105,6 +111,11 @@ def buckets(parts: Sequence[Sequence[tuple[str, int]]], title: str = "") -> Figu
             _draw_gradient(ax, left, top, box - ITEM_GAP, name, size)
             left += box
         draw_text(ax, left + 0.1, top + ITEM_SIDE / 2, "→ all-reduce", ha="left")
+    parts_in_words = []
+    for place, gradients in enumerate(texts):
+        words = ", ".join(f"{name} of {size}" for name, size in gradients)
+        parts_in_words.append(f"bucket {place} all-reduces {words}")
+    describe(figure, title or "buckets", parts_in_words)
     return figure
 
 
@@ -154,5 +165,7 @@ def throughput(
         even_ticks(ax.yaxis, "")
         ax.yaxis.set_major_formatter("{x:,.0f}")
         label_ends(ax, ends)
+        parts = of_curves(curves, counted("ranks"), lambda rate: f"{rate:,.0f}")
+        describe(ax, f"{title}, images a second", [*parts, f"ideal: {most} times"])
     badge(ax, where)
     return ax

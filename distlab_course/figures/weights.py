@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from distlab.plotting.bars import Look, outline
 from distlab.plotting.canvas import draw_arrow, draw_text, new_canvas, text_width
+from distlab.plotting.describing import describe
 from distlab.plotting.style import FAINT, LABEL_SIZE, SMALL_SIZE, filled, rank_color
 
 LONGEST_SIDE = 1.2  # of all weights that are cut
@@ -73,6 +74,12 @@ def cuts(layers: Sequence[Layer], n: int, marks: Mapping[str, str], title: str =
         draw_text(ax, x, middle - 0.08, weight.words, va="bottom", fontsize=SMALL_SIZE)
         draw_arrow(ax, (start + 0.05, middle), (left - 0.05, middle))
     _draw_owners(ax, n)
+    parts = []
+    for weight in weights:
+        cut = "whole on every rank" if weight.dim is None else f"cut along dimension {weight.dim}"
+        after = f", then {weight.words}" if weight.words else ""
+        parts.append(f"{weight.name}, {weight.size}, {cut}{after}")
+    describe(figure, f"{title or 'weights'}, cut for {n} ranks", parts)
     return figure
 
 

@@ -164,12 +164,10 @@ def one_step():
     )
 
 
+MAPS = (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)
 # name: function, arguments, and texts that must be on the figure
 FIGURES = {
-    **{
-        name: (DIAGRAMS.diagram, (name,), {"rank 0"})
-        for name in (*DIAGRAMS.EXAMPLES, *DIAGRAMS.BARRIERS)
-    },
+    **{name: (DIAGRAMS.diagram, (name,), {"rank 0"}) for name in MAPS},
     "before_after": (
         plotting.before_after,
         (*HELD, "call", ["a", "b", "c"]),

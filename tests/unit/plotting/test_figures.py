@@ -1,6 +1,7 @@
 """Each figure, once: what is written on it, that it is tidy, and that it can be read."""
 
 import io
+import re
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -14,6 +15,7 @@ from PIL import Image
 
 from distlab import plotting
 from distlab.plotting.bars import ACTIVITY_LOOKS, outline
+from distlab.plotting.describing import along, counted, number
 from distlab.plotting.drawing import with_alt
 from distlab.plotting.lanes import SHARES
 from distlab.plotting.palette import ALGORITHMS, MODEL_COLOR, OTHERS, curve_colors, known_color
@@ -29,6 +31,7 @@ from distlab.plotting.style import (
     edge_color,
     filled,
     line_color,
+    new_figure,
     rank_color,
     style,
     text_color,
@@ -84,8 +87,9 @@ def test_a_figure_is_there_for_those_who_do_not_see_it():
     assert stuck.in_words() == f"who waits for whom: {words}"
     assert stuck._repr_mimebundle_() == ({}, {"image/png": {"alt": stuck.in_words()}})
     assert repr(stuck).startswith("<Figure size ")
-    trained = plotting.training_curves(gallery.TRAINED, "a title")
-    assert trained.in_words().startswith("a title, epoch, loss, rank 0, ")
+    written = new_figure(2, 2)
+    written.add_subplot(title="a title", xlabel="epoch")
+    assert written.in_words() == "a title, epoch"
     image = with_alt((b"png", {"width": 7}), 'a "b" < c')["text/html"]
     assert 'src="data:image/png;base64,cG5n" alt="a &quot;b&quot; &lt; c" width="7"' in image
 
@@ -124,7 +128,8 @@ def test_a_figure(name):
     made = draw(*arguments)
     figure = getattr(made, "figure", made)
     assert words <= {*texts(figure)}
-    assert figure.in_words()
+    if name not in gallery.MAPS:  # a lesson writes the words of a map beside it
+        assert_says_what_it_shows(figure)
     assert_tidy(figure)
     for part in (figure, *figure.axes):
         assert to_hex(part.get_facecolor()).upper() == PAGE
@@ -136,6 +141,28 @@ def test_a_figure(name):
         assert min(map(on_page, line_colors(ax) - {"#ffffff"}), default=3) >= 3
     for fill, edge in fills_and_edges(figure):
         assert max(on_page(fill), on_page(edge)) >= SHAPE_CONTRAST, fill
+
+
+def assert_says_what_it_shows(figure):
+    """Its alternative text has numbers or ranks, and is not too long to be listened to."""
+    assert re.search(r"\d", figure.alt), figure.alt
+    assert len(figure.alt) <= 1000
+    assert "\n" not in figure.alt
+
+
+def test_the_words_of_a_figure_have_its_numbers():
+    """Of a curve the ends and what is above and below; of the rest what a label would say."""
+    measured = plotting.time_against_size(gallery.CURVES, "a title")
+    words = "a title, time of one call: gloo: 60 µs at 4 B, 4.25 ms at 8 MiB; "
+    assert measured.figure.in_words().startswith(words)
+    plotting.badge(measured, gallery.SIMULATED)
+    assert measured.figure.in_words().endswith(f" ({gallery.SIMULATED})")
+    cells = plotting.before_after([[1, 2], [3, 4]], [[4, 6], None], "a call")
+    held = "a call: rank 0 held 1, 2 and then 4, 6; rank 1 held 3, 4 and then -"
+    assert cells.in_words() == held
+    ups = ([1, 2, 4, 8], [1.0, 3.0, 0.5, 2.0])
+    found = along(*ups, counted("ranks"), number)
+    assert found == "1 at 1 rank, 2 at 8 ranks, at least 0.5 at 4 ranks, at most 3 at 2 ranks"
 
 
 def assert_can_be_read(figure, text):
