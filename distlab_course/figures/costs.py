@@ -189,6 +189,11 @@ def beside_the_model(panels: Mapping[str, tuple[MeasuredCurves, Curve]]) -> Figu
             log_ticks(ax.xaxis, "B")
             log_ticks(ax.yaxis, "s")
             label_ends(ax, ends_here)
+        parts = []
+        for title, (curves, model) in panels.items():
+            for words in of_curves({**curves, "the model": model}, _size, _seconds):
+                parts.append(f"{title}, {words}")
+        describe(figure, "time of one call against tensor size, beside a model", parts)
     return figure
 
 
