@@ -23,6 +23,7 @@ from distlab.notebook import ahead, freeing, interrupts, overview, paragraphs, q
 from distlab.notebook.attached import Attached, attach_to
 from distlab.notebook.cell import Cell, Options, may_pause, source_lines_of
 from distlab.notebook.export import Export, ScriptStep, write
+from distlab.notebook.name_clashes import NameClashes
 from distlab.notebook.plan import TIMEOUT, Plan, check_network, make_plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.ranks import Ranks
@@ -126,6 +127,7 @@ class Cluster:
     ):
         self._running: Ranks | Ended = Ended("did not start")
         self.steps: list[ScriptStep] = []
+        self._clashes = NameClashes()
         plan = make_plan(
             n,
             backend=backend,
@@ -273,8 +275,9 @@ class Cluster:
         """Call fn(rank, world_size, *args, **kwargs) on every rank and return the values by rank.
 
         The function, its arguments and the values travel by value: functions written in the
-        notebook, closures, lambdas, tensors and modules all work. What a rank prints is shown under
-        its rank.
+        notebook, closures, lambdas, tensors and modules all work. A name that the function uses is
+        the notebook's if the notebook has one, and otherwise the rank's own; where both have it and
+        differ, the notebook says so once. What a rank prints is shown under its rank.
 
         Args:
             ranks: those that call it, and may communicate in `fn`; None for all.
@@ -300,6 +303,7 @@ class Cluster:
         replies = self._ask(targets, options, entry.call_function, *packed)
         name = getattr(fn, "__name__", "a function")
         self.steps.append(ScriptStep("called", tuple(targets), f"{name}(rank, ...)"))
+        self._clashes.show(fn, targets, replies)
         return pickling.unpack(replies)
 
     def call(

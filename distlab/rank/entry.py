@@ -145,6 +145,7 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         [Reply, *buffers of the value].
     """
+    from distlab.rank import clashes
     from distlab.rank.around_cells import end_abandoned_children, restore_builtins
     from distlab.rank.raised import describe_failure
     from distlab.rank.this_rank import THIS_RANK
@@ -152,6 +153,7 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
     failure = None  # and not returned at once: the error's frames must be gone at the collection
     try:
         fn, args, kwargs = pickling.loads(header, buffers)
+        found = clashes.clashes_of(fn)
         bind_rank_globals(fn)
         value = fn(THIS_RANK.rank, THIS_RANK.world_size, *args, **kwargs)
     except BaseException as error:
@@ -161,7 +163,8 @@ def call_function(header: bytes, buffers: list[Any]) -> list[Any]:
         end_abandoned_children()
         return [Reply(failure=failure)]
     restore_builtins()
-    return _packed(value, type(value).__qualname__)
+    reply, *packed = _packed(value, type(value).__qualname__)
+    return [replace(reply, clashes=found), *packed]
 
 
 def run_program(rank: int, world_size: int, program: Program) -> None:
@@ -184,7 +187,11 @@ def push(header: bytes, buffers: list[Any]) -> list[Any]:
     Returns:
         [Reply].
     """
-    namespace_of_cells().update(pickling.loads(header, buffers))
+    from distlab.rank import clashes
+
+    values = pickling.loads(header, buffers)
+    namespace_of_cells().update(values)
+    clashes.note_pushed(values)
     return [Reply()]
 
 

@@ -23,17 +23,25 @@ def bind_rank_globals(fn: Any, **names: Any) -> None:
         fn: the function, or an object that can be called.
         names: globals that it gets besides, in place of others with these names.
     """
-    called = getattr(fn, "func", fn)  # of a partial function, the one that it calls
-    function_globals = _globals_of(called)
-    module = sys.modules.get(function_globals.get("__name__", ""))
-    if module is not None and vars(module) is function_globals:
-        return  # it was imported here
+    function_globals = globals_brought_by(fn)
+    if function_globals is None:
+        return
     for name, value in namespace_of_cells().items():
         # a builtin stays Python's own: IPython's open, for cells, refuses the descriptors 0 to 2
         if hasattr(builtins, name) and is_ipythons(name, value):
             continue
         function_globals.setdefault(name, value)
     function_globals.update(names)
+
+
+def globals_brought_by(fn: Any) -> dict[str, Any] | None:
+    """The globals that a function brought along; None if it was imported here."""
+    called = getattr(fn, "func", fn)  # of a partial function, the one that it calls
+    function_globals = _globals_of(called)
+    module = sys.modules.get(function_globals.get("__name__", ""))
+    if module is not None and vars(module) is function_globals:
+        return None
+    return function_globals
 
 
 def _globals_of(fn: Any) -> dict[str, Any]:

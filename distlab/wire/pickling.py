@@ -49,11 +49,14 @@ class Reply:
         header: of the value, for pickling.loads.
         failure: what the call raised; None when it returned.
         unsendable: why the value cannot travel, a sentence; "" if it can.
+        clashes: names that the called function took from the notebook although they have another
+            value on the rank, each with a mark of that value.
     """
 
     header: bytes = b""
     failure: Failure | None = None
     unsendable: str = ""
+    clashes: tuple[tuple[str, int], ...] = ()
 
 
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
