@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from distlab.plotting.axes import new_axes
 from distlab.plotting.bars import Bar, Look, draw_lanes, height_of
+from distlab.plotting.describing import describe, of_lanes
 from distlab.plotting.style import INK, MIXED, NAME_SIZE, rank_color
 
 NEAR = 0.08  # of the axis: ticks that have one text
@@ -56,22 +57,32 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
             cross = Line2D([killed[2] - zero], [y], marker="x", color=INK, zorder=4)
             cross.set(markersize=10, markeredgewidth=2.6)
             ax.add_line(cross)
+        del lanes["epochs done"]
+        epochs = [f"epoch {number} at {when - zero:.1f} s" for when, number in _epochs_in(lines)]
+        describe(ax, title or "when ranks were there", [*of_lanes(lanes), ", ".join(epochs)])
     return ax
+
+
+def _epochs_in(lines: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """When which epoch was done, as rank 0 has printed it."""
+    found = []
+    for when, line in lines:
+        done = re.match(r"epoch (\d+)", line)
+        if done:
+            found.append((when, done[1]))
+    return found
 
 
 def _mark_epochs(ax: Axes, lines: Sequence[tuple[float, str]], zero: float, top: float) -> None:
     """Draw a tick where an epoch was done, and write the numbers below ticks that are close."""
     near = NEAR * ax.get_xlim()[1]
     groups: list[list[tuple[float, str]]] = []  # of ticks
-    for when, line in lines:
-        done = re.match(r"epoch (\d+)", line)
-        if not done:
-            continue
+    for when, number in _epochs_in(lines):
         x = when - zero
         ax.plot([x, x], [top, top + 0.35], color=INK, linewidth=1.2)
         if not groups or x - groups[-1][-1][0] > near:
             groups.append([])
-        groups[-1].append((x, done[1]))
+        groups[-1].append((x, number))
     for group in groups:
         (first_x, first), (last_x, last) = group[0], group[-1]
         words = first if first == last else f"{first} to {last}"
