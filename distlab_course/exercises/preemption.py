@@ -17,7 +17,7 @@ def seconds_until_handler(answer):
     Not 0: The operating system delivers the signal at once, but Python only notes it, and calls
     the handler between two instructions of the main thread.
     Not 10: That is the second at which the call returns; the signal arrived at second 3.
-    Not 27: The grace time ends then, but the handler runs long before.
+    Not 27: The grace period ends then, but the handler runs long before.
     Otherwise: When does the call that rank 1 waits in return?
     Why: The all_reduce returns at second 10, and the next instruction of Python runs after the
     handler. With 5 seconds of grace it would never run.
@@ -127,8 +127,8 @@ def steps_repeated(answer):
     Not [80, 180]: The program that waits keeps more.
     Not [180, 180]: The save after step 700 needs 10 more seconds, and there are 30.
     Otherwise: Which save is complete, the one after step 600 or the one after step 700?
-    Why: The save of step 700 lacks 10 seconds. A program that waits for its future within the grace
-    time goes on from step 700, another one from step 600.
+    Why: The save of step 700 is 10 seconds short. A program that waits for its future within the
+    grace period continues from step 700, and a program that does not from step 600.
     """
 
 
