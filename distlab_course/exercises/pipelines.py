@@ -175,7 +175,7 @@ def tie_weights(weight):
 
     Title: 7.1 Tied weights
     Hint: Rank 0 and the last rank swap their gradients, and each adds the one that it receives.
-    Hint: If both call `dist.send` first, both wait for ever: start with `dist.isend`, receive, and
+    Hint: If both call `dist.send` first, both wait forever: start with `dist.isend`, receive, and
     wait for the send.
     Hint: A tensor must not change while it is being sent: add only after the send has ended.
 

@@ -169,7 +169,7 @@ def whole_after_forward(answer):
     Not 4.5: The last block was freed when its forward ended.
     Not 12.0: That would be one group for the whole model.
 
-    Why: The shards are 12 / 8 = 1.5 GB, and beside them the root's 2 GB are whole until backward.
+    Why: The shards are 12 / 8 = 1.5 GB, and in addition the root's 2 GB are whole until backward.
     """
 
 
