@@ -20,6 +20,7 @@ from distlab.plotting.bars import (
     Bar,
     Lanes,
     draw_lanes,
+    height_in_rows,
     height_of,
     legend_below,
     used,
@@ -55,12 +56,11 @@ EdgesByEvent = Mapping[Event, Edges]
 
 
 class Arrow(NamedTuple):
-    """A message of which both halves are drawn, and the rank that sent it."""
+    """A message of which both halves are drawn, and its two ranks."""
 
     message: Message
     src: int
-    send: Event
-    recv: Event
+    dst: int
 
 
 class LastArrival(NamedTuple):
@@ -160,7 +160,7 @@ def arrows_of(messages: Iterable[Message], edges: EdgesByEvent) -> list[Arrow]:
         if src is None or send is None or recv is None:
             continue
         if src != message.dst and send in edges and recv in edges:
-            arrows.append(Arrow(message, src, send, recv))
+            arrows.append(Arrow(message, src, message.dst))
     return arrows
 
 
@@ -296,6 +296,11 @@ def _from_the_top(edges: EdgesByEvent, tops: Mapping[str, float]) -> EdgesByEven
     return moved
 
 
+def _edges_of_lane(lanes: Lanes, tops: Mapping[str, float], name: str) -> Edges:
+    """Where a lane itself begins and ends."""
+    return Edges(tops[name], tops[name] + height_in_rows(lanes[name]))
+
+
 # --- how it is drawn ---
 
 
@@ -319,7 +324,8 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
         )
         ax.locator_params("x", nbins=7)
         edges = _from_the_top(scene.edges, tops)
-        draw_arrows(ax, scene.arrows, edges)
+        lanes = {rank: _edges_of_lane(scene.lanes, tops, f"rank {rank}") for rank in ranks}
+        draw_arrows(ax, scene.arrows, lanes)
         draw_last_arrivals(ax, scene.arrivals, edges)
     return figure
 
@@ -340,15 +346,18 @@ def legend_lines(scene: Scene) -> list[Line2D]:
     return lines
 
 
-def draw_arrows(ax: Axes, arrows: Iterable[Arrow], edges: EdgesByEvent) -> None:
-    """Draw from the middle of each sender's bar to the receiver's, in the colour of the sender."""
-    for message, src, send, recv in arrows:
-        sender = edges[send]
-        receiver = edges[recv]
-        comes_from_above = sender < receiver
+def draw_arrows(ax: Axes, arrows: Iterable[Arrow], lanes: Mapping[int, Edges]) -> None:
+    """Draw from the edge of the sender's lane to the receiver's, in the colour of the sender.
+
+    In a lane itself an arrow would be cut by the texts of its bars.
+    """
+    for message, src, dst in arrows:
+        sender = lanes[src]
+        receiver = lanes[dst]
+        points_down = sender < receiver
         arrow = FancyArrowPatch(
-            (message.left, (sender.upper + sender.lower) / 2),
-            (message.arrived, receiver.upper if comes_from_above else receiver.lower),
+            (message.left, sender.lower if points_down else sender.upper),
+            (message.arrived, receiver.upper if points_down else receiver.lower),
             color=line_color(src),
             arrowstyle="-|>",
             mutation_scale=9,

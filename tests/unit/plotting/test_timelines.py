@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrowPatch
 from distlab.plotting import space_time
 from distlab.plotting.bars import ACTIVITY_LOOKS
 from distlab.plotting.style import line_color
-from distlab.plotting.timelines import IN_FLIGHT_HEIGHT, MOST_ARROWS, bars_of, lay_out
+from distlab.plotting.timelines import ARROW_GAP, IN_FLIGHT_HEIGHT, MOST_ARROWS, bars_of, lay_out
 from distlab.traces.events import Collective, Event, Message
 from tests.unit.plotting.conftest import assert_tidy, texts
 from tests.unit.plotting.scenes import GROUP, collective, halves, many, message
@@ -55,7 +55,7 @@ def test_calls_in_flight_are_below():
 
 
 def test_an_arrow_leaves_when_data_can_move():
-    """It starts in the sender's bar when both sides are there, in the sender's colour.
+    """It starts when both sides are there, in the sender's colour, at the edge of its lane.
 
     A bar has its call's name and partner, a collective its bytes, a message where they differ; the
     legend explains what is there and nothing else.
@@ -69,7 +69,7 @@ def test_an_arrow_leaves_when_data_can_move():
     (arrow,) = artists(figure, FancyArrowPatch)
     middle = figure.axes[0].get_yticks()[1]  # of the sender's lane
     tail, head = arrow._posA_posB
-    assert tail == pytest.approx((0.02, middle))
+    assert tail == pytest.approx((0.02, middle - 0.5))
     assert head == pytest.approx((0.04, 1))
     assert to_hex(arrow.get_facecolor()).upper() == line_color(1)
     words = {"Each message is 4000 B.", "send → 0", "recv ← 1", "all_reduce, 977 KiB"}
@@ -81,6 +81,16 @@ def test_an_arrow_leaves_when_data_can_move():
     ]
     both = space_time([0, 1], halves([short, long]), [short, long])
     assert "send → 0, 8000 B" in texts(both)
+
+
+def test_an_arrow_keeps_out_of_the_lanes_of_its_ranks():
+    """It leaves and ends at their edges, so that it crosses no text of their bars."""
+    down = message(0, 1, 0, 10, 40, blocking=False)
+    up = message(1, 0, 0, 10, 40, blocking=False)
+    figure = space_time([0, 1], halves([down, up]), [down, up])
+    gaps = [sorted(y for _, y in arrow._posA_posB) for arrow in artists(figure, FancyArrowPatch)]
+    lane = 1 + 2 * IN_FLIGHT_HEIGHT
+    assert gaps == [pytest.approx([lane, lane + ARROW_GAP])] * 2
 
 
 def test_a_message_without_a_partner_is_drawn_as_one():
