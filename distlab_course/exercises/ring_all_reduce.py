@@ -79,7 +79,8 @@ def which_chunk(answer):
 
     Not [[2, 3, 0], [1, 2, 3]]: Rank 2 receives chunk 1 in step 0. Which chunk does it send on in
     step 1?
-    Not [[2, 1, 0], [3, 0, 1]]: Those are the chunks of rank 3. Rank 2 receives from rank 1.
+    Not [[2, 1, 0], [3, 0, 1]]: There the ring runs the other way. Rank 2 receives from rank 1.
+    Not [[2, 3, 0], [3, 0, 1]]: There the ring runs the other way. Rank 2 receives from rank 1.
     Otherwise: Each of the two lists has three chunks, from 0 to 3, in the order of the steps.
 
     Why: In step s, rank r sends chunk r - s and receives chunk r - s - 1, both modulo 4.
