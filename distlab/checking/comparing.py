@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from distlab.checking.exercises import Exercise
+from distlab.checking.exercises import Exercise, returned_and_arguments
 from distlab.checking.observed import Observed
 from distlab.checking.reasons import ComparedPart, Path, name_of, reason_for
-from distlab.checking.values import are_dicts, are_sequences, words_of
+from distlab.checking.values import alike, are_dicts, are_sequences, words_of
 from distlab.simulated.events import NotedEvent
 
 # paths in the value of `returned_and_arguments`
@@ -59,15 +59,36 @@ def compare(
     somewhere: set[Path] = set()
     for one in expected:
         somewhere.update(_paths(one.value))
-    n = len(expected)
+    calls = list(zip(expected, actual, strict=True))
+    writes = any(_writes_wrong_values(exercise, wanted, found) for wanted, found in calls)
     outcomes = []
-    for wanted, found in zip(expected, actual, strict=True):
-        outcomes.append(_on_rank(exercise, wanted, found, somewhere, n))
+    for wanted, found in calls:
+        outcomes.append(_on_rank(exercise, wanted, found, somewhere, len(calls), writes))
     return outcomes
 
 
+def _writes_wrong_values(exercise: Exercise, expected: Observed, actual: Observed) -> bool:
+    """Whether an answer has changed an argument on a rank, and not as the reference has."""
+    if exercise.trial is not returned_and_arguments:
+        return False
+    # otherwise nothing is known of the arguments
+    if not are_sequences(expected.value, actual.value):
+        return False
+    _, wanted = expected.value
+    _, found = actual.value
+    for before, right, after in zip(expected.given, wanted, found, strict=False):
+        if not alike(before, after) and not alike(right, after):
+            return True
+    return False
+
+
 def _on_rank(
-    exercise: Exercise, expected: Observed, actual: Observed, somewhere: set[Path], n: int
+    exercise: Exercise,
+    expected: Observed,
+    actual: Observed,
+    somewhere: set[Path],
+    n: int,
+    writes: bool,
 ) -> Outcome:
     """The outcome on one rank.
 
@@ -77,6 +98,7 @@ def _on_rank(
         actual: what the answer did.
         somewhere: the paths at which the reference has a value on any rank.
         n: the number of ranks.
+        writes: as for `reason_for`.
     """
     parts = []
     for part in _comparable_parts(expected.value, actual.value):
@@ -86,7 +108,7 @@ def _on_rank(
     why = ""
     if not shown.right:
         returns = RETURNED in somewhere
-        why = reason_for(exercise, shown, expected, n, returns)
+        why = reason_for(exercise, shown, expected, n, returns=returns, writes=writes)
     return Outcome(
         right=shown.right,
         given=words_of(expected.given),

@@ -16,6 +16,7 @@ from distlab.wire.source import Line
 from distlab.words import grouped, rank_list
 
 CONTEXT_LINES = 2  # of source around a line where a rank is
+MOST_CALLS = 2  # beside a line, with their arguments
 # the rest of a line of source stands right of the numbers
 HANGING_INDENT = "padding-left:6ch;text-indent:-6ch"
 STYLE = (
@@ -108,12 +109,16 @@ def _marks(
 
 
 def _marks_at_one_line(states: States) -> list[Mark]:
-    """What ranks do that are at the same line."""
-    marks = []
-    for row in rows(states):
-        what = f"{row.what} {row.tensors}".rstrip()
-        marks.append(Mark(row.ranks, what))
-    return marks
+    """What ranks do that are at the same line: only the names of the calls where these are many."""
+    there = rows(states)
+    if len(there) <= MOST_CALLS:
+        return [Mark(row.ranks, f"{row.what} {row.tensors}".rstrip()) for row in there]
+    by_name: dict[str, list[int]] = {}
+    for row in there:
+        # the report has the arguments of each
+        name, _, _ = row.what.partition("(")
+        by_name.setdefault(f"{name} {row.tensors}".rstrip(), []).extend(row.ranks)
+    return [Mark(sorted(ranks), what) for what, ranks in by_name.items()]
 
 
 def _line_in(source: Sequence[str], lines: Sequence[Line]) -> int | None:

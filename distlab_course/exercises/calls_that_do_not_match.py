@@ -145,7 +145,9 @@ def stopped_in_time(answer):
     Hint: `--check` compares one thing that DETAIL does not.
 
     Why: A differs in the kind, E in the dtype, and D in the operation, which only `--check`
-    compares. In B the calls have the same form, and in C the fourth call has no partner at all.
+    compares. In B the calls have the same form. In C the fourth call has no partner at all: DETAIL
+    runs a barrier before each collective, and names the missing ranks when it times out, but by
+    then the data of three calls have moved.
     """
     if isinstance(answer, str) or len(answer) != 2:
         return "Give two strings, that of `--check` first."
@@ -154,7 +156,10 @@ def stopped_in_time(answer):
     if "B" in either:
         return "In B the calls that meet are both sums of one integer. In what could they differ?"
     if "C" in either:
-        return "In C rank 0's fourth call meets no other call. With what could it be compared?"
+        return (
+            "In C only rank 0 makes a fourth call, so there is no call to compare it with. DETAIL "
+            "notices too late: three sums are made, and then it waits until its barrier times out."
+        )
     if "D" in by_detail:
         return "D differs in the operation. Does DETAIL compare it?"
     if "D" not in by_check:

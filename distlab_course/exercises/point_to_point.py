@@ -174,6 +174,8 @@ def all_in_flight(values):
     Hint: A tensor belongs to its send until `wait()`, so you cannot reuse one tensor for all the
     values.
     Hint: `torch.tensor([value])` in the loop makes a tensor for each message.
+    Stuck: The broadcast is the check's own, in which rank 1 waits for your function to return. Why
+    does it not return?
     """
     return [dist.isend(torch.tensor([value]), dst=1) for value in values]
 

@@ -55,6 +55,25 @@ def test_a_tensor_that_is_as_it_was_given():
     assert other.why == words
 
 
+def test_an_answer_that_writes_is_not_told_to_write():
+    """A factor of 1 leaves rank 0's tensor as it was given, but rank 1 has other values."""
+    before, after = torch.tensor([1.0, 8.0]), torch.tensor([3.0, 24.0])
+    words = "The tensor is unchanged, but the result has to be written into it."
+
+    def on_two_ranks(first, second):
+        wanted = [(None, after), (None, after)]
+        return outcomes(lambda tensor: None, wanted, [(None, first), (None, second)], before)
+
+    unlucky, wrong = on_two_ranks(before, 2 * before)
+    assert not unlucky.right
+    assert not wrong.right
+    assert unlucky.why == ""
+    kept, right = on_two_ranks(before, after)
+    assert right.right
+    assert kept.why == words
+    assert [one.why for one in on_two_ranks(before, before)] == [words, words]
+
+
 def test_a_number_that_no_float_can_hold_is_only_a_wrong_one():
     right = [Observed(2.0, (), [], "")]
     wrong = [Observed(10**400, (), [], "")]

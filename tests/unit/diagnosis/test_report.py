@@ -248,6 +248,13 @@ def test_the_cell_with_marks_at_its_ranks():
     ]
 
 
+def test_many_calls_at_one_line_have_only_their_names():
+    """A ring on one line: a source for each rank would be wider than the page."""
+    ring = at_lines("3 ranks; 0 recv 2; 1 recv 0; 2 recv 1", *[Line(2, "run()")] * 3)
+    marked = marks.marked_source(ring, "%%px\nrun()\n")
+    assert marks.source_text(marked).splitlines()[1] == ">   2  run()   ranks 0-2: recv float32[1]"
+
+
 def test_a_function_of_a_file_is_marked_there(tmp_path):
     """A module's source comes from its file; dots part it from the cell."""
     file = tmp_path / "exchange.py"
