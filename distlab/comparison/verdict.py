@@ -123,7 +123,7 @@ class Comparison:
         return line.replace("one process", f"the {world}").replace("One process", f"The {world}")
 
     def _first_sentence(self) -> str:
-        """What was found, in one sentence."""
+        """What was found, in a sentence; of the same, a second one says how close it was."""
         if self.findings:
             return self._sentence(self.findings[0], is_first=True)
         what = f"{count(self.steps, 'step')}, {count(self.parameters, 'parameter')}"
@@ -134,8 +134,8 @@ class Comparison:
             return f"{self._same_words()}: {what}."
         size, bound = worst
         return (
-            f"{self._same_words()}: {what}, largest difference {number(size, 1)} (rounding "
-            f"explains up to {number(bound, 1)})."
+            f"{self._same_words()}: {what}. The relative difference nearest to its bound is "
+            f"{number(size, 1)} (rounding explains up to {number(bound, 1)})."
         )
 
     def _same_words(self) -> str:

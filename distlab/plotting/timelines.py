@@ -39,6 +39,7 @@ MOST_MARKS = 48  # collectives; of more, none is marked
 NOTE_LINE = 0.15  # height of a note, in inches
 LEGEND_ROW = 0.22  # height of a row of the legend, in inches
 LEGEND_COLUMNS = 3  # entries in a row of the legend
+LEAST_SEEN = 0.003  # of the window: a bar that is narrower has no colour to explain
 DOTS = (0, (1, 1.6))
 SIGNS = {"send": "→", "recv": "←", "remote": "→", "serve": "for"}  # between a call and its peer
 
@@ -309,7 +310,7 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
     lines: list[str] = []
     for note in scene.notes:
         lines += textwrap.wrap(note, 96)
-    looks = used(ACTIVITY_LOOKS.values(), scene.lanes)
+    looks = used(ACTIVITY_LOOKS.values(), _wide_enough(scene))
     legend = legend_lines(scene)
     entries = len(looks) + len(legend)
     height = _height(scene.lanes, len(lines), entries)
@@ -328,6 +329,16 @@ def _draw(scene: Scene, ranks: Sequence[int], title: str) -> Figure:
         draw_arrows(ax, scene.arrows, lanes)
         draw_last_arrivals(ax, scene.arrivals, edges)
     return figure
+
+
+def _wide_enough(scene: Scene) -> dict[str, list[Bar]]:
+    """By lane, the bars whose colour can be seen, which the legend explains."""
+    first, last = scene.window
+    least = LEAST_SEEN * (last - first)
+    return {
+        name: [bar for bar in bars if bar.end - bar.start >= least]
+        for name, bars in scene.lanes.items()
+    }
 
 
 def legend_lines(scene: Scene) -> list[Line2D]:

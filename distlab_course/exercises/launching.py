@@ -228,7 +228,7 @@ def train_script(answer):
     """
     if not Path(answer).is_file():
         return f"There is no file {answer}."
-    return train_scripts.fault_of(answer) or True
+    return train_scripts.checked(answer) or True
 
 
 def run_torchrun(line, script):

@@ -29,6 +29,9 @@ LINE = re.compile(r"^epoch (\d+): loss (\d+\.\d+)", re.MULTILINE)
 ERROR = re.compile(r"^(?:\[rank\d\]: )?((?!Child|Signal)\w*(?:Error|Exit|Exception): .*)", re.M)
 
 
+_passed: set[str] = set()  # the scripts whose last check has found no fault
+
+
 class Run(NamedTuple):
     """A run of the script under torchrun.
 
@@ -48,6 +51,20 @@ class Run(NamedTuple):
     def losses(self):
         """What was printed, as (epoch, loss)."""
         return [(int(epoch), float(loss)) for epoch, loss in LINE.findall(self.printed)]
+
+
+def checked(path):
+    """What is missing in a script, as `fault_of` says it; `has_passed` knows it from now on."""
+    fault = fault_of(path)
+    _passed.discard(str(path))
+    if not fault:
+        _passed.add(str(path))
+    return fault
+
+
+def has_passed(path):
+    """Whether the last check of this script in this kernel has passed."""
+    return str(path) in _passed
 
 
 def fault_of(path):

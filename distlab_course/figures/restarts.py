@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from distlab.plotting.axes import new_axes
+from distlab.plotting.axes import new_panels
 from distlab.plotting.bars import Bar, Look, draw_lanes, height_of
 from distlab.plotting.describing import describe, of_lanes
 from distlab.plotting.style import INK, MIXED, NAME_SIZE, rank_color
@@ -19,7 +20,7 @@ NEAR = 0.08  # of the axis: ticks that have one text
 Life = tuple[int | None, float, float]
 
 
-def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: str = "") -> Axes:
+def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: str = "") -> Figure:
     """Draw when torchrun and its ranks were there, and when rank 0 had done an epoch.
 
     The rank that ended first, if others began after it, is marked as killed.
@@ -49,7 +50,8 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
         lanes[name].append(Bar(begin - zero, stop - zero, look, (words,)))
     lanes["epochs done"] = []
     bands = [MIXED, *(rank_color(rank) for rank in ranks)]
-    with new_axes(7.2, height_of(lanes) + 0.9, title=title, xlabel="time") as ax:
+    with new_panels(7.2, height_of(lanes) + 0.9, 1, 1, title) as (figure, (ax,)):
+        ax.set_xlabel("time")
         tops = draw_lanes(ax, lanes, 1.02 * end, bands=bands)
         _mark_epochs(ax, lines, zero, tops["epochs done"])
         if killed is not None:
@@ -60,7 +62,7 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
         del lanes["epochs done"]
         epochs = [f"epoch {number} at {when - zero:.1f} s" for when, number in _epochs_in(lines)]
         describe(ax, title or "when ranks were there", [*of_lanes(lanes), ", ".join(epochs)])
-    return ax
+    return figure
 
 
 def _epochs_in(lines: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:

@@ -64,7 +64,7 @@ def test_a_right_program_is_the_same(usable, worlds, capsys):
     assert found.same
     assert found
     one = "one process" if 1 in worlds else "on 2 ranks"
-    assert repr(found).startswith(f"The same as {one}: 3 steps, 4 parameters, largest difference ")
+    assert repr(found).startswith(f"The same as {one}: 3 steps, 4 parameters. The relative ")
     assert capsys.readouterr().out == ""
 
 

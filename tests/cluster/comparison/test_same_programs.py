@@ -17,8 +17,8 @@ for file in sorted(pathlib.Path(__file__).parent.glob("zoo_of_same_programs_*.py
 # how often each program is compared: TIMES=20 finds what is rarely wrong
 TIMES = int(os.environ.get("TIMES", "1"))
 FIRST = re.compile(
-    r"The same as one process: (\d+) steps?, (\d+) parameters?, "
-    r"largest difference (\S+) \(rounding explains up to (\S+)\)\."
+    r"The same as one process: (\d+) steps?, (\d+) parameters?\. The relative "
+    r"difference nearest to its bound is (\S+) \(rounding explains up to (\S+)\)\."
 )
 
 

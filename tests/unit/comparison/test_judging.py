@@ -22,7 +22,7 @@ def test_a_right_training_is_the_same(optimizer, sharded):
     found = verdict(Training(optimizer=optimizer, sharded=sharded), worlds=(2, 4))
     assert found.same, found
     assert bool(found)
-    assert repr(found).startswith("The same as one process: 3 steps, 4 parameters, largest ")
+    assert repr(found).startswith("The same as one process: 3 steps, 4 parameters. The relative ")
 
 
 def test_a_loss_that_is_divided_by_ranks():

@@ -48,7 +48,7 @@ def test_the_same():
     assert found
     assert found.findings == ()
     words = repr(found).replace("\n", " ")
-    begin, _, rest = words.partition(", largest difference ")
+    begin, _, rest = words.partition(". The relative difference nearest to its bound is ")
     assert begin == "The same as one process: 3 steps, 4 parameters"
     size, _, bound = rest.partition(" (rounding explains up to ")
     assert 0 < float(size) < float(bound.removesuffix(").")) < 1e-4

@@ -128,3 +128,15 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError: failed
 [rank0]: NameError: name 'ddp' is not defined
 """
     assert error_in(printed) == "NameError: name 'ddp' is not defined"
+
+
+def test_a_script_has_passed_if_its_last_check_has(monkeypatch):
+    """Other scripts do not count, nor what the same one did before."""
+    assert not train_scripts.has_passed("train.py")
+    monkeypatch.setattr(train_scripts, "fault_of", lambda path: "")
+    assert train_scripts.checked("train.py") == ""
+    assert train_scripts.has_passed("train.py")
+    assert not train_scripts.has_passed("other.py")
+    monkeypatch.setattr(train_scripts, "fault_of", lambda path: "It is wrong.")
+    assert train_scripts.checked("train.py") == "It is wrong."
+    assert not train_scripts.has_passed("train.py")

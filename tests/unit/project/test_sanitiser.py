@@ -29,8 +29,8 @@ EXAMPLES = {
     "<port>": [("[127.0.0.1]:28549$0", "[127.0.0.1]:1$0"), ("localhost:8888", "localhost:1")],
     "<difference>": [
         (
-            "largest difference 4e-7 (rounding explains up to 2e-6)",
-            "largest difference 1.2e-8 (rounding explains up to 9e-7)",
+            "its bound is 4e-7 (rounding explains up to 2e-6)",
+            "its bound is 1.2e-8 (rounding explains up to 9e-7)",
         ),
         ("the largest difference 3e-08", "the largest difference 0"),
     ],
