@@ -75,7 +75,7 @@ def _help_on(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     called = "distlab"
     if os.path.basename(sys.argv[0]) == "__main__.py":
         called = "python -m distlab"
-    lines += ["", f"{called} COMMAND --help says more about one."]
+    lines += ["", f"{called} COMMAND --help says more about a command."]
     parser = argparse.ArgumentParser(
         called,
         description="Distributed PyTorch on real ranks.",

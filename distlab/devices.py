@@ -78,5 +78,5 @@ def why_not_nccl(n: int) -> str | None:
     if not gpus:
         return "There is no GPU here, and nccl only moves data that is on GPUs."
     if gpus < n:
-        return f"nccl refuses two ranks on one GPU: {n} ranks need {n} GPUs, and torch sees {seen}."
+        return f"nccl refuses two ranks on one GPU. {n} ranks need {n} GPUs, but torch sees {seen}."
     return None

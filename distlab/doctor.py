@@ -69,9 +69,9 @@ def _options_of_doctor() -> argparse.ArgumentParser:
     """What reads the command line of the doctor."""
     parser = argparse.ArgumentParser(
         "python -m distlab doctor",
-        description="Check what this machine can do: Python and packages, cores, memory, disk and "
-        "limits, and whether ranks start and can all-reduce. Each line says what is as it should "
-        "be, or what to change.",
+        description="Check this machine: Python and packages, cores, memory, disk and limits, and "
+        "whether ranks start and can all-reduce. Each line says that something is in order, or "
+        "what to change.",
     )
     parser.add_argument(
         "--clean", action="store_true", help="end processes of clusters whose notebook is gone"
@@ -104,10 +104,10 @@ def check_machine() -> None:
     names = ("distlab", "torch", "ipyparallel", "ipython", "ipykernel")
     print_finding("packages", ", ".join(f"{name} {version(name)}" for name in names))
     cores = machine.cores()
-    speed = f"up to {cores} ranks compute at full speed, more than that take turns"
+    speed = f"up to {cores} ranks compute at full speed, and more ranks take turns"
     print_finding("cores", f"{cores}; {speed}")
     free = machine.free_memory() / 1e9
-    each = f"a rank takes about {this_host.MEGABYTES_FORKED} MB, and what it loads"
+    each = f"a rank takes about {this_host.MEGABYTES_FORKED} MB, plus what it loads"
     print_finding("memory", f"{free:.1f} GB free; {each}")
     here = shutil.disk_usage(".").free / 1e9
     temporary = shutil.disk_usage(tempfile.gettempdir()).free / 1e9

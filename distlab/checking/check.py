@@ -155,7 +155,7 @@ def hint(exercise: str, number: int = 1) -> str:
     text = hints[number - 1]
     place = f"Hint {number} of {len(hints)} for {found.title}."
     if number < len(hints):
-        place += f' The next one: distlab.hint("{exercise}", {number + 1})'
+        place += f' For the next, call distlab.hint("{exercise}", {number + 1})'
     return _Text(f"{text}\n({place})")
 
 
@@ -265,5 +265,5 @@ def _cluster(exercise: Exercise) -> Cluster:
     if Cluster.current is not None:
         return Cluster.current
     n = max(RANKS_OF_A_CHECK, *exercise.worlds)
-    print(f"No cluster was running here: the check starts one, distlab.Cluster({n}).")
+    print(f"No cluster was running here, so the check starts one, distlab.Cluster({n}).")
     return Cluster(n)

@@ -88,7 +88,8 @@ class RemoteConsole(io.StringIO):
         """Raise a RuntimeError if nobody is there who types."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
-                "breakpoint() must be called on a rank's main thread: this one serves a remote call"
+                "breakpoint() must be called on a rank's main thread, but this one serves a remote "
+                "call"
             )
         if not self.is_open and self.ask() is None:
             raise RuntimeError(NOBODY)

@@ -21,7 +21,7 @@ ADVICE = {
     ),
     # torch's mark of a group that the rank is not in
     r"Invalid process group|[Gg]roup -100": (
-        "This rank is not in that group: make the call on its members only."
+        "This rank is not in that group. Make the call only on members of the group."
     ),
     r"Pair is not": (
         "With gloo a rank cannot send to itself or receive from itself: copy the tensor with "
@@ -35,8 +35,8 @@ ADVICE = {
         r"ProcessExitedException: process \d+ terminated with exit code 1$|"
         r"Can't (pickle|get) (<func|local)"
     ): (
-        "A new process looks for its function in a file: write it to one with %%writefile "
-        "work.py, and import it."
+        "A new process imports its function from a file, so write it into one with %%writefile "
+        "work.py, and import it from there."
     ),
     r"Mesh should not be bigger than default world size": (
         "The sizes of a mesh must multiply to the number of ranks: init_device_mesh('cpu', "
@@ -58,38 +58,38 @@ ADVICE = {
         r"invalid output tensor list at index 0 \(expected length"
     ): (
         "The larger tensor of this call must be exactly world_size times as long as the "
-        "smaller one: cut it, or pad it."
+        "smaller one, so cut it or pad it."
     ),
     r"asyncio.run\(\) cannot be called from a running": (
-        "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
+        "Cells already run in an event loop, so write await main() instead of asyncio.run(main())."
     ),
     r"RPC has not been initialized": (
         "Call rpc.init_rpc(...) on every rank, and again after a cell that was freed."
     ),
     r"expect_autograd_hooks_": (
-        "DDP(static_graph=True) takes the first backward pass as the pattern of all: make "
-        "that one outside of no_sync(), or leave static_graph out."
+        "DDP(static_graph=True) expects each backward pass to be like the first. Run the first "
+        "outside of no_sync(), or leave out static_graph."
     ),
     r"got mixed torch.Tensor and DTensor": (
-        "A DTensor is combined with DTensors on its mesh only: make the other one with "
-        "distribute_tensor(t, mesh, [Replicate()]), or take this rank's part of the DTensor "
-        "with to_local()."
+        "A DTensor can be combined only with DTensors on the same mesh. Make the other tensor a "
+        "DTensor with distribute_tensor(t, mesh, [Replicate()]), or take this rank's part of the "
+        "DTensor with to_local()."
     ),
     r"initialize the default process group twice": (
         "There is a process group already, which this program or an earlier cell has made: leave "
         "init_process_group out, or call dist.destroy_process_group() first."
     ),
     r"raw_input was called|EOF when reading a line": (
-        "Ranks have no keyboard: call input() in a cell without %%px, and give the ranks what "
-        'was typed with cluster.push({"name": value}).'
+        "Ranks have no keyboard. Call input() in a cell without %%px, and send the answer to the "
+        'ranks with cluster.push({"name": value}).'
     ),
     r"No space left on device": (
-        "A file system is full: /dev/shm, if a DataLoader has workers or processes share "
-        "tensors (num_workers=0 needs none of it, docker run --shm-size=1g gives more), and "
-        "otherwise a disk."
+        "A file system is full. It is /dev/shm if a DataLoader has workers or processes share "
+        "tensors (num_workers=0 needs none of it, and docker run --shm-size=1g gives more). "
+        "Otherwise it is a disk."
     ),
     r"'NoneType' object has no attribute 'wait'": (
-        "There is a Work to wait for only with async_op=True."
+        "A call returns a Work to wait for only with async_op=True."
     ),
 }
 # what Python, C++ and libraries of threads say when the system refuses a process or a thread
@@ -99,7 +99,7 @@ NO_MORE_PROCESSES = re.compile(
     r"pthread_create failed|BlockingIOError: .*Resource temporarily unavailable"
 )
 END_SOME_PROCESSES = (
-    "This machine, or your container, allows no more processes and threads: end some, use "
+    "This machine, or your container, allows no more processes and threads. End some, use "
     "fewer ranks, or raise the limit (`ulimit -u 4096` in the shell that starts Python or "
     "Jupyter, or docker run --pids-limit 1024)."
 )

@@ -105,8 +105,8 @@ def _of_calls(seen: AllSeen) -> Iterator[Finding]:
     yield from _if_any(
         _places(seen, lambda call: call.is_direct and call.is_left),
         "a call whose Work nobody waited for",
-        "On NCCL only wait() makes the GPU wait for the call, so whatever uses the tensor without "
-        "it may come too early.",
+        "On NCCL only wait() makes the GPU wait for the call, so code that uses the tensor "
+        "without it may run too early.",
         f"{TORCH_DOCS}#synchronous-and-asynchronous-collective-operations",
     )
     yield from _if_any(
@@ -262,8 +262,8 @@ def _of_orders(seen: AllSeen) -> Iterator[Finding]:
     yield from _if_any(
         _folded(nccl_orders.messages_that_block_each_other(seen)),
         "two ranks that both send first, or both receive first",
-        "NCCL carries out the messages of two ranks one after another, so that both may wait for "
-        "ever. Begin them together with batch_isend_irecv.",
+        "NCCL carries out the messages of two ranks one after another, so both may wait forever. "
+        "Begin them together with batch_isend_irecv.",
         f"{NCCL_DOCS}/p2p.html",
     )
     yield from _if_any(

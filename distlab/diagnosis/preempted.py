@@ -232,11 +232,11 @@ def _words_of_children(signal: Moment) -> Iterator[str]:
         return
     number = "child process" if signal.children == 1 else "child processes"
     if signal.whole_group:
-        yield f"Its {signal.children} {number} got SIGTERM, too."
+        yield f"Its {signal.children} {number} also got SIGTERM."
         return
     yield (
-        f"Its {signal.children} {number} did not get SIGTERM; torchrun and Slurm send it to them, "
-        "too."
+        f"Its {signal.children} {number} did not get SIGTERM. torchrun and Slurm also send it to "
+        "child processes."
     )
 
 

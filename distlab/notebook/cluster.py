@@ -368,7 +368,7 @@ class Cluster:
 
         if self.last_trace is not None and self.last_trace.recording:
             raise ClusterError(
-                "This cluster is already being traced. End that trace first: leave its with block."
+                "This cluster is already being traced. Leave the with block of that trace first."
             )
         with record_trace(self, self.check_ranks(ranks)) as self.last_trace:
             yield self.last_trace
@@ -447,7 +447,7 @@ class Cluster:
         The next cell starts at that time. A cluster in real time has no such clock: ClusterError.
         """
         if self._plan.network is None:
-            no_clock = "This cluster has no virtual clock: it runs in real time."
+            no_clock = "This cluster has no virtual clock, because it runs in real time."
             raise ClusterError(f"{no_clock} Call Cluster(n, network=...).")
         times: list[float] = self.call(simulated.clock)
         return max(times)
@@ -491,7 +491,7 @@ class Cluster:
         n = self.ranks.plan.n
         if ranks is None:
             return list(range(n))
-        return arguments.ranks("ranks", ranks, n, "Leave ranks out to mean all of them.")
+        return arguments.ranks("ranks", ranks, n, "Leave out ranks= to use all of them.")
 
     def __reduce__(self) -> NoReturn:
         """Refuse to travel, and so refuse a function for the ranks that uses the cluster."""

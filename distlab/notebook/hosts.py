@@ -299,7 +299,7 @@ def _what_differs(hello: Hello, method: StartMethod) -> str:
         return f"it {different}. They must be the same: {advice}."
     if not any(hello.notebook in own for own in rendezvous.addresses().values()):
         seen = f"it sees this machine as {hello.notebook}, which is not its address"
-        return f"{seen}: the ranks could not connect."
+        return f"{seen}, so the ranks could not connect."
     return ""
 
 

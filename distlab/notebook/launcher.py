@@ -259,7 +259,7 @@ class Launcher:
                 asked = time.monotonic()
             self._check_start(old)
             if time.monotonic() > began + START_SECONDS:
-                late = "the controller was not there"
+                late = "the controller had not started"
                 if client is not None:
                     late = f"only the engines {client.ids} had registered"
                 raise ClusterError(f"{late} after {START_SECONDS:g} s.")

@@ -157,7 +157,9 @@ def _shown_comparison(cluster: Cluster, targets: list[int]) -> Iterator[None]:
     from distlab.notebook.gathering import gather
 
     if len(targets) < 2:
-        arguments.wrong("--compare compares ranks with each other: it needs two or more of them.")
+        arguments.wrong(
+            "--compare compares ranks with each other, so it needs two or more of them."
+        )
     ranks = cluster.ranks
     ranks.ready(targets)
     try:
@@ -340,8 +342,8 @@ def explain(
     traceback = one_process.without_torch(traceback)
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
     words = (
-        "torch.distributed works on the ranks, and this cell ran in the notebook: "
-        "begin the cell with %%px."
+        "torch.distributed works on the ranks, but this cell ran in the notebook. "
+        "Begin the cell with %%px."
     )
     if Cluster.current is None:
         words += " Start the ranks first: cluster = distlab.Cluster(4)."
@@ -356,7 +358,7 @@ def _explain_name(name: str | None) -> None:
         bring = f', or bring it here with cluster.pull("{name}")'
     else:
         return
-    words = f"{name} is a variable of the ranks: begin the cell with %%px{bring}."
+    words = f"{name} is a variable on the ranks, so begin the cell with %%px{bring}."
     paragraphs.say(words, sys.stderr)
 
 

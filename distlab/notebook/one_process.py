@@ -179,8 +179,8 @@ def _init_process_group(
         if is_here and n > 1 and _backend_waits(given) and not _others_may_come(given):
             raise ClusterError(
                 f"This kernel is one process, and init_process_group(world_size={n}) would wait "
-                f"here for {n - 1} more. Cluster({n}) and %%px have the group already: begin the "
-                "cell with %%px, and leave init_process_group out."
+                f"here for {n - 1} more. With Cluster({n}) and %%px the ranks already have a "
+                "group, so begin the cell with %%px, and leave out init_process_group."
             )
     original(*args, **kwargs)
 
@@ -257,7 +257,7 @@ def _spawn(owner: int, original: Callable[..., Any], *args: Any, **kwargs: Any) 
             raise ClusterError(
                 f"spawn starts new processes, and they cannot find {name}, which only this "
                 f"notebook has. distlab.spawn({name}, args, nprocs={given.get('nprocs', 1)}) sends "
-                f"it to processes as new as those. Or use the ranks of a cluster: "
-                f"cluster.run({name}) calls {name}(rank, world_size) there."
+                f"it to processes that are just as new. Or use the ranks of a cluster, where "
+                f"cluster.run({name}) calls {name}(rank, world_size)."
             )
     return original(*args, **kwargs)

@@ -64,7 +64,7 @@ def place_ranks(
         wrong(f'engines="ssh" needs hosts=. {HOSTS_EXAMPLE}')
     if isinstance(method, Mpi) and (method.python or method.interface):
         elsewhere = "python= and interface= of Mpi are for other machines"
-        wrong(f"{elsewhere}: give hosts=, too. {HOSTS_EXAMPLE}")
+        wrong(f"{elsewhere}, so give hosts= as well. {HOSTS_EXAMPLE}")
     return None
 
 
@@ -73,12 +73,12 @@ def _named_hosts(n: int | None, method: str | Ssh | Mpi, hosts: Mapping[str, int
     found = _read_hosts(hosts)
     if isinstance(method, str):
         wrong(
-            f'engines="{method}" starts ranks on this machine only: with hosts=, leave it out, '
+            f'engines="{method}" starts ranks only on this machine. With hosts=, leave it out, '
             f'or write engines="mpi". {HOSTS_EXAMPLE}'
         )
     ranks = sum(host.ranks for host in found)
     if n not in (None, ranks):
-        wrong(f"The hosts have {ranks} ranks, and n is {n!r}: leave n out. {HOSTS_EXAMPLE}")
+        wrong(f"The hosts have {ranks} ranks, but n is {n!r}. Leave out n. {HOSTS_EXAMPLE}")
     here = hosts.here if _is_reachable(hosts) else ""
     return Hosts(found, method, here)
 

@@ -217,7 +217,7 @@ def _check_fresh(fresh: bool, attached: Attached | None) -> None:
     arguments.instance("fresh", fresh, bool, "Call Cluster(4, fresh=True).")
     if fresh and attached is not None:
         wrong(
-            "fresh=True starts new interpreters, and attached engines run already: leave it out, "
+            "fresh=True starts new interpreters, but attached engines already run. Leave it out, "
             "or call Cluster(4, fresh=True)."
         )
 

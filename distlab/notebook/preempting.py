@@ -271,7 +271,7 @@ def preempting(
     if not ranks.plan.forks:
         raise ClusterError("Only forked ranks can be preempted. Call distlab.Cluster(n).")
     if ranks.preemption is not None:
-        raise ClusterError("These ranks are being preempted already: leave that with block first.")
+        raise ClusterError("These ranks are already being preempted. Leave that with block first.")
     ranks.ready(everyone)
     begin = functools.partial(entry.begin_preemption, tuple(orders))
     _, missing = gather(ranks, everyone, begin)

@@ -310,7 +310,7 @@ class Ranks:
             return
         self._trouble_shown = True
         rank, error = next(iter(troubles.items()))
-        words = f"distlab has met an error of its own on rank {rank}"
+        words = f"distlab itself failed on rank {rank}"
         if unseen:
             words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
         paragraphs.say(f"{words}: {error}", sys.stderr)
@@ -371,7 +371,7 @@ class Ranks:
         """While ranks are waited for: raise ClusterError if they cannot be reached."""
         if self.stopped:
             raise ClusterError(
-                "The cluster was stopped before this cell had finished; its results are lost."
+                "The cluster was stopped before this cell had finished, so its results are lost."
             )
         self._processes.raise_if_controller_ended()
 

@@ -88,7 +88,7 @@ def _words_of_file(file: Path) -> str:
     except zipfile.BadZipFile:
         return "not complete, or not in the format of torch.save: its table of contents is missing"
     if damaged is not None:
-        return f"damaged: {damaged} in it has another checksum"
+        return f"damaged: {damaged} in it has the wrong checksum"
     return "complete: it can be loaded"
 
 

@@ -33,7 +33,7 @@ def why_not_found(program: str, is_module: bool) -> str:
 
 def _why_no_module(name: str) -> str:
     if name.endswith(".py"):
-        return f"-m takes a module's name, and {name!r} is a file: leave -m out"
+        return f"-m takes a module's name, but {name!r} is a file, so leave out -m"
     spec = _spec_of(name)
     if spec is None:
         return f"there is no module {name!r} in {os.getcwd()} or where Python looks for modules"

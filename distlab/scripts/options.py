@@ -235,7 +235,7 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
         "--fresh",
         action="store_true",
         help="give each rank a Python of its own, as torchrun does: it starts later, and a loop "
-        "over a set has another order on each rank; --check does it, too",
+        "over a set has another order on each rank; --check also does it",
     )
     group.add_argument(
         "--backend",
@@ -282,8 +282,8 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RANK:SECONDS",
-        help="send a rank SIGTERM then, as a cluster that needs its machine, and say what came of "
-        "it; RANK:stepN counts optimizer steps, all:SECONDS means every rank; may be repeated",
+        help="send a rank SIGTERM then, as a cluster that needs its machine does, and say how it "
+        "ended; RANK:stepN counts optimizer steps, all:SECONDS means every rank; may be repeated",
     )
 
 
@@ -312,7 +312,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         type=values.streams,
         default={},
         metavar="STREAMS",
-        help="write streams into files, too",
+        help="also write streams into files",
     )
     _add(
         group,
@@ -329,7 +329,7 @@ def _add_instead(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compare",
         action="store_true",
-        help="run the program in one process, too, and say whether both train alike, and why not",
+        help="also run the program in one process, and say whether both train alike, or why not",
     )
     group.add_argument(
         "--predict",

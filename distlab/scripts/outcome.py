@@ -22,7 +22,7 @@ from distlab.words import grouped, rank_list
 MOST_LETTERS = 200  # of a line that is said again
 NCCL = re.compile("NCCL")
 NO_GPU = (
-    "The script asks for NCCL, which needs a GPU for each rank: `distlab run --backend gloo` runs "
+    "The script asks for NCCL, which needs a GPU for each rank. `distlab run --backend gloo` runs "
     "it on CPUs."
 )
 # of reports that are made for a notebook, what makes sense there only

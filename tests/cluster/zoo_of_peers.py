@@ -196,7 +196,7 @@ def a_root_that_is_not_in_the_group(rank, n):
 
 @breaks(3, error="RankError")
 def a_send_in_a_group_without_this_rank(rank, n):
-    """This rank is not in that group: make the call on its members only."""
+    """This rank is not in that group. Make the call only on members of the group."""
     group = dist.new_group([0, 1])
     if rank == 2:
         dist.send(ones(), dst=0, group=group)
@@ -217,13 +217,13 @@ def a_group_that_was_destroyed(rank, n):
 
 @breaks(2, error="RankError")
 def a_wait_for_what_is_over(rank, n):
-    """There is a Work to wait for only with async_op=True."""
+    """A call returns a Work to wait for only with async_op=True."""
     dist.all_reduce(ones()).wait()
 
 
 @breaks(2, error="RankError")
 def a_function_that_no_file_has(rank, n):
-    """A new process looks for its function in a file: write it to one with"""
+    """A new process imports its function from a file, so write it into one with"""
 
     def work(number):
         print(number)

@@ -63,7 +63,7 @@ def test_bad_ranks_are_refused():
 @pytest.mark.parametrize(
     ("count", "nccl", "n", "words"),
     [
-        (1, True, 2, "2 ranks need 2 GPUs, and torch sees 1 GPU. Call Cluster(2) for gloo."),
+        (1, True, 2, "2 ranks need 2 GPUs, but torch sees 1 GPU. Call Cluster(2) for gloo."),
         (
             0,
             True,

@@ -71,8 +71,8 @@ def _print_fitted(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "distlab explain",
-        description="Say why a job waits: who waits in which call, at which line, and for whom. "
-        "It reads what the flight recorder of each rank has written, for any backend.",
+        description="Say why a job waits: which ranks wait, in which call, at which line, and for "
+        "whom. It reads the dump of each rank's flight recorder, whatever the backend.",
     )
     parser.add_argument(
         "files",

@@ -135,7 +135,8 @@ def _world_size(ranks: Mapping[int, RankRecord], given: int | None) -> tuple[int
         return size, bool(listed or shown)
     if not size <= given <= MOST_RANKS:
         rule = f"the number of all ranks of the job, at most {MOST_RANKS}"
-        refuse("--world-size", rule, given, f"The dumps show rank {size - 1}, so that it is more.")
+        advice = f"The dumps show rank {size - 1}, so there are at least {size} ranks."
+        refuse("--world-size", rule, given, advice)
     return given, True
 
 

@@ -22,8 +22,8 @@ SECONDS = 30.0  # for one process: py-spy takes a tenth of a second where nothin
 WITHOUT_PY_SPY = (
     "py-spy looks into running processes, and it is not installed here: pip install py-spy.\n"
     "Without it, a program that has called faulthandler.register(signal.SIGUSR1) writes its stack "
-    "to stderr when it gets that signal, and distlab explain reads that text, too.\n"
-    "A program that has not called it is ended by the signal."
+    "to stderr when it gets that signal, and distlab explain also reads that text.\n"
+    "The signal ends a program that has not called it."
 )
 NOT_ALLOWED = (
     "py-spy may not look into process {pid}. Run this as root, or as the user who owns the process "
@@ -61,7 +61,9 @@ def of_processes(pids: Sequence[int]) -> str:
         rank = _whole_number(environment.get("RANK"), order)
         world_size = max(world_size, _whole_number(environment.get("WORLD_SIZE"), 0))
         if rank in stacks:
-            raise DistlabError(f"Process {pid} is of another job: there is a rank {rank} already.")
+            raise DistlabError(
+                f"Process {pid} belongs to another job, because rank {rank} is there already."
+            )
         stacks[rank] = replace(_stack_of(program, pid), rank=rank)
     return of_ranks(dict(sorted(stacks.items())), world_size)
 
@@ -115,7 +117,7 @@ def _stack_of(program: str, pid: int) -> Stack:
         )
     except subprocess.TimeoutExpired as error:
         raise DistlabError(
-            f"py-spy has not ended within {SECONDS:g} s for process {pid}."
+            f"py-spy did not finish within {SECONDS:g} s for process {pid}."
         ) from error
     stacks = read_stacks(done.stdout)
     if stacks:

@@ -36,8 +36,8 @@ NOTHING = (
     "and none was found in it."
 )
 ONLY_AGENTS = (
-    "These are stacks of torchrun, which starts ranks and is none. "
-    "Its child processes are the ranks: pgrep -P PID lists them."
+    "These are stacks of torchrun, which starts the ranks but is not a rank itself. "
+    "The ranks are its child processes, and pgrep -P PID lists them."
 )
 # the first bytes of a dump of the flight recorder: a pickle's, and those of JSON
 NOT_STACKS = (b"\x80", b"{", b"[{")

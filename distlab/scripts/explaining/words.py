@@ -23,7 +23,7 @@ TURN_ON = (
     f"{SIZE} turns it on before the job starts (TORCH_NCCL_TRACE_BUFFER_SIZE in older versions of "
     "torch); in new ones it is on unless this is 0."
 )
-NOTHING_WAITS = "Nothing waits: every call that is recorded has completed."
+NOTHING_WAITS = "Nothing waits, because every recorded call has completed."
 ALL_THERE = (
     "The calls do not explain it: each that has not completed was called alike by every rank that "
     "it needs. It was still running, or a device or the network holds it up."
@@ -113,8 +113,8 @@ def _of_unlisted(findings: Findings) -> Iterator[str]:
         if others:
             yield (
                 f"{ranks_and_verb(ranks, 'waits', 'wait').capitalize()} in group {name}, whose "
-                f"members gloo does not list: any other one is among {rank_list(others)}, and has "
-                "not called it."
+                f"members gloo does not list. Any other member is among {rank_list(others)}, and "
+                "has not called it."
             )
 
 
@@ -135,8 +135,8 @@ def _of_devices(findings: Findings) -> Iterator[str]:
             begun = ranks_and_verb(by_start[True], "has", "have").capitalize()
             others = ranks_and_verb(by_start[False], "has", "have")
             yield (
-                f"{begun} started it, {others} not: something before it still occupies the device "
-                "there."
+                f"{begun} started it, but {others} not, because something before it still occupies "
+                "the device there."
             )
 
 

@@ -267,7 +267,7 @@ def test_a_check_starts_a_cluster_where_none_runs(capsys):
     assert distlab.Cluster.current is None
     right = distlab.check("my_square", lambda: dist.get_rank() ** 2)
     assert repr(right).startswith("my_square: passed.")
-    said = "No cluster was running here: the check starts one, distlab.Cluster(4).\n"
+    said = "No cluster was running here, so the check starts one, distlab.Cluster(4).\n"
     assert capsys.readouterr().out == said
     started = distlab.Cluster.current
     assert not distlab.check("my_square", dist.get_rank).passed

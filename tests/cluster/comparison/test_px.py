@@ -52,7 +52,9 @@ def test_a_cell_that_fails_shows_its_error_alone(model):
 
 
 def test_one_rank_has_nothing_to_be_compared_with(model):
-    words = "ArgumentError: --compare compares ranks with each other: it needs two or more of them."
+    words = (
+        "ArgumentError: --compare compares ranks with each other, so it needs two or more of them."
+    )
     assert model.text("%%px --compare --targets 0\n1") == words
 
 

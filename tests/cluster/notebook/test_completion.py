@@ -65,8 +65,8 @@ def test_shift_tab_and_a_question_mark(notebook):
 
 
 ERRORS = {
-    "print(rank)": "rank is a variable of the ranks: begin the cell with %%px.",
-    "mine + 1": "mine is a variable of the ranks: begin the cell with %%px, "
+    "print(rank)": "rank is a variable on the ranks, so begin the cell with %%px.",
+    "mine + 1": "mine is a variable on the ranks, so begin the cell with %%px, "
     'or bring it here with cluster.pull("mine").',
     "no_such + 1": "",
 }
@@ -112,7 +112,7 @@ def test_px_has_help(notebook, asked):
 
 
 ADVISED = {
-    "%%px\ninput('name: ')": "Ranks have no keyboard: call input() in a cell without %%px",
+    "%%px\ninput('name: ')": "Ranks have no keyboard. Call input() in a cell without %%px",
     "cluster.run(lambda: 3)": (
         "cluster.run(fn, *args) calls fn(rank, world_size, *args): the function's first two"
     ),
@@ -121,7 +121,7 @@ ADVISED = {
     ),
     (
         "%%px\nopen('/dev/full', 'w').write('x' * 10**6)"
-    ): "A file system is full: /dev/shm, if a DataLoader has workers",
+    ): "A file system is full. It is /dev/shm if a DataLoader has workers",
     ("def of_notebook(rank, n):\n    return cluster.n\n\ncluster.run(of_notebook)"): (
         "(TypeError: a Cluster stays in the notebook; a rank has `rank` and `world_size`). "
         "It uses cluster, which is the notebook's."
@@ -144,8 +144,8 @@ def test_a_mistake_in_the_learners_own_call_has_none(notebook):
 
 
 HINT = (
-    "torch.distributed works on the ranks, and this cell ran in the notebook: "
-    "begin the cell with %%px."
+    "torch.distributed works on the ranks, but this cell ran in the notebook. "
+    "Begin the cell with %%px."
 )
 FORGOTTEN = [
     "dist.all_reduce(torch.ones(1))",
@@ -202,7 +202,7 @@ def test_a_forgotten_px_without_a_cluster(nothing_left, first):
     book = Notebook()
     book.run(f"{first}\nimport torch.distributed as dist")
     _, name = book.run("rank")
-    assert name["text"].strip() == "rank is a variable of the ranks: begin the cell with %%px."
+    assert name["text"].strip() == "rank is a variable on the ranks, so begin the cell with %%px."
     _, more = book.run("dist.get_world_size()")
     assert more["text"].strip() == f"{HINT} Start the ranks first: cluster = distlab.Cluster(4)."
     book.close(now=True)

@@ -141,7 +141,7 @@ def test_what_cannot_be_pickled_is_refused(usable):
 
 RANKS = (
     "ranks must be a list of different ranks from 0 to 3, got {}. "
-    "Leave ranks out to mean all of them."
+    "Leave out ranks= to use all of them."
 )
 CALL = "Call cluster.run(fn, *args) with the function itself."
 REFUSED = [

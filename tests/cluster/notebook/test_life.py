@@ -64,7 +64,8 @@ def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     first.stop()
     error = raised(distlab.ClusterError, pending.finish)
     assert (
-        str(error) == "The cluster was stopped before this cell had finished; its results are lost."
+        str(error)
+        == "The cluster was stopped before this cell had finished, so its results are lost."
     )
     del pending, error
     assert descriptors_and_threads() == before

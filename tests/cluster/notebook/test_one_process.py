@@ -7,13 +7,13 @@ from tests.cluster.conftest import Notebook
 JOIN = "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:29511"
 ONE_PROCESS = (
     "ClusterError: This kernel is one process, and init_process_group(world_size=2) would "
-    "wait here for 1 more. Cluster(2) and %%px have the group already: "
-    "begin the cell with %%px, and leave init_process_group out."
+    "wait here for 1 more. With Cluster(2) and %%px the ranks already have a group, "
+    "so begin the cell with %%px, and leave out init_process_group."
 )
 SPAWN = (
     "ClusterError: spawn starts new processes, and they cannot find {0}, which only this "
-    "notebook has. distlab.spawn({0}, args, nprocs=2) sends it to processes as new as those. "
-    "Or use the ranks of a cluster: cluster.run({0}) calls {0}(rank, world_size) there."
+    "notebook has. distlab.spawn({0}, args, nprocs=2) sends it to processes that are just as "
+    "new. Or use the ranks of a cluster, where cluster.run({0}) calls {0}(rank, world_size)."
 )
 REFUSED = {
     # the first cell that imports it

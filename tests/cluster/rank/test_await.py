@@ -135,7 +135,7 @@ def test_asyncio_run_is_told_to_be_await(defined):
     """The advice names what works."""
     error = raised(distlab.RankError, px, defined, "adding = add_up()\nasyncio.run(adding)")
     assert str(error).endswith(
-        "Cells run in an event loop already: write await main() instead of asyncio.run(main())."
+        "Cells already run in an event loop, so write await main() instead of asyncio.run(main())."
     )
     px(defined, "await adding")
 

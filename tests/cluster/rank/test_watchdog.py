@@ -81,7 +81,7 @@ NOT_PLAIN = (
     [
         (summary_fails, f"{UNSEEN}: {RAISED}"),
         (a_field_is_not_plain, f"{UNSEEN}: {NOT_PLAIN}"),
-        (decoding_fails, f"distlab has met an error of its own on rank 1: {RAISED}"),
+        (decoding_fails, f"distlab itself failed on rank 1: {RAISED}"),
     ],
 )
 def test_an_exception_is_shown_in_a_line_and_the_thread_goes_on(usable, capfd, program, words):

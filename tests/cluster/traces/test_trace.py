@@ -177,7 +177,7 @@ def test_some_ranks_only(usable):
 
     A second trace is refused meanwhile.
     """
-    refusal = r"^This cluster is already being traced\. End that trace first"
+    refusal = r"^This cluster is already being traced\. Leave the with block"
     with usable.trace(ranks=[0, 1]) as trace:
         with pytest.raises(distlab.ClusterError, match=refusal), usable.trace():
             pass

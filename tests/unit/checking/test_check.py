@@ -56,7 +56,8 @@ def test_hints_come_in_stages():
     first = repr(distlab.hint("ring_all_reduce"))
     last = repr(distlab.hint("ring_all_reduce", 3))
     assert first.endswith(
-        '\n(Hint 1 of 3 for 3.2 Ring all-reduce. The next one: distlab.hint("ring_all_reduce", 2))'
+        "\n(Hint 1 of 3 for 3.2 Ring all-reduce. "
+        'For the next, call distlab.hint("ring_all_reduce", 2))'
     )
     assert last.endswith("\n(Hint 3 of 3 for 3.2 Ring all-reduce.)")
     words = (

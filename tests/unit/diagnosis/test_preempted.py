@@ -153,10 +153,11 @@ def test_children():
     """Workers of a DataLoader get the signal only where it is sent to the whole group."""
     one = replace(PREEMPTED, signal=at_step(children=2))
     assert words_of(one)[0].endswith(
-        "Its 2 child processes did not get SIGTERM; torchrun and Slurm send it to them, too."
+        "Its 2 child processes did not get SIGTERM. torchrun and Slurm also send it to child "
+        "processes."
     )
     one = replace(PREEMPTED, signal=at_step(children=1, whole_group=True))
-    assert words_of(one)[0].endswith("Its 1 child process got SIGTERM, too.")
+    assert words_of(one)[0].endswith("Its 1 child process also got SIGTERM.")
 
 
 def test_others_that_were_interrupted():

@@ -113,7 +113,7 @@ def test_the_doctor_looks_at_memory_disk_and_limits(capsys, monkeypatch):
     monkeypatch.setattr(machine, "tasks", lambda: machine.TaskLimit(500, 120, is_users=True))
     doctor.check_machine()
     said = dict(line[6:].split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said["memory"] == "7.5 GB free; a rank takes about 60 MB, and what it loads"
+    assert said["memory"] == "7.5 GB free; a rank takes about 60 MB, plus what it loads"
     assert re.fullmatch(
         r"[\d.]+ GB free in this folder, [\d.]+ GB for temporary files", said["disk"]
     )

@@ -82,7 +82,7 @@ def test_fresh_ranks_need_processes_that_are_started():
     assert plan_of(engines="local", fresh=True).fresh
     attached = Attached(SimpleNamespace(ids=[0, 1]), "default")
     assert str(refused(plan_of, None, engines=attached, fresh=True)) == (
-        "fresh=True starts new interpreters, and attached engines run already: leave it out, "
+        "fresh=True starts new interpreters, but attached engines already run. Leave it out, "
         "or call Cluster(4, fresh=True)."
     )
 

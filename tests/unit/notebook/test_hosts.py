@@ -39,7 +39,7 @@ def answers(folder, **differs):
         ),
         (
             {"notebook": "203.0.113.5"},
-            "it sees this machine as 203.0.113.5, which is not its address: the ranks",
+            "it sees this machine as 203.0.113.5, which is not its address, so the ranks",
         ),
     ],
 )

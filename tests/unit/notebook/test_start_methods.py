@@ -129,11 +129,11 @@ def all_installed(monkeypatch):
         ({"engines": distlab.Ssh(python="/x")}, f'engines="ssh" needs hosts=. {EXAMPLE}'),
         (
             {"n": 5, "hosts": TWO_EACH},
-            f"The hosts have 4 ranks, and n is 5: leave n out. {EXAMPLE}",
+            f"The hosts have 4 ranks, but n is 5. Leave out n. {EXAMPLE}",
         ),
         (
             {"n": None, "hosts": TWO_EACH, "engines": "fork"},
-            'engines="fork" starts ranks on this machine only: with hosts=, leave it out, '
+            'engines="fork" starts ranks only on this machine. With hosts=, leave it out, '
             f'or write engines="mpi". {EXAMPLE}',
         ),
         (
@@ -160,7 +160,8 @@ def all_installed(monkeypatch):
         ),
         (
             {"engines": distlab.Mpi(interface="ib0")},
-            f"python= and interface= of Mpi are for other machines: give hosts=, too. {EXAMPLE}",
+            "python= and interface= of Mpi are for other machines, so give hosts= as well. "
+            f"{EXAMPLE}",
         ),
     ],
 )

@@ -106,7 +106,7 @@ MISTAKES = {
     "-m pkg.nothing": "there is no module 'pkg.nothing' in FOLDER or where Python looks for "
     "modules",
     "-m bare": "'bare' is a package without a __main__.py: name a module in it",
-    "-m train.py": "-m takes a module's name, and 'train.py' is a file: leave -m out",
+    "-m train.py": "-m takes a module's name, but 'train.py' is a file, so leave out -m",
     "--nproc-per-node 0 train.py": "argument --nproc-per-node: must be a number "
     "of ranks from 1, or auto, cpu or gpu, got '0'",
     "--nproc-per-node two train.py": "argument --nproc-per-node: must be a "

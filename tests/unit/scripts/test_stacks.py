@@ -217,7 +217,7 @@ def test_torchrun_itself_is_no_rank():
     """Its stack is left out, and alone it explains nothing."""
     (agent,) = read_stacks(recorded.AGENT)
     assert is_agent(agent)
-    with pytest.raises(DataError, match="starts ranks and is none"):
+    with pytest.raises(DataError, match="is not a rank itself"):
         stacks_report.of_files({DumpFile("821.txt"): [agent]})
 
 

@@ -325,7 +325,7 @@ def test_a_device_that_has_not_begun_what_others_have(told):
     status, words = told(ranks)
     assert status == 1
     assert "The calls do not explain it: each that has not completed was called alike by" in words
-    assert "Ranks 0 and 2 have started it, rank 1 has not: something before it still" in words
+    assert "Ranks 0 and 2 have started it, but rank 1 has not, because something" in words
 
 
 def test_dumps_of_open_calls_only(told):
@@ -391,7 +391,7 @@ def test_a_group_of_gloo_in_which_nobody_else_has_called_anything(told):
     ranks[0].call("all_reduce", 3, "1", state="scheduled")
     status, words = told(ranks)
     assert status == 0
-    assert "Rank 0 waits in group 1, whose members gloo does not list: any other" in words
+    assert "Rank 0 waits in group 1, whose members gloo does not list. Any other" in words
     assert "all_reduce(group=1)" in words
 
 
@@ -405,7 +405,7 @@ def test_a_job_that_does_not_wait_is_told_so(told):
     ranks[1].entries[-1]["time_created_ns"] += 2_000_000_000
     status, words = told(ranks)
     assert status == 1
-    assert "Nothing waits: every call that is recorded has completed." in words
+    assert "Nothing waits, because every recorded call has completed." in words
     assert (
         "The last call of rank 1 (barrier(), train.py:4) began 2.0 s after that of rank 0" in words
     )
