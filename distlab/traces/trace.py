@@ -244,8 +244,6 @@ class Trace:
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]] | None:
         if self.recording or not self.events:
             return None
-        from PIL import Image  # matplotlib comes with it
-
         from distlab.plotting.drawing import SHARPNESS
 
         figure = self.plot()
@@ -253,13 +251,9 @@ class Trace:
         figure.set_layout_engine("none")
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=figure.dpi * SHARPNESS)
-        # with as few colours as a palette holds, a picture has a third of the bytes
-        picture = Image.open(drawn).quantize(method=Image.Quantize.FASTOCTREE)
-        packed = io.BytesIO()
-        picture.save(packed, "png")
         width, height = figure.get_size_inches() * figure.dpi
         about = {"width": round(width), "height": round(height), "alt": repr(self)}
-        return packed.getvalue(), about
+        return drawn.getvalue(), about
 
 
 def _what(event: Event) -> tuple[str, str, str]:
