@@ -27,7 +27,9 @@ SECONDS = 120  # for each run
 LINE = re.compile(r"^epoch (\d+): loss (\d+\.\d+)", re.MULTILINE)
 # without the ones with which torchrun itself ends
 ERROR = re.compile(r"^(?:\[rank\d\]: )?((?!Child|Signal)\w*(?:Error|Exit|Exception): .*)", re.M)
-
+# os.replace finds nothing to rename: the other rank has renamed the file that both have written
+RENAMED_BY_ANOTHER = "-> 'checkpoint.pt'"
+BOTH_WRITE = "Both ranks write the checkpoint, into one file: only rank 0 should."
 
 _passed: set[str] = set()  # the scripts whose last check has found no fault
 
@@ -119,17 +121,17 @@ def error_in(printed):
 
 def fault_of_ranks(whole):
     """Whether two ranks have trained in one group."""
+    error = error_in(whole.printed)
+    if RENAMED_BY_ANOTHER in error:
+        return BOTH_WRITE
     if None in whole.first:
-        return f"Under torchrun: {error_in(whole.printed) or 'a rank left no trace'}."
+        return f"Under torchrun: {error or 'a rank left no trace'}."
     if not all(notes.steps for notes in whole.first):
-        error = error_in(whole.printed)
         return f"Under torchrun: {error}." if error else "No rank called optimizer.step()."
     alone = [notes.world_size == 0 for notes in whole.first]
     if any(alone):
         return "Each rank trained alone: nobody called dist.init_process_group before the loop."
-    if error := error_in(whole.printed):
-        return f"Under torchrun: {error}."
-    return ""
+    return f"Under torchrun: {error}." if error else ""
 
 
 def epochs_of(notes):
@@ -198,7 +200,7 @@ def fault_of_file(whole):
     if not any(by_rank):
         return "No rank writes a checkpoint with torch.save."
     if all(by_rank):
-        return "Both ranks write the checkpoint, into one file: only rank 0 should."
+        return BOTH_WRITE
     if sum(by_rank) != EPOCHS:
         return f"The checkpoint is written {sum(by_rank)} times in {EPOCHS} epochs."
     if "checkpoint.pt" not in whole.files:

@@ -118,7 +118,7 @@ def test_reports_fit_their_pane(page, lab, tmp_path):
         "DeadlockError: 4 of 4 ranks wait for each other",
         "ranks must be a list of different ranks",
         "started operations and did not wait",
-        "this cell ran in the notebook: begin the cell with %%px.",
+        "this cell ran in the notebook. Begin the cell with %%px.",
     ):
         page.locator(".jp-RenderedHTML").get_by_text(words).first.wait_for()
     for width in (900, 1400):

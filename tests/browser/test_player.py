@@ -50,7 +50,8 @@ def test_the_player(page, lab):
     row = page.locator(".jp-OutputArea-output img")
     row.wait_for()
     assert row.evaluate("image => image.complete && image.naturalWidth > 200")
-    assert row.get_attribute("alt") == "two ranks, step by step: step 0, step 1, end"
+    steps = "step 0, 1 message; step 1, 1 message; end"
+    assert row.get_attribute("alt") == f"two ranks, step by step: {steps}"
     assert page.locator(".jp-OutputArea-output button").count() == 0
 
     (cell,) = run_all(page)

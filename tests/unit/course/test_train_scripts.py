@@ -11,6 +11,10 @@ from distlab_course.watched_training import Notes
 STEPS = 22  # of 32 samples of a rank, in an epoch
 LINES = "".join(f"epoch {epoch}: loss 1.0000\n" for epoch in range(EPOCHS))
 FILES = {"train.py", "checkpoint.pt"}
+RENAMED = (
+    "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: "
+    "'checkpoint.pt.partial' -> 'checkpoint.pt'\n"
+)
 
 
 def steps_of(rank, epochs):
@@ -73,6 +77,7 @@ def test_a_right_script_has_no_fault(fault_of):
         (with_notes(steps=[]), "No rank called optimizer.step()."),
         (with_notes(steps=steps_of(0, range(EPOCHS))), "a DistributedSampler?"),
         (with_notes(saves=EPOCHS), "Both ranks write the checkpoint"),
+        (right_run()._replace(printed=RENAMED, first=[notes(0), None]), "Both ranks write"),
         (with_notes(saves=0), "No rank writes a checkpoint"),
         (right_run()._replace(printed=LINES * 2), "Both ranks print"),
         (right_run()._replace(printed=""), "Nobody prints a line"),
