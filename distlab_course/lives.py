@@ -63,6 +63,7 @@ class Lives:
 
     def _look_at(self, process: psutil.Process) -> None:
         """Note that a process is there, if it is a rank or torchrun."""
+        now = time.time()  # the system's own note of a begin is on another clock
         known = self._lives.get(process.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return
@@ -71,8 +72,8 @@ class Lives:
             number = process.environ().get("RANK")
             if number is None and "torchrun" not in command:
                 return
-            known = Life(None if number is None else int(number), process.create_time(), 0.0)
-        self._lives[process.pid] = known._replace(end=time.time())
+            known = Life(None if number is None else int(number), now, now)
+        self._lives[process.pid] = known._replace(end=now)
 
     def _look_at_file(self) -> None:
         """Note the lines that are new in the file."""

@@ -1,4 +1,4 @@
-"""Lab 08: the ranks of torchrun on a time axis, one of which is killed.
+"""Lab 08: torchrun and its ranks on a time axis.
 
 The notebooks call it through `distlab_course.figures`, in their kernel. Times are in seconds.
 """
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from distlab.plotting.axes import new_panels
 from distlab.plotting.bars import Bar, Look, draw_lanes, height_of
@@ -23,8 +22,6 @@ Life = tuple[int | None, float, float]
 def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: str = "") -> Figure:
     """Draw when torchrun and its ranks were there, and when rank 0 had done an epoch.
 
-    The rank that ended first, if others began after it, is marked as killed.
-
     Args:
         lives: rank, begin and end of each process.
         lines: (time, text) of what rank 0 printed: "epoch 3: ..." marks epoch 3.
@@ -33,11 +30,9 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
     zero = min(begin for _, begin, _ in lives)
     end = max(end for _, _, end in lives) - zero
     ranks = sorted({rank for rank, _, _ in lives if rank is not None})
-    killed = _killed(lives)
     lanes: dict[str, list[Bar]] = {"torchrun": []}
     lanes |= {f"rank {rank}": [] for rank in ranks}
-    for life in sorted(lives, key=lambda life: life[1]):
-        rank, begin, stop = life
+    for rank, begin, stop in sorted(lives, key=lambda life: life[1]):
         name = "torchrun"
         look = Look(MIXED)
         words = "starts the ranks, and watches them"
@@ -45,8 +40,6 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
             name = f"rank {rank}"
             look = Look(rank_color(rank))
             words = f"attempt {len(lanes[name])}"
-            if life == killed:
-                words += ", killed"
         lanes[name].append(Bar(begin - zero, stop - zero, look, (words,)))
     lanes["epochs done"] = []
     bands = [MIXED, *(rank_color(rank) for rank in ranks)]
@@ -54,11 +47,6 @@ def restarts(lives: Sequence[Life], lines: Sequence[tuple[float, str]], title: s
         ax.set_xlabel("time")
         tops = draw_lanes(ax, lanes, 1.02 * end, bands=bands)
         _mark_epochs(ax, lines, zero, tops["epochs done"])
-        if killed is not None:
-            y = tops[f"rank {killed[0]}"] + 0.5
-            cross = Line2D([killed[2] - zero], [y], marker="x", color=INK, zorder=4)
-            cross.set(markersize=10, markeredgewidth=2.6)
-            ax.add_line(cross)
         del lanes["epochs done"]
         epochs = [f"epoch {number} at {when - zero:.1f} s" for when, number in _epochs_in(lines)]
         describe(ax, title or "when ranks were there", [*of_lanes(lanes), ", ".join(epochs)])
@@ -90,12 +78,3 @@ def _mark_epochs(ax: Axes, lines: Sequence[tuple[float, str]], zero: float, top:
         words = first if first == last else f"{first} to {last}"
         middle = (first_x + last_x) / 2
         ax.text(middle, top + 0.7, words, ha="center", va="center", fontsize=NAME_SIZE, color=INK)
-
-
-def _killed(lives: Sequence[Life]) -> Life | None:
-    """The rank that ended first, if others began after it; None where no rank began again."""
-    ranks = [life for life in lives if life[0] is not None]
-    first = min(ranks, key=lambda life: life[2])
-    if any(begin >= first[2] for _, begin, _ in ranks):
-        return first
-    return None

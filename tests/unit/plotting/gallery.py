@@ -280,7 +280,7 @@ FIGURES = {
     "restarts": (
         figures.restarts,
         (LIVES, PRINTED, "t"),
-        {"t", "torchrun", "attempt 0, killed", "attempt 1", "epochs done", "0", "1 to 2"},
+        {"t", "torchrun", "attempt 0", "attempt 1", "epochs done", "0", "1 to 2"},
     ),
     "who_waits": (figures.who_waits, (STUCK, "t"), {"t", "rank 0", "rank 3", "finished"}),
     "clocks": (
