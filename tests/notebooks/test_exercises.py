@@ -12,6 +12,7 @@ import inspect
 import re
 
 from test_hygiene import code_cells, each_lesson, markdown_cells
+from test_labs import CORE_LABS
 
 from distlab.checking import Exercise, all_exercises, title_of_lab
 from tests.tool import ROOT
@@ -85,6 +86,16 @@ def test_titles_are_those_of_the_exercises(path):
     assert titles == [exercise.title for exercise in asked_in(path).values()]
     lab = path.name[:2]
     assert text.splitlines()[0] == f"# {lab} · {title_of_lab(lab)}"
+
+
+@each_lesson
+def test_half_of_the_exercises_of_a_further_lab_are_tried_on_ranks(path):
+    """A formula and a question are tried in one process, and the others on two ranks or more."""
+    if int(path.name[:2]) in CORE_LABS:
+        return
+    exercises = asked_in(path).values()
+    on_ranks = [one for one in exercises if isinstance(one, Exercise) and max(one.worlds) > 1]
+    assert 2 * len(on_ranks) >= len(exercises)
 
 
 @each_lesson

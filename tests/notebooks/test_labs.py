@@ -130,12 +130,12 @@ def test_the_minutes_are_honest_and_add_up(path):
 
 
 @each_lesson
-def test_a_core_lab_asks_before_it_shows(path):
-    """Three outputs or more are folded in each core lab, so that a learner predicts first."""
+def test_a_lab_asks_before_it_shows(path):
+    """Three outputs or more are folded in each lab, so that a learner predicts first."""
     folded = [
         cell for cell in read(path).cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")
     ]
-    assert len(folded) >= 3 or int(path.name[:2]) not in CORE_LABS
+    assert len(folded) >= 3
 
 
 @each_lesson
