@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Limits, exercise, formula, question
+from distlab.checking import Limits, exercise, question, returned
 
 
 @question("34", 7)
@@ -135,31 +135,37 @@ def steps_repeated(answer):
 ORDER = [7, 2, 9, 4, 0, 5, 8, 1, 6, 3]
 
 
-@formula(
-    "34",
-    (ORDER, 0, 0, 2),
-    (ORDER, 4, 0, 2),
-    (ORDER, 4, 1, 2),
-    (ORDER, 4, 1, 3),
-    (ORDER, 5, 0, 3),
-    (ORDER, 10, 0, 1),
-    (ORDER, 9, 0, 2),
-)
-def samples_left(order, seen, rank, world_size):
+def _read_by_rank_0(rank, n, seen):
+    """The order and what was seen of it, where the checkpoint was read."""
+    if rank == 0:
+        return ORDER, seen
+    return None, None
+
+
+@exercise("34", cases=(0, 4, 5, 9, 10), given=_read_by_rank_0, trial=returned)
+def samples_left(order, seen):
     """Return the list of the samples that this rank still has to see in an epoch that was
     interrupted.
 
-    `order` is the order of all samples in this epoch. All ranks together have seen the first `seen`
-    of them. What is left is dealt in turns: the first sample to rank 0, the next one to rank 1.
-    Every rank gets equally many, so leave out the last ones that do not suffice for all ranks. The
-    world may have another size than before.
+    Only rank 0 has read the checkpoint, and the others get None twice. `order` is the order of all
+    samples in this epoch, of which all ranks together have seen the first `seen`. The rest is dealt
+    in turns: the first sample to rank 0, the next one to rank 1. Every rank gets the same number of
+    samples, so leave out the last ones if they are not enough for all ranks. The number of ranks
+    may have changed.
 
     Title: 5.1 The rest of an epoch
-    Hint: What all ranks have seen together is the beginning of `order`, whatever the size of the
-    world was.
-    Hint: A slice with a step deals in turns: `left[rank::world_size]`.
-    Hint: `len(left) // world_size` samples are left for each rank.
+    Hint: `dist.broadcast_object_list(found, src=0)` fills the list `found` on every rank with what
+    rank 0 has in its own, which has the same length.
+    Hint: What all ranks have seen together is the beginning of `order`, however many ranks there
+    were.
+    Hint: `left[rank::world_size]` deals in turns, and each rank gets `len(left) // world_size`.
+    Stuck: Does every rank call the broadcast?
     """
+    found = [order, seen]
+    dist.broadcast_object_list(found, src=0)
+    order, seen = found
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     left = order[seen:]
     each = len(left) // world_size
     return left[rank : each * world_size : world_size]
