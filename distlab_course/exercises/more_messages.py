@@ -6,10 +6,8 @@ import torch.distributed as dist
 from distlab.checking import (
     COLLECTIVES,
     Limits,
-    all_but,
     exercise,
     gathered,
-    numbers,
     on_rank,
     question,
 )
@@ -50,13 +48,6 @@ def _pieces(rank, n, length):
         number = 10.0 * (rank + 2) + dst
         pieces.append(torch.full((length,), number))
     return (pieces,)
-
-
-def _numbers_and_slot(rank, n, case):
-    """Eight numbers, the index of a slot, and a rank."""
-    (tensor,) = numbers(rank, n, 8)
-    slot, src = case
-    return tensor, slot, src % n
 
 
 @exercise("10", worlds=(2, 3, 4), forbids=COLLECTIVES)
@@ -247,81 +238,15 @@ def bits_of_three(answer):
     """
 
 
-@exercise("10", forbids=COLLECTIVES)
-def gather_by_hand(tensor):
-    """Return on rank 0 a list of the tensors of all ranks, in rank order; the others return
-    nothing.
-
-    Title: 7.1 Gather by hand
-    Hint: Rank 0 needs a tensor for each piece: `torch.empty_like(tensor)`, once for every other
-    rank.
-    Hint: Its own piece needs no message.
-    """
-    return on_rank(0, gathered(tensor))
-
-
 @exercise("10")
 def prefix_sum(tensor):
     """Return the sum of the tensors of all ranks from 0 to this one, this one included. `tensor`
     must not change.
 
-    Title: 7.2 Prefix sum
+    Title: 7.1 Prefix sum
     Hint: What does rank r need from rank r - 1, and what from the ranks before it?
     Hint: Receive the sum so far from the rank before, add your own, send it to the rank after,
     return it.
     """
     up_to_this_rank = gathered(tensor)[: dist.get_rank() + 1]
     return sum(up_to_this_rank)
-
-
-def _matrix(rank, n, case):
-    """A matrix on one rank, the length of its rows, and that rank."""
-    length, number = case
-    src = number % n
-    matrix = None
-    if rank == src:
-        matrix = torch.arange(float(n * length)).reshape(n, length)
-    return matrix, length, src
-
-
-@exercise(
-    "10",
-    forbids=all_but("scatter"),
-    limits=Limits(calls=1),
-    cases=((3, 0), (1, 2), (5, 1)),
-    given=_matrix,
-)
-def my_row(matrix, length, src):
-    """Return this rank's row of a matrix that only rank `src` has, with one `dist.scatter`.
-
-    The matrix has one row of `length` float32 numbers for each rank; on the other ranks `matrix` is
-    None.
-
-    Title: 7.3 A row for each rank
-    Hint: Only rank `src` gives a list of pieces; on all other ranks the list is None.
-    Hint: `list(matrix)` is the list of the rows. Every rank needs a tensor of `length` numbers for
-    its row.
-    """
-    matrix_of_src = gathered(matrix)[src]
-    return matrix_of_src[dist.get_rank()]
-
-
-@exercise(
-    "10",
-    forbids=all_but("broadcast"),
-    limits=Limits(calls=1),
-    cases=((1, 0), (0, 2), (7, 3)),
-    given=_numbers_and_slot,
-)
-def broadcast_slot(tensor, slot, src):
-    """Copy slot `slot` of rank `src`'s tensor into the same slot of every rank's tensor, with one
-    `dist.broadcast`.
-
-    All other slots stay as they are.
-
-    Title: 7.4 Only one slot
-    Hint: `tensor[slot]` is also a tensor, a view of one number, in the memory of `tensor`.
-    Hint: `dist.broadcast` writes into the view, and so into `tensor`. Every rank calls it, with the
-    same `src`.
-    """
-    dist.broadcast(tensor[slot], src=src)
