@@ -3,7 +3,10 @@
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, exercise, formula, numbers, question
+from distlab.checking import Seen, exercise, formula, gathered, numbers, question
+from distlab.simulated.events import CollectiveCall, Wait
+from distlab.simulated.network import Link, Network
+from distlab.simulated.simulation import simulate
 
 CABLE = (0.005, 8e-8)  # seconds of a message, and of each of its bytes
 FOUR_ALGORITHMS = ("whole ring", "ring", "tree", "halving doubling")
@@ -11,7 +14,11 @@ RANKS_AND_BYTES = ((2, 1000), (2, 10**6), (1, 10**6), (4, 10**6))  # of a host, 
 OVER_THE_CABLE = [(name, *size, *CABLE) for size in RANKS_AND_BYTES for name in FOUR_ALGORITHMS]
 
 # the host of each rank
-HOSTS = (list("ABAB"), list("AABB"), list("BACABC"), list("CABABCAAB"), ["nodeB", "nodeA"])
+PLACES = ("ABAB", "AABB", "BACA")
+# the cable of the lab, and the tensor that goes around the ring
+INSIDE = Link("100 us", "1 GB/s")
+BETWEEN = Link("5 ms", "100 Mbit/s")
+NUM_BYTES = 2**20
 # numbers, and the host of each rank
 LAYOUTS = ((8, "AABB"), (7, "ABAB"), ((10, torch.float64), "ABBB"), ((5, torch.int64), "ABCA"))
 
@@ -50,37 +57,66 @@ def seconds_over_the_cable(name, k, num_bytes, alpha, beta):
     return crossings * (alpha + beta * crossing_bytes)
 
 
-def _try_ring_order(fn, hosts):
-    """How many messages of each step of a ring leave a host.
+def _host_of_rank(rank, n, places):
+    """The name of the rank's host."""
+    return (f"node{places[rank]}",)
 
-    The ranks are in the order that `fn` returns.
+
+def _try_ring_order(fn, host):
+    """The sum over the group that `fn` returns, and how long a ring in its order takes."""
+    group = fn(host)
+    everyone = list(range(dist.get_world_size()))
+    if not isinstance(group, dist.ProcessGroup):
+        return Seen("no group", "Return the group itself, what `dist.new_group` has returned.")
+    order = dist.get_process_group_ranks(group)
+    if sorted(order) != everyone:
+        return Seen("a group without some ranks", "Every rank should be in the group.")
+    total = torch.tensor(10 ** dist.get_rank())
+    dist.all_reduce(total, group=group)
+    hosts = gathered(host)
+    milliseconds = 1e3 * _seconds_of_ring([hosts[rank] for rank in order])
+    visited = " ".join(hosts[rank] for rank in order)
+    why = f"The ring visits the hosts in the order {visited}."
+    return total, Seen(f"1 MiB takes {milliseconds:.0f} ms", why)
+
+
+def _seconds_of_ring(visited):
+    """Seconds of a ring of ranks on these hosts, in this order, on a simulated cable.
+
+    A `Network` numbers ranks host by host, so the ring's ranks get new numbers here.
     """
-    order = fn(list(hosts))
-    if not isinstance(order, (list, tuple)) or sorted(order) != list(range(len(hosts))):
-        why = f"Each of the ranks 0 to {len(hosts) - 1} should be in the list once."
-        return Seen("no order of the ranks", why)
-    visited = [hosts[rank] for rank in order]
-    leave_a_host = 0
-    previous = visited[-1]  # the ring is closed
-    for host in visited:
-        if host != previous:
-            leave_a_host += 1
-        previous = host
-    why = f"The ring visits the hosts in the order {' '.join(visited)}."
-    return Seen(f"{leave_a_host} leave a host", why)
+    by_host = sorted(range(len(visited)), key=lambda place: visited[place])
+    numbered = tuple(by_host.index(place) for place in range(len(visited)))
+    ring = CollectiveCall(1, "all_reduce", "ring", 1, numbered, None, (NUM_BYTES, 4))
+    network = Network(
+        hosts=[visited.count(host) for host in sorted(set(visited))],
+        inside=INSIDE,
+        between=BETWEEN,
+        algorithms={"all_reduce": "ring"},
+    )
+    return max(simulate([[ring, Wait(1)]] * len(visited), network).clocks)
 
 
-@formula("62", *[(hosts,) for hosts in HOSTS], trial=_try_ring_order)
-def ring_order(hosts):
-    """Return a list of the ranks, in an order in which a ring leaves each host only once.
-    `hosts[r]` is the host of rank r. For A, B, A, B it is 0, 2, 1, 3, or any other order that
-    finishes one host before the next.
+@exercise("62", worlds=(2, 3, 4), cases=PLACES, given=_host_of_rank, trial=_try_ring_order)
+def ring_order(host):
+    """Return a group of all ranks in an order in which a ring leaves each host only once. `host` is
+    the name of this rank's host.
+
+    A ring in a group goes by the ranks' numbers in the group: from 0 to 1, and so on, and from the
+    last one back to 0. If the ranks 0 to 3 are on the hosts A, B, A, B, the order 0, 2, 1, 3 is
+    good, or any other that finishes one host before the next.
 
     Title: 2.1 A good order
-    Hint: The ranks of one host must be neighbours.
-    Hint: `sorted` takes a `key`, a function of a rank.
+    Hint: `dist.all_gather_object(hosts, host)` fills the list `hosts`, which has a place for each
+    rank.
+    Hint: The ranks of one host must be neighbours: `sorted` takes a `key`, a function of a rank.
+    Hint: `dist.new_group(order, sort_ranks=False)` keeps the order.
+
+    Stuck: Does every rank give `new_group` the same ranks in the same order?
     """
-    return sorted(range(len(hosts)), key=lambda rank: hosts[rank])
+    hosts = gathered(host)
+    order = sorted(range(len(hosts)), key=lambda rank: hosts[rank])
+    return dist.new_group(order, sort_ranks=False)
 
 
 def _numbers_on_hosts(rank, n, case):
