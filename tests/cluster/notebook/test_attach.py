@@ -23,7 +23,17 @@ def engines(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder))
         with ipyparallel.Cluster(n=2, log_level=40) as client:
+            until(lambda: every_engine_answers(client))
             yield client, folder
+
+
+def every_engine_answers(client):
+    """False where a message was lost, as one to an engine that has only just registered may be."""
+    try:
+        client[:].apply_async(os.getpid).get(timeout=5)
+    except TimeoutError:
+        return False
+    return True
 
 
 def cells_that_have_ended(rank, world_size):
