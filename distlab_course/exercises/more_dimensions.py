@@ -1,6 +1,8 @@
 """The exercises of lab 53: long sequences, experts, and which way to divide a model."""
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from distlab.checking import Limits, all_but, exercise, formula, gathered, question, returned
 
@@ -63,6 +65,55 @@ def merge_parts(one, other):
     return largest, total, result
 
 
+def _gradients_of_what_arrived(rank, n, case):
+    """A gradient of a row for each row that arrived, and how many rows came and went.
+
+    Rank s sends (s + 2 r) % 3 rows to rank r.
+    """
+    width, whole = case
+    went = [(rank + 2 * other) % 3 for other in range(n)]
+    came = [(other + 2 * rank) % 3 for other in range(n)]
+    rows = torch.arange(float(sum(came) * width)).reshape(sum(came), width)
+    gradient = rows + 100 * rank
+    if not whole:  # as the backward pass of a product may leave it
+        gradient = gradient.T.contiguous().T
+    return gradient, came, went
+
+
+def _try_exchange_backward(fn, gradient, came, went):
+    """What a function returns for the group of all ranks."""
+    return fn(gradient, came, went, dist.group.WORLD)
+
+
+@exercise(
+    "53",
+    cases=((1, True), (2, True), (2, False)),
+    given=_gradients_of_what_arrived,
+    trial=_try_exchange_backward,
+    forbids=all_but("all_to_all"),
+    limits=Limits(calls=1),
+)
+def exchange_backward(gradient, came, went, group):
+    """Return the gradient of the rows that this rank sent, in the order in which it sent them.
+
+    The forward pass sent `went[r]` rows to rank r of the group, and `came[r]` rows arrived from it.
+    `gradient` has a row for each row that arrived. Make one all-to-all call, and no other. The
+    gradient need not be contiguous.
+
+    Title: 2.1 The way back
+    Hint: The gradient of a row is on the rank to which the row went. How many rows come back from
+    there?
+    Hint: `dist.all_to_all_single(output, input, output_splits, input_splits, group=group)` needs an
+    output of `sum(went)` rows, which `gradient.new_empty(sum(went), *gradient.shape[1:])` makes.
+    Hint: The messages of a process group are contiguous: send `gradient.contiguous()`.
+
+    Limit: Does each rank not already know how many rows come back?
+    """
+    back = gradient.new_empty(sum(went), *gradient.shape[1:])
+    dist.all_to_all_single(back, gradient.contiguous(), went, came, group=group)
+    return back
+
+
 def _tokens_for_two_experts(rank, n, tokens):
     """Tokens, the two experts of each and their shares, and the factor of this rank's expert."""
     place = torch.arange(tokens + rank)
@@ -89,7 +140,7 @@ def two_experts(tokens, choice, shares, factor):
     the shares of their results. The expert of this rank multiplies what it gets by `factor`. Make
     three all-to-all calls, and call no other collective.
 
-    Title: 2.1 Two experts
+    Title: 2.2 Two experts
     Hint: Two experts are like two tokens: `tokens.repeat_interleave(2, 0)` is in the order of
     `choice.flatten()`.
     Hint: `order = choice.flatten().argsort(stable=True)` is the order in which they go, and come
@@ -104,6 +155,91 @@ def two_experts(tokens, choice, shares, factor):
     return tokens * weights
 
 
+def _gradients_of_experts(rank, n, copies):
+    """Gradients of the gate and of this rank's expert, after a backward pass of its own loss."""
+    gate = (torch.arange(2.0) + 1) * (rank + 1)
+    expert = (torch.arange(3.0) + 1) * 10 ** (rank % (n // copies))
+    return gate, expert * (rank + 1), copies
+
+
+def _try_average(fn, gate, expert, copies):
+    """The gradients of two modules after a function has averaged them."""
+    world_size = dist.get_world_size()
+    experts = world_size // copies
+    for first in range(experts):
+        members = range(first, world_size, experts)
+        group = dist.new_group(members)
+        if dist.get_rank() in members:
+            own_copies = group
+    modules = []
+    for gradient in (gate, expert):
+        module = nn.Linear(len(gradient), 1, bias=False)
+        module.weight.grad = gradient[None].clone()
+        modules.append(module)
+    fn(*modules, own_copies)
+    return [module.weight.grad for module in modules]
+
+
+@exercise("53", worlds=(2, 4), cases=(2, 1), given=_gradients_of_experts, trial=_try_average)
+def expert_gradients(gate, expert, copies):
+    """Make the gradients of this rank's two modules those of one process, whose loss is the mean
+    over the tokens of all ranks.
+
+    Each rank has called `backward()` with the mean over its own tokens, of which all ranks have
+    equally many. All ranks have the same gate. `copies` is the group of the ranks that have a copy
+    of this rank's expert. Change each `.grad` in place.
+
+    Title: 3.1 The gradients of gate and experts
+    Hint: The gate is a replica: what does DDP do with its gradient?
+    Hint: The backward pass of the all-to-all has already brought an expert the gradients of tokens
+    of other ranks. Those of the tokens that a copy got are still missing: sum over `copies`.
+    Hint: By how many ranks' losses is the mean over all tokens divided, whatever expert a token
+    went to?
+    """
+    for parameter in gate.parameters():
+        parameter.grad = sum(gathered(parameter.grad)) / dist.get_world_size()
+    members = dist.get_process_group_ranks(copies)
+    for parameter in expert.parameters():
+        everyone = gathered(parameter.grad)
+        parameter.grad = sum(everyone[rank] for rank in members) / dist.get_world_size()
+
+
+def _part_of_heads(rank, n, case):
+    """All positions of this rank's heads, numbered by position, head and place."""
+    positions, heads, size = case
+    whole = torch.arange(float(positions * n * heads * n * size))
+    whole = whole.reshape(positions * n, heads * n, size)
+    return (whole.chunk(n, dim=1)[rank].contiguous(),)
+
+
+@exercise(
+    "53",
+    cases=((1, 1, 1), (2, 1, 2), (2, 3, 2)),
+    given=_part_of_heads,
+    trial=returned,
+    forbids=all_but("all_to_all"),
+    limits=Limits(calls=1),
+)
+def to_positions(part):
+    """Return this rank's positions of all heads, given all positions of this rank's heads.
+
+    The shape of `part` is (positions, heads of a rank, size), and that of the result is (positions
+    of a rank, heads, size). Rank r has the r-th part of the heads, and of the positions. Both
+    numbers can be divided by the number of ranks. Make one all-to-all call, and no other.
+
+    Title: 4.1 From heads back to positions
+    Hint: `part.unflatten(0, (world_size, -1))` has a block of positions for each rank.
+    Hint: An all-to-all of equal blocks needs no splits: `dist.all_to_all_single(arrived, blocks)`,
+    where `arrived = torch.empty_like(blocks)`.
+    Hint: The block that arrives from rank s has the heads of rank s. `movedim(0, 1)` puts the ranks
+    beside their heads, and `flatten(1, 2)` makes one dimension of both.
+
+    Limit: One call sends all blocks.
+    """
+    whole = torch.cat(gathered(part), dim=1)
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+
+
 @question("53", 224)
 def tensor_against_pipeline(answer):
     """A transformer has 64 layers, and there are 8 ranks. How many times as many bytes does a rank
@@ -111,7 +247,7 @@ def tensor_against_pipeline(answer):
     tensor parallelism, each layer makes 2 ring all-reduces of the activation in the forward pass,
     and 2 of its gradient in the backward pass.
 
-    Title: 3.1 Tensor parallel or pipeline
+    Title: 5.1 Tensor parallel or pipeline
     Hint: In a ring all-reduce of n ranks, a rank sends 2 (n - 1) / n times the tensor.
     Hint: An inner rank of a pipeline sends one activation to the next rank, and one gradient to the
     one before.

@@ -204,6 +204,7 @@ def quickest(
     tokens: Floats,
     title: str,
     networks: Mapping[str, float],
+    devices: int,
 ) -> Axes:
     """Draw a map of the quickest way to divide a model, by bandwidth and by size of the batch.
 
@@ -214,10 +215,13 @@ def quickest(
         tokens: in the batch, ascending.
         title: of which model on which devices.
         networks: the bandwidths of well-known networks, by name, drawn as lines.
+        devices: among which the batch is divided.
     """
     best = np.argmin(list(seconds.values()), axis=0)
     shades = SHADES[: len(seconds)]
-    with new_axes(7, 4.6, xlabel="bandwidth of each device", ylabel="tokens in the batch") as ax:
+    with new_axes(
+        7, 4.6, xlabel="bandwidth of each device", ylabel="tokens in the batch, and on each device"
+    ) as ax:
         ax.set_title(title, loc="left", pad=24)
         colors = ListedColormap(shades)
         ax.pcolormesh(bandwidths, tokens, best, cmap=colors, vmin=0, vmax=len(seconds) - 1)
@@ -225,7 +229,7 @@ def quickest(
         log_ticks(ax.xaxis, "B/s")
         ax.minorticks_off()
         ticks = _powers_of_four(tokens[0], tokens[-1])
-        ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        ax.set_yticks(ticks, [f"{tick:,}\n{tick // devices:,} each" for tick in ticks])
         ax.grid(visible=False)
         for place, (name, shade) in enumerate(zip(seconds, shades, strict=True)):
             rows, columns = np.nonzero(best == place)

@@ -321,7 +321,7 @@ FIGURES = {
     ),
     "quickest": (
         figures.quickest,
-        (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", NETWORKS),
+        (QUICKEST, 1e9 * WIDTHS, 1024 * BATCHES, "a model", NETWORKS, 8),
         {"a", "b", *NETWORKS},
     ),
 }
