@@ -8,10 +8,12 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.functional import cross_entropy
 
-from distlab.checking import as_they_are, exercise, formula, gathered
+from distlab.checking import Seen, as_they_are, exercise, formula, gathered
 from distlab.errors import CheckpointError
 from distlab_course import checkpoints
 from distlab_course.exercises import ddp_trials
+
+LONG = 200  # batches of a stream that is not read at once
 
 
 def _more_on_later_ranks(rank, n, more):
@@ -138,6 +140,59 @@ def save_checkpoint(path, ddp, optimizer, epoch):
     dist.barrier()
 
 
+# batches of a stream on each rank in turn
+STREAMS = ((2, 4, 3, 5), (3, 3, 3, 3), (LONG, LONG, 4, LONG), (6, 0, 6, 6))
+
+
+def _length_of_stream(rank, n, lengths):
+    """How many batches this rank has."""
+    return (lengths[rank],)
+
+
+def _try_stream(fn, count):
+    """The batches with which training made a step, and how far the stream was read ahead."""
+    read = []
+    trained = []
+    ahead = 0
+
+    def stream():
+        for batch in range(count):
+            read.append(batch)
+            yield batch
+
+    for batch in fn(stream()):
+        ahead = max(ahead, len(read) - len(trained))
+        dist.all_reduce(torch.ones(1))  # the step, in which all ranks meet
+        trained.append(batch)
+    words = "reads one batch at a time"
+    if ahead > 2:
+        words = f"reads {ahead} batches at once"
+    return Seen(words), trained
+
+
+@exercise("22", cases=STREAMS, given=_length_of_stream, trial=_try_stream)
+def as_many_as_all(stream):
+    """Yield the batches of `stream`, as many on every rank as the rank with the fewest has.
+
+    `stream` is an iterable of batches without a length, and a rank may have none. Read at most one
+    batch ahead of the training, which makes a step with all ranks for each batch.
+
+    Title: 7.1 As many as all have
+    Hint: `next(stream, None)` of an iterator is None when it has ended.
+    Hint: All ranks have another batch if the least of their answers, 0 or 1, is 1.
+    Hint: `dist.all_reduce(has_one, op=dist.ReduceOp.MIN)`, once for each batch and once more.
+    Stuck: Does the rank that has no batch left still take part in the last question?
+    """
+    batches = iter(stream)
+    while True:
+        batch = next(batches, None)
+        has_one = torch.tensor(int(batch is not None))
+        dist.all_reduce(has_one, op=dist.ReduceOp.MIN)
+        if not has_one:
+            return
+        yield batch
+
+
 # the newest file first
 FOLDERS = (("b.pt", "a.pt"), (), ("other.pt", "cut.pt", "good.pt", "old.pt"), ("cut.pt",))
 
@@ -149,7 +204,7 @@ def newest_whole(folder, model):
 
     The newest is the one with the latest change. A file may be damaged, or belong to another model.
 
-    Title: 6.1 The newest that is whole
+    Title: 8.1 The newest that is whole
     Hint: `path.stat().st_mtime` is the time of the last change.
     Hint: `checkpoints.load` raises `distlab.CheckpointError` before it changes anything, so you may
     simply try.
