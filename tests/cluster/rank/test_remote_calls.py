@@ -12,6 +12,7 @@ import torch
 from torch.distributed import rpc
 
 import distlab
+from distlab.checking import all_exercises
 from distlab.errors import Interrupted, RankError
 from tests.processes import until
 from tests.refused import raised
@@ -100,6 +101,17 @@ def test_it_starts_however_the_group_was_built():
             assert "There are no remote calls on a simulated network" in str(
                 raised(RankError, cluster.run, start)
             )
+
+
+@pytest.mark.usefixtures("progress_file")
+def test_a_check_makes_remote_calls():
+    """With agents of its own, which end with it, and with those that run, which go on."""
+    answer = all_exercises()["add_up_on"].function
+    with distlab.Cluster(4) as cluster:
+        assert distlab.check("add_up_on", answer).passed
+        cluster.run(start)
+        assert distlab.check("add_up_on", answer).passed
+        assert right(cluster)
 
 
 def test_a_rank_that_serves_between_cells_is_shown(calling, capsys, tmp_path):
