@@ -1,16 +1,16 @@
 """The exercises of lab 40: calls, several at once, references, threads.
 
-`call_on` writes a call with messages. The others use torch's own functions, which run on the
-workers of workers.py.
+`call_on` writes a call with messages. The others use torch's own functions, with the agents of
+workers.py.
 """
 
-from math import factorial
+import math
 
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, on_rank, question
-from distlab_course.exercises.workers import Workers
+from distlab.checking import COLLECTIVES, Seen, exercise, gathered, on_rank, question
+from distlab_course.exercises.workers import DONE_HERE, Calls, agents, done_here
 
 
 def square(number):
@@ -76,27 +76,46 @@ def call_on(to, function, args):
     return result_of_callee
 
 
+def factorial(number):
+    """The factorial of a number, and a note that this rank has computed it."""
+    DONE_HERE.append(f"serves factorial({number})")
+    return math.factorial(number)
+
+
+def _function_and_numbers(rank, n, numbers):
+    """A function, and at most a number for each worker but rank 0's."""
+    return factorial, numbers
+
+
 def _try_spreading(fn, *given):
-    """The results, and which workers are called before the first wait."""
-    workers = Workers()
-    results = workers.try_out(fn, *given)
-    return results, workers.order()
+    """On rank 0 the results, and which workers are called before the first wait.
+
+    The others say what they have served.
+    """
+    calls = Calls()
+    results = None
+    with agents():
+        if dist.get_rank() == 0:
+            results = calls.try_out(fn, *given)
+    if dist.get_rank() == 0:
+        return results, calls.order()
+    return done_here()
 
 
-@formula(
+@exercise(
     "40",
-    (factorial, [3]),
-    (factorial, [4, 1, 5]),
-    (factorial, [2, -1, 3]),
-    (factorial, [-2, 0]),
+    worlds=(4,),
+    cases=([3], [3, 4, 6], [4, 1, 5], [2, -1, 3], [-2, 0]),
+    given=_function_and_numbers,
     trial=_try_spreading,
 )
 def spread_calls(function, numbers):
     """Call `function(number)` for each number, the first one on "worker1", the second on "worker2"
     and so on.
 
-    Return the list of the results in the order of the numbers, with None where the function raised.
-    All calls must be under way before the first wait for a result.
+    Rank 0 alone calls this, and the other ranks serve. Return the list of the results in the order
+    of the numbers, with None where the function raised. All calls must be under way before the
+    first wait for a result.
 
     Title: 3.1 Spread the calls
     Hint: `rpc.rpc_async(f"worker{i}", function, args=(number,))` returns a future at once: collect
@@ -133,45 +152,57 @@ def copy_or_original(answer):
     """
 
 
-def _try_adding(fn, to, numbers):
-    """What it returns, where objects are made, and where numbers are added to them."""
-    workers = Workers()
-    made = []
-    added = []
+class Adder:
+    """A number that can be added to, with notes of where that is done."""
 
-    class Adder:
-        def __init__(self, start):
-            self.value = start
-            made.append(workers.here)
+    def __init__(self, start):
+        self.value = start
+        DONE_HERE.append("makes the object")
 
-        def add(self, number):
-            self.value += number
-            added.append(workers.here)
-            return self.value
+    def add(self, number):
+        """Add to the number; the sum."""
+        self.value += number
+        DONE_HERE.append(f"adds {number}")
+        return self.value
 
-    total = workers.try_out(fn, to, Adder, numbers)
+
+def make_adder(start):
+    """An Adder, on the rank that runs this."""
+    return Adder(start)
+
+
+def _worker_and_numbers(rank, n, case):
+    """A worker, what makes the object, and numbers."""
+    to, numbers = case
+    return to, make_adder, numbers
+
+
+def _try_adding(fn, *given):
+    """The last sum on rank 0, and on each rank whether it makes the object, and what it adds."""
+    total = None
+    with agents():
+        if dist.get_rank() == 0:
+            total = fn(*given)
     why = (
         "`rpc.remote` makes the object on another worker, and `reference.rpc_sync().add(number)` "
         "adds to it there."
     )
-    made_on = ", ".join(made)
-    added_on = ", ".join(sorted(set(added)))
-    return {
-        "made": Seen(f"made on {made_on}", why),
-        "added": Seen(f"added on {added_on}", why),
-        "sum": total,
-    }
+    return {"done": done_here(why), "sum": total}
 
 
-@formula(
-    "40", ("worker1", [5]), ("worker2", [1, 2, 3]), ("worker3", [10, -4, 7, 1]), trial=_try_adding
+@exercise(
+    "40",
+    worlds=(4,),
+    cases=(("worker1", [5]), ("worker2", [1, 2, 3]), ("worker3", [10, -4, 7, 1])),
+    given=_worker_and_numbers,
+    trial=_try_adding,
 )
 def add_up_on(to, make, numbers):
     """Make one object with `make(0)` on worker `to`, add each of the numbers to it there, and
     return the last sum.
 
-    `make` is a class; its objects have a method `add(number)`, which adds to their number and
-    returns the sum.
+    Rank 0 alone calls this. The object has a number, and a method `add(number)`, which adds to it
+    and returns the sum.
 
     Title: 4.2 Add where the object is
     Hint: `rpc.remote(to, make, args=(0,))` makes the object there, and returns a reference to it.

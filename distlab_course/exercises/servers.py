@@ -1,16 +1,19 @@
 """The exercises of lab 41: a parameter server, requests in batches, gradients that are late.
 
 One server is written with messages, and one with the futures that `async_execution` lets a call
-return.
+return. Gradients are late because several calls are under way at a time.
 """
 
+import threading
 from types import SimpleNamespace
-from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed import rpc
+from torch.distributed.rpc.functions import async_execution
 
-from distlab.checking import Seen, exercise, formula, question
+from distlab.checking import Seen, exercise, on_rank, question
+from distlab_course.exercises.workers import DONE_HERE, Calls, agents
 
 
 @question("41", 4)
@@ -126,32 +129,107 @@ def requests_a_second(answer):
     """
 
 
-def _try_pushes(fn, gradients):
-    """Three trainers push one after the other: facts about the server.
+class NotedLock:
+    """A lock that counts how often it is taken."""
 
-    They are how many have an answer after each push, what the answers are, the parameter, and the
-    lock.
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.taken = 0
+
+    def acquire(self, *how):
+        """Take the lock."""
+        has_it = self.lock.acquire(*how)
+        self.taken += 1
+        return has_it
+
+    def release(self):
+        """Give the lock back."""
+        self.lock.release()
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+
+
+class Tried:
+    """On rank 0 a function that is tried, its server, and what it has returned.
+
+    The pushes come one after the other, so that a wrong function fails in the same way every time.
     """
-    server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
-    server.answer = torch.futures.Future()
-    server.lock = mock.MagicMock()
-    answers = []
-    answered = []
-    for gradient in gradients:
-        answers.append(fn(server, torch.tensor([gradient, 1.0])))
-        answered.append(sum(answer.done() for answer in answers))
-    values = [answer.value() for answer in answers if answer.done()]
-    taken = server.lock.__enter__.call_count + server.lock.acquire.call_count
+
+    def __init__(self, function, server):
+        self.function = function
+        self.server = server
+        self.answers = []
+        self.turns = threading.Condition()
+        self.turn = 0
+
+    def push(self, turn, gradient):
+        """The function's answer to a push, when those before it have been made."""
+        with self.turns:
+            self.turns.wait_for(lambda: self.turn == turn)
+            try:
+                answer = self.function(self.server, gradient)
+                self.answers.append(answer)
+            finally:
+                self.turn += 1
+                self.turns.notify_all()
+        return answer
+
+
+_tried: list[Tried] = []  # on rank 0, one
+
+
+@async_execution
+def push(turn, gradient):
+    """A trainer's push, which runs on rank 0."""
+    (tried,) = _tried
+    return tried.push(turn, gradient)
+
+
+def _own_gradients(rank, n, steps):
+    """The gradients of this rank, one for each step; rank 0 has none."""
+    if rank == 0:
+        return (None,)
+    return ([torch.tensor([gradients[rank - 1], 1.0]) for gradients in steps],)
+
+
+def _try_pushes(fn, gradients):
+    """Three trainers push their gradients to rank 0, each the next when it has its answer.
+
+    On rank 0 the answers once all have ended, the parameter and the lock; elsewhere the answers as
+    they arrived.
+    """
+    if dist.get_rank() == 0:
+        server = SimpleNamespace(parameter=torch.zeros(2), lr=0.5, trainers=3, gradients=[])
+        server.answer = torch.futures.Future()
+        server.lock = NotedLock()
+        _tried[:] = [Tried(fn, server)]
+    replies = []
+    with agents():
+        turns = range(dist.get_rank() - 1, 100, 3)
+        for turn, gradient in zip(turns, gradients or (), strict=False):
+            reply = rpc.rpc_sync("worker0", push, args=(turn, gradient))
+            replies.append(reply.tolist())
+    if dist.get_rank() > 0:
+        return Seen(f"is answered {replies}")
+    values = [answer.value() for answer in _tried[0].answers]
     why = "Two threads may push at once: each takes `server.lock` for its push."
-    lock = Seen(f"takes the lock {taken} times", why)
-    return answered, values, server.parameter, lock
+    lock = Seen(f"takes the lock {server.lock.taken} times", why)
+    return {"lock": lock, "answers": values, "parameter": server.parameter}
 
 
-@formula(
+@exercise(
     "41",
-    ([3.0, 6.0],),
-    ([3.0, 6.0, 9.0],),
-    ([3.0, 6.0, 9.0, 2.0, 2.0, 2.0, 8.0],),
+    worlds=(4,),
+    cases=(
+        ([3.0, 6.0, 9.0],),
+        ([3.0, 6.0, 9.0], [2.0, 2.0, 2.0]),
+        ([3.0, 6.0, 9.0], [2.0, 2.0, 2.0], [8.0, 0.0, 1.0]),
+    ),
+    given=_own_gradients,
     trial=_try_pushes,
 )
 def push_together(server, gradient):
@@ -162,12 +240,16 @@ def push_together(server, gradient):
     that makes the list as long as `server.trainers` also subtracts `server.lr` times the mean
     gradient from `server.parameter`, in place, empties the list, puts a new future into
     `server.answer` for the next step, and completes the old one with the parameter. `server.lock`
-    lets one thread in at a time.
+    lets one thread in at a time. Rank 0 is the server, where a thread calls this for each push of
+    the trainers on ranks 1, 2 and 3.
 
     Title: 4.2 A server that answers all at once
     Hint: Take the future first: `answer = server.answer`, and return it in either case.
     Hint: `torch.stack(server.gradients).mean(0)` is the mean; `answer.set_result(...)` answers
     every trainer.
+
+    Stuck: Which future does the push that completes a step return, and is the list empty for the
+    next step?
     """
     with server.lock:
         answer = server.answer
@@ -181,19 +263,56 @@ def push_together(server, gradient):
     return answer
 
 
-@formula("41", (1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12))
-def delayed_descent(w, lr, delay, steps):
-    """Return the list of `w` after each of the steps of gradient descent on w² / 2, whose gradient
-    at w is w itself.
+def slope(w):
+    """The gradient of w² / 2, and a note that this rank has computed it."""
+    DONE_HERE.append(f"slope({w})")
+    return w
 
-    Each step uses the gradient from `delay` steps ago; the first steps use that of the first `w`.
+
+def _slope_and_steps(rank, n, case):
+    """The gradient's function, where descent begins, the learning rate, delay and steps."""
+    return slope, *case
+
+
+def _try_descending(fn, gradient, w, lr, delay, steps):
+    """On rank 0 the path, and the calls before the first wait; on rank 1 whether it computes."""
+    calls = Calls()
+    path = None
+    with agents():
+        if dist.get_rank() == 0:
+            path = calls.try_out(fn, gradient, w, lr, delay, steps)
+    if dist.get_rank() == 1:
+        computed = "all" if len(DONE_HERE) >= steps else len(DONE_HERE)
+        return Seen(f"computes {computed} of {steps} gradients", "Rank 1 computes each gradient.")
+    early = len(calls.before_first_wait())
+    why = "A delay of d means that d + 1 calls are under way: start them before the first wait."
+    return on_rank(0, (Seen(f"calls before the first wait: {early}", why), path))
+
+
+@exercise(
+    "41",
+    worlds=(4,),
+    cases=((1.0, 0.5, 0, 4), (1.0, 0.5, 2, 8), (-3.0, 0.1, 5, 12)),
+    given=_slope_and_steps,
+    trial=_try_descending,
+)
+def late_descent(gradient, w, lr, delay, steps):
+    """Return the list of `w` after each of the steps of gradient descent, whose gradients are
+    `delay` steps old.
+
+    Rank 0 alone calls this, and "worker1" computes every gradient, by `gradient(w)`. Keep
+    `delay + 1` calls under way: start that many with the first `w`. Each step takes `lr` times the
+    result of the oldest call from `w`, and then starts a call with the new `w`.
 
     Title: 5.1 Descent with a delay
-    Hint: Keep all values of w in a list. At which index is the one from `delay` steps ago?
-    Hint: `max(0, step - delay)` is a valid index, even in the first steps.
+    Hint: Keep the futures of `rpc.rpc_async("worker1", gradient, args=(w,))` in a list: the oldest
+    is `futures.pop(0)`.
+    Hint: After the wait for the oldest future and the step, append a new future to the list.
     """
-    path = [w]
-    for step in range(steps):
-        gradient = path[max(0, step - delay)]
-        path.append(path[-1] - lr * gradient)
-    return path[1:]
+    futures = [rpc.rpc_async("worker1", gradient, args=(w,)) for _ in range(delay + 1)]
+    path = []
+    for _ in range(steps):
+        w = w - lr * futures.pop(0).wait()
+        path.append(w)
+        futures.append(rpc.rpc_async("worker1", gradient, args=(w,)))
+    return path

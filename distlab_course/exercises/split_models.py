@@ -2,9 +2,10 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed import rpc
 
-from distlab.checking import COLLECTIVES, Seen, exercise, formula, gathered, question, returned
-from distlab_course.exercises.workers import DRIVER, Reference, Workers
+from distlab.checking import COLLECTIVES, Seen, exercise, gathered, on_rank, question, returned
+from distlab_course.exercises.workers import DONE_HERE, DRIVER, Calls, Reference, agents
 
 
 def _batch_and_weights(rank, n, case):
@@ -64,48 +65,75 @@ def bytes_of_hidden(answer):
     """
 
 
-class _Stage:
+class Stage:
     """Adds its number to what it is given, itself or by a reference, and notes its source."""
 
     def __init__(self, number):
         self.number = number
-        self.sources = set()
+
+    def ready(self):
+        """A first call, which makes the class of the stage known to the caller."""
+        return True
 
     def forward(self, batch):
-        if isinstance(batch, Reference):
-            self.sources.add(batch.home)
+        """Ten times the input, and the number of the stage."""
+        source = DRIVER
+        if isinstance(batch, rpc.PyRRef):
+            source = batch.owner_name()
             batch = batch.to_here()
-        else:
-            self.sources.add(DRIVER)
+        DONE_HERE.append(source)
         return 10 * batch + self.number
 
 
+def _count_and_batches(rank, n, case):
+    """The number of stages, and on rank 0 the micro-batches."""
+    count, numbers = case
+    return count, on_rank(0, [torch.tensor([number]) for number in numbers])
+
+
+def _stages(calls, count):
+    """References to stages on ranks 1, 2 and so on, which know the class of the stages."""
+    stages = []
+    for number in range(1, count + 1):
+        stage = rpc.remote(f"worker{number}", Stage, args=(number,))
+        stage.rpc_sync().ready()
+        stages.append(Reference(calls, stage))
+    return stages
+
+
 def _try_pipeline(fn, count, batches):
-    """The outputs of as many stages, their order, and where each stage's input came from."""
-    workers = Workers()
-    stages = [_Stage(number) for number in range(1, count + 1)]
-    references = [Reference(workers, f"worker{stage.number}", stage) for stage in stages]
-    tensors = [torch.tensor([batch]) for batch in batches]
-    outputs = workers.try_out(fn, references, tensors)
+    """On rank 0 the outputs and the order of the calls, on the others where inputs came from."""
+    calls = Calls()
+    outputs = None
+    with agents():
+        if dist.get_rank() == 0:
+            outputs = calls.try_out(fn, _stages(calls, count), batches)
+    if dist.get_rank() == 0:
+        return outputs, calls.order()
+    inputs = "no inputs"
+    if DONE_HERE:
+        inputs = f"{len(DONE_HERE)} inputs from " + ", ".join(sorted(set(DONE_HERE)))
     why = (
         "`stage.remote().forward(batch)` leaves the hidden values on the stage's rank: "
         "pass on the reference."
     )
-    sources = {}
-    for stage in stages:
-        places = ", ".join(sorted(stage.sources))
-        sources[stage.number] = Seen(f"input from {places}", why)
-    return outputs, workers.order(), sources
+    return Seen(inputs, why)
 
 
-@formula("42", (2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5]), trial=_try_pipeline)
+@exercise(
+    "42",
+    worlds=(4,),
+    cases=((2, [1, 2]), (3, [3, 1, 2]), (1, [4, 5]), (2, [1, 2, 3, 4, 5])),
+    given=_count_and_batches,
+    trial=_try_pipeline,
+)
 def pipeline(stages, batches):
     """Pass each micro-batch through all stages in turn, and return the list of the outputs in their
     order.
 
-    `stages` are RRefs to objects on other ranks, whose `forward` takes a tensor or an RRef to one.
-    Start everything before you wait for anything, and let no hidden values reach the rank that
-    calls this.
+    Rank 0 alone calls this. `stages` are RRefs to objects on other ranks, whose `forward` takes a
+    tensor or an RRef to one. Start everything before you wait for anything, and let no hidden
+    values reach rank 0.
 
     Title: 4.1 A pipeline
     Hint: `hidden = stage.remote().forward(batch)` returns a reference at once, which the next

@@ -1,140 +1,207 @@
-"""Workers for the checks of remote calls: one process plays all of them, and notes their calls.
+"""Remote calls in checks: agents on the ranks of a check, and notes of what they do.
 
-Used by the trials of remote_calls.py and split_models.py, on the rank that tries an answer.
+Runs on the ranks of a check, used by the trials of remote_calls.py, servers.py and split_models.py.
+Rank 0 notes its calls and waits, and each rank notes what it does for the others.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch.distributed import rpc
 
-from distlab.checking import Seen
+from distlab.checking import Seen, gathered
 
 DRIVER = "worker0"
+DONE_HERE: list[str] = []  # what this rank has done for others, in words
 
 
-class NotedFuture(torch.futures.Future):
-    """A future that is complete from the beginning, and notes that it is waited for."""
+@contextlib.contextmanager
+def agents() -> Iterator[None]:
+    """RPC between the ranks of a check, which are "worker0", "worker1" and so on.
 
-    note_wait: Callable[[], None]
+    Agents that run already under these names are used, and continue afterwards. All checks have
+    four workers, because C++ keeps the first agent of a process for its messages about RRefs, which
+    know no other workers.
 
-    def wait(self) -> Any:
-        """Note the wait, and return the value or raise the error."""
-        self.note_wait()
-        return super().wait()
+    Runs on: every rank of the check; all begin together, and end together.
+    """
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
+    names = [f"worker{other}" for other in range(world_size)]
+    are_running = gathered(_name_of_agent()) == names
+    DONE_HERE.clear()
+    if not are_running:
+        rpc.init_rpc(names[rank], rank=rank, world_size=world_size)
+    dist.barrier()
+    try:
+        yield
+    finally:
+        dist.barrier()
+        if not are_running:
+            rpc.shutdown()
 
 
-class Workers:
-    """Calls between workers, as torch.distributed.rpc has them.
+def _name_of_agent() -> str | None:
+    """The name of this rank's agent; None if none runs."""
+    try:
+        return str(rpc.get_worker_info().name)
+    except RuntimeError:
+        return None
+
+
+def done_here(why: str = "") -> Seen:
+    """What this rank has done for others: "serves square(3)"."""
+    return Seen(", ".join(DONE_HERE) or "does nothing", why)
+
+
+class Calls:
+    """The remote calls of this rank's program, and its waits for them.
 
     Attributes:
-        here: the worker that runs.
-        notes: in order, (what, here, where) for a "call" to a worker, a "wait" for one, or a
-            "fetch" from one.
+        notes: in order, ("call", worker) and ("wait", worker).
     """
 
     def __init__(self) -> None:
-        self.here = DRIVER
-        self.notes = list[tuple[str, str, str]]()
+        self.notes = list[tuple[str, str]]()
+        self._thread = threading.get_ident()
+        self._called = dict[int, tuple[Any, str]]()  # each future, with its worker
+        self._is_inside = False  # of a function of torch, which may wait itself
 
     def try_out(self, fn: Callable[..., Any], *arguments: Any) -> Any:
-        """fn(*arguments), with these calls in the place of torch's."""
-        with mock.patch.multiple(
-            rpc, rpc_sync=self.rpc_sync, rpc_async=self.rpc_async, remote=self.remote
-        ):
-            return fn(*arguments)
+        """fn(*arguments), with its calls noted; returns when all of them have ended."""
+        calls = mock.patch.multiple(
+            rpc,
+            rpc_sync=self._noting(rpc.rpc_sync, waits=True),
+            rpc_async=self._noting(rpc.rpc_async),
+            remote=self._noting(rpc.remote),
+        )
+        waits = mock.patch.object(torch.Future, "wait", self._noting_wait(torch.Future.wait))
+        with calls, waits:
+            result = fn(*arguments)
+        for future, _ in self._called.values():
+            with contextlib.suppress(Exception):  # the program has seen it, or did not want to
+                future.wait()
+        return result
 
-    def rpc_async(
-        self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
-    ) -> NotedFuture:
-        """Run a function on another worker; its result or error is in the future."""
-        future = NotedFuture()
-        future.note_wait = lambda: self.notes.append(("wait", self.here, to))
+    def make(self, to: str, waits: bool, call: Callable[[], Any]) -> Any:
+        """Make a call to a worker, noted, and the wait for it where it waits."""
+        self.notes.append(("call", to))
+        if waits:
+            self.notes.append(("wait", to))
+        self._is_inside = True
         try:
-            result = self._run(to, func, args, kwargs)
-            future.set_result(copy.deepcopy(result))
-        except Exception as error:
-            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-        return future
-
-    def rpc_sync(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a function on another worker, and wait for its result."""
-        return self.rpc_async(*args, **kwargs).wait()
-
-    def remote(
-        self, to: str, func: Any, args: Any = (), kwargs: Any = None, timeout: float = 0
-    ) -> Reference:
-        """Run a function on another worker, where its result stays."""
-        result = self._run(to, func, args, kwargs)
-        return Reference(self, to, result)
-
-    def _run(self, to: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function as worker `to`, with copies, as if its arguments had been sent."""
-        self.notes.append(("call", self.here, to))
-        sent_args = copy.deepcopy(args or ())
-        sent_kwargs = copy.deepcopy(kwargs or {})
-        caller = self.here
-        self.here = to
-        try:
-            return func(*sent_args, **sent_kwargs)
+            result = call()
         finally:
-            self.here = caller
+            self._is_inside = False
+        if isinstance(result, torch.Future):
+            self._called[id(result)] = (result, to)
+        return result
+
+    def _noting(self, original: Callable[..., Any], waits: bool = False) -> Callable[..., Any]:
+        """A function of torch that makes a call, noted, as is the wait for it where it waits."""
+
+        def noted(to: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.make(name_of(to), waits, lambda: original(to, *args, **kwargs))
+
+        return noted
+
+    def _noting_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Future.wait, noted where it is the program that waits."""
+
+        def wait(future: Any) -> Any:
+            if threading.get_ident() == self._thread and not self._is_inside:
+                _, worker = self._called.get(id(future), (None, "several workers"))
+                self.notes.append(("wait", worker))
+            return original(future)
+
+        return wait
+
+    def before_first_wait(self) -> list[str]:
+        """The workers that are called before the first wait."""
+        called = []
+        for what, worker in self.notes:
+            if what == "wait":
+                break
+            called.append(worker)
+        return called
 
     def order(self) -> Seen:
-        """Whom the first worker calls, and whether it waits before it has made all of its calls."""
-        called = []
-        waits_for = None  # the first one
-        for what, here, where in self.notes:
-            if here != DRIVER:
-                continue
-            if what == "call" and waits_for is not None:
-                why = "Start all calls first; each wait comes after the last of them."
-                return Seen(f"waits for {waits_for}, then calls {where}", why)
-            if what == "call":
-                called.append(where)
-            elif waits_for is None:
-                waits_for = where
+        """Whom it calls, and whether it waits before it has made all of its calls."""
+        called = [worker for what, worker in self.notes if what == "call"]
+        early = self.before_first_wait()
+        if len(early) < len(called):
+            (_, waits_for), *_ = self.notes[len(early) :]
+            why = "Start all calls first; each wait comes after the last of them."
+            return Seen(f"waits for {waits_for}, then calls {called[len(early)]}", why)
         workers = ", ".join(sorted(called)) or "nobody"
         return Seen(f"calls to {workers}", "Each worker gets one call for each input.")
 
 
+def name_of(to: Any) -> str:
+    """The name of a worker, which may be given by a WorkerInfo or an id."""
+    if isinstance(to, int):
+        return f"worker{to}"
+    return str(getattr(to, "name", to))
+
+
 class Reference:
-    """An RRef to a value on worker `home`, with `rpc_sync()`, `rpc_async()` and `remote()`."""
+    """An RRef whose calls are noted; sent to another rank, it is the RRef itself."""
 
-    def __init__(self, workers: Workers, home: str, value: Any):
-        self.workers = workers
-        self.home = home
-        self.value = value
+    def __init__(self, calls: Calls, rref: Any):
+        self.calls = calls
+        self.rref = rref
 
-    def __deepcopy__(self, memo: Any) -> Reference:
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.rref,)
 
-    def __getattr__(self, how: str) -> Callable[..., Proxy]:
-        call = getattr(self.workers, how)
-        return lambda timeout=0: Proxy(self, call)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rref, name)
 
-    def owner(self) -> str:
-        """The worker where the value is."""
-        return self.home
+    def rpc_sync(self, *timeout: float) -> Proxy:
+        """Calls the methods of the object, and waits."""
+        return Proxy(self, self.rref.rpc_sync(*timeout), waits=True)
 
-    def to_here(self, timeout: float = 0) -> Any:
-        """A copy of the value."""
-        self.workers.notes.append(("fetch", self.workers.here, self.home))
-        return copy.deepcopy(self.value)
+    def rpc_async(self, *timeout: float) -> Proxy:
+        """Calls the methods of the object; gives Futures."""
+        return Proxy(self, self.rref.rpc_async(*timeout), waits=False)
+
+    def remote(self, *timeout: float) -> Proxy:
+        """Calls the methods of the object; gives references."""
+        return Proxy(self, self.rref.remote(*timeout), waits=False)
+
+    def to_here(self, *timeout: float) -> Any:
+        """A copy of the object, which is waited for."""
+        self.calls.notes.append(("wait", self.rref.owner_name()))
+        return self.rref.to_here(*timeout)
 
 
 class Proxy(NamedTuple):
     """Calls the methods of what a reference refers to."""
 
     reference: Reference
-    how: Callable[..., Any]
+    methods: Any
+    waits: bool
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        home = self.reference.home
-        value = self.reference.value
-        return lambda *args, **kwargs: self.how(home, getattr(value, method), args, kwargs)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        calls = self.reference.calls
+        owner = self.reference.rref.owner_name()
+        method = getattr(self.methods, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = calls.make(owner, self.waits, lambda: method(*args, **kwargs))
+            if isinstance(result, rpc.PyRRef):
+                return Reference(calls, result)
+            return result
+
+        return call
+
+
+def _itself(value: Any) -> Any:
+    return value
