@@ -41,6 +41,7 @@ from distlab_course.exercises import (
 )
 from distlab_course.exercises import (
     split_models,
+    sharding_by_hand,
     sharding,
     tensors_over_ranks,
     pipelines,
@@ -74,6 +75,7 @@ name_labs(
         "40": "Remote calls",
         "41": "Servers",
         "42": "Split models over RPC",
+        "49": "Sharding by hand",
         "50": "Sharding",
         "51": "Tensors over ranks",
         "52": "Pipelines",

@@ -1,4 +1,4 @@
-"""The exercises of lab 50: the cost of a replica, and how its parts are divided."""
+"""The exercises of lab 50: sharding with torch."""
 
 import tempfile
 from collections import OrderedDict
@@ -8,26 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from distlab.checking import Limits, Seen, exercise, formula, gathered, numbers, question
-
-
-def _state_of_rank(rank, n, shard):
-    """Weights that every rank has, a gradient of this rank, and its shard of the momentum."""
-    weights = torch.arange(float(n * shard))
-    (gradient,) = numbers(rank, n, len(weights))
-    momentum = weights.chunk(n)[rank] / 10
-    return weights, gradient, momentum
-
-
-def _two_halves_of_a_ring(n, length, item):
-    """The bytes of a reduce-scatter and an all-gather."""
-    return Limits(2 * (n - 1) * length // n * item)
-
-
-def _try_step(fn, weights, gradient, momentum):
-    """The weights and the momentum after a step, which may change the gradient."""
-    fn(weights, gradient, momentum)
-    return weights, momentum
+from distlab.checking import Limits, Seen, exercise, gathered, numbers, question
 
 
 def _shards_and_norm(rank, n, case):
@@ -38,57 +19,6 @@ def _shards_and_norm(rank, n, case):
         for place, length in enumerate(lengths):
             shards += numbers(rank + place, n, length)
     return shards, max_norm
-
-
-@formula("50", (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (2097152, 4, 3), (64, 1, 3))
-def bytes_of_a_rank(parameters, ranks, stage):
-    """Return the bytes of parameters, gradients and optimizer states on a rank, with float32 and
-    Adam.
-
-    `stage` is 0 for data parallelism and 1 to 3 for ZeRO, and everything divides evenly.
-
-    Title: 1.1 Bytes per rank
-    Hint: Without ZeRO a parameter takes 4 bytes, its gradient 4, and Adam's two means 8.
-    Hint: Divide the 8 by the ranks from stage 1 on, the gradient's 4 from stage 2 on, and the
-    parameter's 4 at stage 3.
-    """
-    whole = 16
-    if stage >= 1:
-        whole -= 8  # Adam's two means
-    if stage >= 2:
-        whole -= 4  # the gradient
-    if stage >= 3:
-        whole -= 4  # the parameter
-    divided = 16 - whole
-    return parameters * whole + parameters * divided // ranks
-
-
-@exercise(
-    "50", cases=(2, 3, 20), given=_state_of_rank, trial=_try_step, limits=_two_halves_of_a_ring
-)
-def zero_2_step(weights, gradient, momentum):
-    """Make one step of SGD with momentum on `weights`, the same on all ranks; `momentum` is this
-    rank's shard.
-
-    The momentum becomes 0.9 times itself plus the average gradient of shard `rank`, and that
-    shard of the weights loses 0.1 times it. All ranks end with all new weights; `gradient` may be
-    changed.
-
-    Title: 2.1 ZeRO-2
-    Hint: `mine = torch.empty_like(momentum)`, and `dist.reduce_scatter(mine,
-    list(gradient.chunk(world_size)))` leaves the sum of shard `rank` there.
-    Hint: `momentum.mul_(0.9).add_(...)` changes the tensor that was given; `momentum = ...` makes
-    another one.
-    Hint: The shards are `weights.chunk(world_size)`, views of `weights`: `dist.all_gather` can
-    write into them.
-
-    Limit: Which part of the average does a rank need, and which of the weights?
-    """
-    world_size = dist.get_world_size()
-    average = sum(gathered(gradient)) / world_size
-    mine = average.chunk(world_size)[dist.get_rank()]
-    momentum.mul_(0.9).add_(mine)
-    weights -= 0.1 * torch.cat(gathered(momentum))
 
 
 def _try_sharding(fn, world_size):
@@ -140,7 +70,7 @@ def shard_model(model, mesh):
     runs, only its own parameters are whole, and between forward and backward none at all. The check
     counts the numbers that are whole after each layer has run, and at the end.
 
-    Title: 4.1 No more than one layer
+    Title: 2.1 No more than one layer
     Hint: A call `fully_shard(module, mesh=mesh)` makes one group of all parameters of the module
     that no call has taken before.
     Hint: Embedding and head are layers like any other: give each its own group.
@@ -159,7 +89,7 @@ def whole_after_forward(answer):
     layer. On 8 ranks `fully_shard` is called on each block, and then on the model. How many GB of
     parameters are on a rank between forward and backward?
 
-    Title: 4.2 Between forward and backward
+    Title: 2.2 Between forward and backward
     Hint: Each rank keeps its shards of everything, all the time.
     Hint: Which parameters are also whole when the last block has been freed?
 
@@ -210,7 +140,7 @@ def save_shards(model, folder):
     `folder` is the checkpoint's, the same on every rank. The check loads it into a model that is
     whole.
 
-    Title: 5.1 Save a divided model
+    Title: 4.1 Save a divided model
     Hint: `get_model_state_dict(model)`, of `torch.distributed.checkpoint.state_dict`, has this
     rank's shards.
     Hint: `dcp.save({"model": ...}, checkpoint_id=folder)`, where dcp is
@@ -219,6 +149,57 @@ def save_shards(model, folder):
     import torch.distributed.checkpoint as dcp
 
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
+
+
+def _try_policy(fn, world_size, events):
+    """The bytes of a number in each all-gather and reduce-scatter of a step, and in a shard."""
+    blocks = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(3)))
+    layers = {"blocks": blocks, "head": nn.Linear(8, 8, bias=False)}
+    model = nn.Sequential(OrderedDict(layers))
+    fn(model, init_device_mesh("cpu", (world_size,)))
+    begun = len(events)
+    model(torch.ones(2, 8)).sum().backward()
+    share = model.head.weight.numel() // world_size  # of each layer, in numbers
+    sizes = {"all_gather": [], "reduce_scatter": []}
+    for event in events[begun:]:
+        if hasattr(event, "members"):  # a collective call
+            sizes.setdefault(event.name, []).append(event.sent[0] // share)
+    gathers = " ".join(map(str, sizes["all_gather"]))
+    sums = " ".join(map(str, sizes["reduce_scatter"]))
+    shard_bytes = model.head.weight.element_size()
+    words = f"gathers {gathers} B, sums {sums} B, shards {shard_bytes} B"
+    return Seen(words, _why_policy(sizes))
+
+
+def _why_policy(sizes):
+    """A question that leads to the cause of a wrong policy."""
+    if len(sizes["all_gather"]) > 4:
+        return "A block is gathered twice. After what should it stay whole?"
+    if 2 in sizes["reduce_scatter"]:
+        return "The gradients are summed in 16 bits. Which argument chooses another type?"
+    return ""
+
+
+@exercise("50", worlds=(2, 4), cases=(0,), given=_world_size, trial=_try_policy)
+def mixed_zero_2(model, mesh):
+    """Call `fully_shard` on each of `model.blocks` and on the model, for ZeRO-2 in mixed precision.
+
+    In a step, each layer is gathered once, in bfloat16, and gradients are summed in float32. The
+    shards stay in float32. The model also has `model.head`, which the root takes. The check counts
+    the collective calls of a step and the bytes of each number in them.
+
+    Title: 5.1 ZeRO-2 in mixed precision
+    Hint: `mp_policy=MixedPrecisionPolicy(...)` is an argument of each call of `fully_shard`, also
+    on the root.
+    Hint: `param_dtype` is the type in which parameters are gathered, `reduce_dtype` that in which
+    gradients are summed.
+    Hint: `reshard_after_forward=False` keeps a block whole until its backward.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in (*model.blocks, model):
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
 @exercise(
@@ -234,7 +215,7 @@ def clip_shards(shards, max_norm):
     If the norm is not larger, nothing changes. Return the norm before the scaling, as a number. A
     rank may have no shard. One collective call with a single number must be enough.
 
-    Title: 6.1 Clip a divided gradient
+    Title: 5.2 Clip a divided gradient
     Hint: The norm is the root of the sum of all squares, and sums may be added over ranks.
     Hint: Scale by `max_norm / norm` only where that is below 1.
 
