@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.checking import tampering
-from distlab.checking.exercises import Exercise
+from distlab.checking.exercises import Exercise, gathered
 from distlab.checking.packing import Packed, packed, to_bytes
 from distlab.compat.torch import GROUP_NAMES, destroy_group, number_next_group
 from distlab.rank.log import LOG
@@ -60,6 +60,20 @@ def leave_world(rank: int, world_size: int) -> bool:
             LOG.forget_group(name)
     number_next_group(number + 1)
     return True
+
+
+def join_as_many_groups() -> None:
+    """Make groups of one rank, until every rank is in equally many groups.
+
+    A trial calls it before an answer makes groups with `use_local_synchronization=True`: torch
+    names such a group by its members and by how many groups a rank is in.
+
+    Runs on: every rank of the small world.
+    """
+    counts = gathered(len(GROUP_NAMES))
+    rank = dist.get_rank()
+    for _ in range(max(counts) - counts[rank]):
+        dist.new_group([rank], use_local_synchronization=True)
 
 
 # the lesson's random numbers continue as if nothing had been tried

@@ -1,6 +1,7 @@
-"""Python programs that an exercise runs, in a folder of their own.
+"""Python programs that an exercise runs, in a folder of their own, and torchrun's command line.
 
-Called by launching.py and train_scripts.py, in the notebook's kernel.
+Called by launching.py, train_scripts.py and several_hosts.py, in the notebook's kernel, and on a
+rank where a check reads a command line there.
 """
 
 import contextlib
@@ -60,3 +61,16 @@ def _output_with(folder, arguments, seconds, variables):
             descendants = psutil.Process(program.pid).children(recursive=True)
             for process in [*descendants, program]:
                 process.kill()
+
+
+def torchrun_options(words):
+    """The options after torchrun, as it reads them; ValueError with what it would say."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message):
+        raise ValueError(f"torchrun would say: {message}")
+
+    parser.error = refuse
+    return parser.parse_args(words)

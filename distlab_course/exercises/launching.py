@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distlab.checking import formula, question
 from distlab_course.exercises import train_scripts
-from distlab_course.exercises.commands import TORCHRUN, output_in
+from distlab_course.exercises.commands import TORCHRUN, output_in, torchrun_options
 
 ONE_OF_8 = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
@@ -75,19 +75,6 @@ def _words_after_torchrun(line):
     raise ValueError(
         f"`{line.split()[0]}` alone starts one process; the command must call torchrun"
     )
-
-
-def torchrun_options(words):
-    """The options after torchrun, as it reads them; ValueError with what it would say."""
-    from torch.distributed.run import get_args_parser
-
-    parser = get_args_parser()
-
-    def refuse(message):
-        raise ValueError(f"torchrun would say: {message}")
-
-    parser.error = refuse
-    return parser.parse_args(words)
 
 
 @question("08")

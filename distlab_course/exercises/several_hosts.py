@@ -1,13 +1,26 @@
-"""The exercises of lab 60: ranks by host, torchrun on several hosts, and clocks."""
+"""The exercises of lab 60: the ranks of a host, those that are left, torchrun, and clocks."""
 
 import time
 
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, exercise, formula, gathered, on_rank, question
-from distlab_course.exercises.launching import torchrun_options
+from distlab.checking import (
+    Seen,
+    exercise,
+    formula,
+    gathered,
+    on_rank,
+    question,
+    returned,
+)
+from distlab.checking.trial import join_as_many_groups
+from distlab_course.exercises.commands import torchrun_options
 
+# the host of each rank
+PLACES = ("AABB", "ABAB", "BABA")
+# the host of each rank, and the one that vanishes
+LOST_HOSTS = (("BAAB", "B"), ("ABCA", "B"), ("ABAB", "A"))
 # hosts, ranks on each, endpoint, number of the job, address of a host, script
 JOBS = (
     (2, 2, "10.0.0.1:29400", "7", "10.0.0.2", "train.py"),
@@ -24,71 +37,77 @@ TORCHRUN_OPTIONS = (
 )
 
 
-@formula(
-    "60",
-    ({"nodeA": 2, "nodeB": 2}, 2),
-    ({"nodeA": 4, "nodeB": 1, "nodeC": 3}, 6),
-    ({"nodeA": 8}, 7),
-)
-def home_of_rank(hosts, rank):
-    """Return (host, LOCAL_RANK, GROUP_RANK) of a rank; `hosts` maps the name of each host to its
-    number of ranks.
+def _host_of_rank(rank, n, places):
+    """The name of the rank's host."""
+    return (f"node{places[rank]}",)
 
-    Ranks are numbered host by host, in the order of `hosts`, and hosts may have different numbers
-    of ranks.
+
+@exercise("60", worlds=(2, 3, 4), cases=PLACES, given=_host_of_rank, trial=returned)
+def home_of_rank(host):
+    """Return (LOCAL_RANK, GROUP_RANK, list of the ranks on this host). `host` is the name of this
+    rank's host.
+
+    LOCAL_RANK counts the ranks of one host from 0, in their order. GROUP_RANK counts the hosts from
+    0, in the order of their first ranks. The ranks of a host need not follow each other.
 
     Title: 1.1 Which GPU?
-    Hint: Go through the hosts, and for each host before the rank's own subtract that host's number
-    of ranks.
+    Hint: `dist.all_gather_object(hosts, host)` fills the list `hosts`, which has a place for each
+    rank.
+    Hint: LOCAL_RANK is this rank's place in the list of the ranks on its host.
+    Hint: `dict.fromkeys(hosts)` has each host once, in the order of their first ranks.
     """
-    before = 0  # ranks on the hosts that were passed
-    for number, (name, ranks) in enumerate(hosts.items()):
-        if rank < before + ranks:
-            return name, rank - before, number
-        before += ranks
-    raise ValueError(f"no host has rank {rank}")
+    hosts = gathered(host)
+    beside = [rank for rank, other in enumerate(hosts) if other == host]
+    local_rank = beside.index(dist.get_rank())
+    group_rank = list(dict.fromkeys(hosts)).index(host)
+    return local_rank, group_rank, beside
 
 
-@formula(
-    "60",
-    ({"nodeA": 2, "nodeB": 2}, "nodeB"),
-    ({"nodeA": 2, "nodeB": 3, "nodeC": 2}, "nodeB"),
-    ({"nodeA": 1}, "nodeA"),
-)
+def _hosts_and_lost(rank, n, case):
+    """The host of each rank, and the one that is lost."""
+    places, lost = case
+    return [f"node{place}" for place in places[:n]], f"node{lost}"
+
+
+def _try_without_host(fn, hosts, lost):
+    """The new number, the members and the sum of a rank that is left.
+
+    A rank of the lost host calls nothing.
+    """
+    join_as_many_groups()
+    rank = dist.get_rank()
+    if hosts[rank] == lost:
+        return None
+    group = fn(hosts, lost)
+    if not isinstance(group, dist.ProcessGroup):
+        why = "Return what `dist.new_group` returns: a group on each of its ranks, None elsewhere."
+        return Seen("no group", why)
+    if group.group_name.isdigit():  # of a group that all ranks make; otherwise it is a hash
+        why = "Every rank of the old group has to make such a group, but some are gone."
+        return Seen("a group that all ranks make", why)
+    members = dist.get_process_group_ranks(group)
+    total = torch.tensor(10**rank)
+    dist.all_reduce(total, group=group)
+    return f"new rank {dist.get_rank(group)} of old ranks {members}", total
+
+
+@exercise("60", worlds=(2, 3, 4), cases=LOST_HOSTS, given=_hosts_and_lost, trial=_try_without_host)
 def ranks_left(hosts, lost):
-    """Return {old rank: new rank} of the ranks that are left when host `lost` has vanished,
-    renumbered from 0.
+    """Return a new group of the ranks that are left when host `lost` has vanished, renumbered from
+    0 in their old order.
 
-    They keep their order. `hosts` maps the name of each host to its number of ranks; ranks are
-    numbered host by host.
+    `hosts[r]` is the name of the host of rank r. Only the ranks that are left call this, because
+    the others are gone.
 
     Title: 2.1 New numbers
-    Hint: Which old ranks are on each host?
+    Hint: Which ranks are on another host than `lost`? `dist.new_group` numbers them from 0.
+    Hint: Usually every rank of the old group has to call `new_group`. With
+    `use_local_synchronization=True` only those of the new one do.
+
+    Stuck: Which ranks call `new_group`, and do they give it the same ranks?
     """
-    left = []
-    first = 0  # rank of a host
-    for name, ranks in hosts.items():
-        if name != lost:
-            left += range(first, first + ranks)
-        first += ranks
-    return {old: new for new, old in enumerate(left)}
-
-
-@question("60", 256)
-def price_of_silence(answer):
-    """A job of 64 hosts with 8 GPUs each uses NCCL over TCP, with its default timeout of 10
-    minutes, and a GPU costs 3 dollars an hour. Somebody pulls the cable of one host, and nobody is
-    watching. How many dollars has the waiting cost by the time the first error appears?
-
-    Title: 2.2 The cost of silence
-    Hint: The GPUs of the host without a cable are also paid for.
-
-    Not 252: The host that was cut off is paid for like the others, although it computes nothing.
-    Not 768: That is half an hour, which is gloo's default timeout.
-    Not 1536: That is a whole hour. How long is the timeout?
-
-    Why: 512 GPUs wait for a sixth of an hour each, at 3 dollars an hour: 256 dollars.
-    """
+    left = [rank for rank, host in enumerate(hosts) if host != lost]
+    return dist.new_group(left, use_local_synchronization=True)
 
 
 def _try_words(fn, *arguments):
