@@ -1,6 +1,17 @@
 """The exercises of lab 32: what each rank said, which one failed first, and how often to save."""
 
-from distlab.checking import formula, question
+import json
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import error_handler
+
+from distlab.checking import exercise, formula, gathered, question
 from distlab_course.exercises.launching import run_torchrun
 
 TWO_LINES = """import os, sys
@@ -51,34 +62,83 @@ def _is_in_logs(line, stream, files):
     return False
 
 
-def _error_files(stamps):
-    """What torchrun's ranks leave in their error files, from the time of each rank's error."""
-    files = {}
-    for rank, stamp in stamps.items():
-        files[rank] = {"message": {"message": "RuntimeError", "extraInfo": {"timestamp": stamp}}}
-    return files
+# --- error files ---
 
-
-@formula(
-    "32",
-    (_error_files({0: "1795296044", 3: "1795296043"}),),
-    (_error_files({0: "1795296044", 3: "1795296043", 7: "999999999"}),),
-    (_error_files({5: "17"}),),
+SECONDS_WITH_FILES = 30.0  # for a call, on a busy machine
+MONDAY = 1_795_296_000  # a second, as clocks count them
+# for each rank in turn: seconds after that at which it failed; None for a rank without a file
+FAILURES = (
+    (20, 23, 26, 29),
+    (23, 20, 20, None),
+    (23, 22, 26, 40),
+    (None, None, 50, 52),
+    (31, 30, 32, 31),
 )
-def culprit(files):
-    """Return the rank that failed first; `files` maps each rank to the parsed contents of its
-    `error.json`.
+
+
+def _clock_at_failure(rank, n, case):
+    """What this rank's clock said when it failed; None if it left no file."""
+    if case[rank] is None:
+        return (None,)
+    return (MONDAY + case[rank],)
+
+
+def _write_error_file(file, clock):
+    """Let torch write the error file of a rank that fails when its clock says this."""
+    stopped_clock = SimpleNamespace(time=lambda: clock + 0.5)
+    with (
+        mock.patch.dict(os.environ, {"TORCHELASTIC_ERROR_FILE": str(file)}),
+        mock.patch.object(error_handler, "time", stopped_clock),
+    ):
+        try:
+            raise ValueError("the data have no labels")
+        except ValueError as error:
+            error_handler.ErrorHandler().record_exception(error)
+
+
+def _try_culprit(fn, clock):
+    """What the answer returns for the file that torch has written on this rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "error.json")
+        if clock is not None:
+            _write_error_file(file, clock)
+        return fn(file)
+
+
+@exercise(
+    "32",
+    worlds=(1, 2, 4),
+    cases=FAILURES,
+    given=_clock_at_failure,
+    trial=_try_culprit,
+    seconds=SECONDS_WITH_FILES,
+)
+def culprit(error_file):
+    """Return, on every rank, the sorted list of the ranks that may have failed first.
+
+    `error_file` is the path of the file that `record` has written on this rank, which is not there
+    if the rank did not fail by itself. The times in the files are strings with whole seconds, and
+    the clocks of the hosts agree to within one second, so only a difference of two seconds or more
+    proves which rank failed first.
 
     Title: 2.1 Find the culprit
-    Hint: The time is under "message", "extraInfo", "timestamp": seconds, as a string.
-    Hint: Strings are compared character by character: "999" is larger than "1000". `min(files,
-    key=...)` finds the first.
+    Hint: `error_file.exists()` says whether this rank has a file. In the file, the time is under
+    "message", "extraInfo", "timestamp".
+    Hint: `dist.all_gather_object(times, time)` fills the list `times`, which has a place for each
+    rank. A rank without a file takes part with None.
+    Hint: Which ranks' times are at most one second above the smallest?
+    Stuck: Does a rank without a file take part in the exchange?
     """
+    time = None
+    if error_file.exists():
+        error = json.loads(error_file.read_text())
+        time = int(error["message"]["extraInfo"]["timestamp"])
+    times = gathered(time)
+    known = [time for time in times if time is not None]
+    return [rank for rank, time in enumerate(times) if time is not None and time - min(known) < 2]
 
-    def time_of(rank):
-        return float(files[rank]["message"]["extraInfo"]["timestamp"])
 
-    return min(files, key=time_of)
+# --- checkpoints ---
 
 
 @formula("32", (10, 86_400), (1, 100), (30, 3600))
@@ -94,3 +154,63 @@ def best_interval(c, m):
     Hint: -c / t**2 + 1 / (2 m) = 0.
     """
     return (2 * c * m) ** 0.5
+
+
+# for each rank in turn: the steps of which it has a file, and those of them whose end is missing
+SAVED: tuple[Any, ...] = (
+    (([10, 20, 30], []), ([10, 20, 30], []), ([10, 20, 30], []), ([10, 20, 30], [])),
+    (([10, 20, 30], []), ([10, 20], []), ([10, 20], []), ([10, 20, 30], [])),
+    (([10, 20, 30], [30]), ([10, 20, 30], []), ([10, 20, 30], []), ([10, 20, 30], [20])),
+    (([20, 30], []), ([10, 30], []), ([10, 20], []), ([10, 20, 30], [])),
+    (([], []), ([10], []), ([10], []), ([10], [])),
+)
+
+
+def _saved_by_rank(rank, n, case):
+    """The steps that this rank has saved, and those whose file ends too early."""
+    return case[rank]
+
+
+def _try_newest(fn, steps, cut):
+    """What the answer returns for a folder with these files of this rank."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for step in steps:
+            path = folder / f"step{step}.pt"
+            torch.save({"step": step, "weights": torch.zeros(100)}, path)
+            if step in cut:
+                beginning = path.read_bytes()[:500]
+                path.write_bytes(beginning)
+        return fn(folder)
+
+
+@exercise(
+    "32",
+    worlds=(1, 2, 4),
+    cases=SAVED,
+    given=_saved_by_rank,
+    trial=_try_newest,
+    seconds=SECONDS_WITH_FILES,
+)
+def newest_checkpoint(folder):
+    """Return, on every rank, the newest step that every rank can load, and 0 if there is none.
+
+    `folder` holds the checkpoints of this rank, `step10.pt`, `step20.pt` and so on, each with the
+    number of its step under "step". A rank that was killed while it was saving has left a file
+    whose end is missing.
+
+    Title: 3.2 Where can all ranks continue?
+    Hint: `folder.glob("step*.pt")` finds the files, and `torch.load` raises a RuntimeError if the
+    end of a file is missing.
+    Hint: Gather the set of each rank's steps. `set.intersection(*sets)` is what all of them have.
+    Hint: `max(steps, default=0)` is 0 if there are no steps.
+    Stuck: Does a rank without a checkpoint take part in the exchange?
+    """
+    mine = set()
+    for path in folder.glob("step*.pt"):
+        try:
+            mine.add(torch.load(path)["step"])
+        except RuntimeError:
+            continue
+    common = set.intersection(*gathered(mine))
+    return max(common, default=0)
