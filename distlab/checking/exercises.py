@@ -46,6 +46,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.arguments import refuse
+from distlab.compat.torch import flight_record
 
 # by the names that distlab gives them, the forms for one tensor included
 COLLECTIVES = [
@@ -322,6 +323,14 @@ def gathered(value: Any) -> list[Any]:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, value)
     return everyone
+
+
+def recorded(count: int) -> list[dict[str, Any]]:
+    """The newest entries of torch's flight recorder, up to `count`, for trials that read them.
+
+    Runs on: every rank; each has its own.
+    """
+    return flight_record()[-count:]
 
 
 def on_rank(rank: int, value: Any) -> Any:

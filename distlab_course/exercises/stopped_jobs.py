@@ -1,9 +1,12 @@
 """The exercises of lab 33: what stacks, dumps and profiles of a job's ranks have in common."""
 
+import statistics
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
-from distlab.checking import Seen, exercise, formula, gathered
+from distlab.checking import Limits, Seen, exercise, formula, gathered, recorded
 
 # --- stacks ---
 
@@ -70,71 +73,74 @@ def alike(stacks):
 
 # --- the flight recorder ---
 
-
-def _entries(*calls, first=1):
-    """What a recorder has kept of one group: entries with these calls, such as "all_reduce 4"."""
-    found = []
-    for number, call in enumerate(calls, first):
-        op, size = call.split()
-        found.append(
-            {
-                "collective_seq_id": number,
-                "process_group": ["0", "default_pg"],
-                "profiling_name": f"gloo:{op}",
-                "input_sizes": [[int(size)]],
-                "is_p2p": False,
-            }
-        )
-    return found
-
-
-def _dumps(*entries):
-    """The dumps of ranks with these entries."""
-    return {rank: {"entries": of_rank} for rank, of_rank in enumerate(entries)}
-
-
 STEP = ("all_reduce 4", "all_reduce 1")
-SKIPPED = _dumps(
-    _entries(*STEP, *STEP, *STEP),
-    _entries(*STEP, "all_reduce 4", *STEP),
-)
-OTHER_OP = _dumps(
-    _entries(*STEP, "all_reduce 4"),
-    _entries(*STEP, "all_reduce 4"),
-    _entries(*STEP, "barrier 4"),
-)
-IN_A_RING = _dumps(
-    _entries(*STEP[1:], *STEP, *STEP, first=98),
-    _entries(*STEP, "broadcast 4", first=99),
-)
-BEHIND = _dumps(_entries(*STEP), _entries(*STEP[:1]))
+# (calls of most ranks, calls of rank 1, how many of its oldest calls each recorder has forgotten)
+SAME = (STEP, STEP, (0, 0))
+SKIPPED = (3 * STEP, (*STEP, "all_reduce 4", *STEP), (0, 0))
+OTHER_OP = ((*STEP, "all_reduce 4"), (*STEP, "broadcast 4"), (0, 0))
+FORGOTTEN = (4 * STEP, (*STEP, *STEP, *STEP, "broadcast 4"), (4, 3))
+BEHIND = (STEP, STEP[:1], (0, 0))
 
 
-@formula("33", (SKIPPED,), (OTHER_OP,), (IN_A_RING,), (BEHIND,), (_dumps(_entries(*STEP)),))
-def first_difference(dumps):
-    """Return the number of the first collective in which the ranks' recorders differ, or None.
+def _calls_of_rank(rank, n, case):
+    """The calls of this rank, and how many of them its recorder has forgotten."""
+    most, of_rank_1, forgotten = case
+    calls = of_rank_1 if rank == 1 else most
+    return list(calls), forgotten[rank % 2]
 
-    `dumps` maps each rank to its dump, as `json.loads` gives it; all entries are of one group. An
+
+def _recorded(calls):
+    """What torch's recorder on this rank notes when gloo makes these calls.
+
+    The group has this rank alone, so that no call waits for a call that does not match it.
+    """
+    alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
+    for call in calls:
+        op, size = call.split()
+        tensors = [torch.zeros(int(size))]
+        if op == "broadcast":
+            alone.broadcast(tensors, dist.BroadcastOptions()).wait()
+        else:
+            alone.allreduce(tensors, dist.AllreduceOptions()).wait()
+    return recorded(len(calls))
+
+
+def _try_dump(fn, calls, forgotten):
+    """What the answer returns for the dump of this rank."""
+    return fn({"entries": _recorded(calls)[forgotten:]})
+
+
+@exercise(
+    "33",
+    cases=(SAME, SKIPPED, OTHER_OP, FORGOTTEN, BEHIND),
+    worlds=(1, 2, 4),
+    given=_calls_of_rank,
+    trial=_try_dump,
+)
+def first_difference(dump):
+    """Return, on every rank, the number of the first collective in which the ranks' recorders
+    differ, and 0 if they do not.
+
+    `dump` is the dump of this rank, as `json.loads` gives it; all entries are of one group. An
     entry is the same on two ranks if its "profiling_name" and its "input_sizes" are. A recorder
-    keeps the newest entries only, so compare from the first number that every rank still has, up to
-    the last number that every rank has.
+    keeps the newest entries only, so compare only the numbers that every rank still has.
 
     Title: 2.1 Where did it begin?
-    Hint: Make a dict for each rank, from "collective_seq_id" to the entry's name and sizes.
+    Hint: Make a dict, from "collective_seq_id" to the entry's name and sizes, and let the ranks
+    exchange these dicts with `dist.all_gather_object`.
     Hint: The numbers that every rank has are those in all of these dicts.
+    Stuck: Does every rank reach the exchange?
     """
-    calls = {}
-    for rank, dump in dumps.items():
-        calls[rank] = {
-            entry["collective_seq_id"]: (entry["profiling_name"], entry["input_sizes"])
-            for entry in dump["entries"]
-        }
-    known_to_all = set.intersection(*[set(of_rank) for of_rank in calls.values()])
+    mine = {
+        entry["collective_seq_id"]: (entry["profiling_name"], entry["input_sizes"])
+        for entry in dump["entries"]
+    }
+    by_rank = gathered(mine)
+    known_to_all = set.intersection(*[set(calls) for calls in by_rank])
     for number in sorted(known_to_all):
-        first, *others = [of_rank[number] for of_rank in calls.values()]
-        if any(other != first for other in others):
+        if any(calls[number] != mine[number] for calls in by_rank):
             return number
-    return None
+    return 0
 
 
 # --- checks before a call ---
@@ -193,48 +199,95 @@ def checked_all_reduce(tensor):
 
 # --- profiles ---
 
-
-def _events(rank, calls, compute=5000.0):
-    """Events as torch.profiler writes them: computing, and collectives of these durations in us."""
-    begin = 1e9 * (rank + 1)  # the clocks of two machines do not agree
-    events = [{"name": "thread_name", "ph": "M", "pid": rank}]
-    for duration in calls:
-        events.append({"name": "aten::mm", "ph": "X", "ts": begin, "dur": compute})
-        events.append({"name": "gloo:all_reduce", "ph": "X", "ts": begin, "dur": duration})
-        begin += compute + duration
-    return events
-
-
-@formula(
-    "33",
-    ({0: _events(0, [159000.0, 3000.0]), 1: _events(1, [9000.0, 3000.0])},),
-    (
-        {
-            0: _events(0, [5000.0, 3000.0], compute=9000.0),
-            1: _events(1, [40000.0, 2000.0]),
-            2: _events(2, [4000.0, 60000.0]),
-        },
-    ),
-    ({3: _events(3, [1000.0], compute=90.0), 7: _events(7, [400.0])},),
+# for each rank in turn: the durations of its all-reduces in microseconds
+DURATIONS = (
+    ((159e3, 3e3), (9e3, 3e3), (150e3, 3e3), (155e3, 2e3)),
+    ((5e3, 3e3), (40e3, 2e3), (4e3, 60e3), (30e3, 31e3)),
 )
-def late_rank(traces):
-    """Return the rank for which the others have waited longest in their all-reduces.
+STEPS_IN_PROFILE = 50
 
-    `traces` maps each rank to the "traceEvents" of its profile. The all-reduces are the events
-    named "gloo:all_reduce"; "dur" is how long an event took, in microseconds. Not every event has a
-    duration, and the clocks of the ranks need not agree.
+
+def _durations_of_rank(rank, n, case):
+    """How long the all-reduces of this rank take."""
+    return (list(case[rank]),)
+
+
+def _try_profile(fn, durations):
+    """What the answer returns for a profile of many steps with all-reduces of these durations."""
+    rank = dist.get_rank()
+    begin = 1e9 * (rank + 1)  # the clocks of two hosts do not agree
+    events = [{"name": "thread_name", "ph": "M", "pid": rank}]
+    for duration in durations * STEPS_IN_PROFILE:
+        events.append({"name": "aten::mm", "ph": "X", "ts": begin, "dur": 5000.0})
+        events.append({"name": "gloo:all_reduce", "ph": "X", "ts": begin, "dur": duration})
+        begin += 5000.0 + duration
+    return fn(events)
+
+
+@exercise(
+    "33",
+    cases=DURATIONS,
+    worlds=(2, 4),
+    given=_durations_of_rank,
+    trial=_try_profile,
+    limits=Limits(num_bytes=2000),
+)
+def late_rank(events):
+    """Return, on every rank, the rank for which the others have waited longest in their
+    all-reduces.
+
+    `events` is the list of "traceEvents" in the profile of this rank. The all-reduces are the
+    events named "gloo:all_reduce"; "dur" is how long an event took, in microseconds. Not every
+    event has a duration, and the clocks of the ranks need not agree.
 
     Title: 7.1 Who was late?
     Hint: An all-reduce ends on all ranks at almost the same moment. On which rank does it begin
     last?
-    Hint: That rank has the shortest all-reduces: add up the durations for each rank.
+    Hint: That rank has the shortest all-reduces: sum the durations on each rank, and gather the
+    sums.
+    Limit: Does the whole profile have to travel, or is one number of each rank enough?
     """
+    total = 0.0
+    for event in events:
+        if event["name"] == "gloo:all_reduce":
+            total += event["dur"]
+    totals = gathered(total)
+    return totals.index(min(totals))
 
-    def in_collectives(rank):
-        total = 0.0
-        for event in traces[rank]:
-            if event["name"] == "gloo:all_reduce":
-                total += event["dur"]
-        return total
 
-    return min(traces, key=in_collectives)
+# for each rank in turn: the seconds of its last steps, without those in which it waited
+STEP_SECONDS = (
+    ([1.0, 1.1, 1.0], [1.0, 1.0, 1.1], [1.5, 1.6, 1.5], [1.1, 1.0, 1.0]),
+    ([1.0, 1.1, 1.0], [1.0, 1.0, 9.0], [1.1, 1.0, 1.0], [1.0, 1.0, 1.1]),
+    ([9.0, 9.0, 9.1], [0.9, 1.0, 1.0], [1.0, 1.1, 1.0], [1.7, 1.6, 1.6]),
+    ([1.0, 1.1, 1.0], [1.1, 1.1, 1.1], [1.1, 1.1, 1.0], [1.0, 1.0, 1.1]),
+)
+
+
+def _seconds_of_rank(rank, n, case):
+    """How long this rank has computed in each of its last steps."""
+    return (case[rank],)
+
+
+@exercise(
+    "33",
+    cases=STEP_SECONDS,
+    worlds=(1, 3, 4),
+    given=_seconds_of_rank,
+    limits=Limits(calls=2),
+)
+def stragglers(seconds):
+    """Return, on every rank, the sorted list of the stragglers.
+
+    `seconds` is a list with the times for which this rank has computed in its last steps. A
+    straggler is a rank whose median is more than 1.2 times the median of all ranks' medians.
+
+    Title: 7.2 A job that watches itself
+    Hint: `statistics.median(seconds)` is one number of this rank. Every rank needs those of all.
+    Hint: `dist.all_gather_object(medians, median)` fills the list `medians`, which has a place for
+    each rank.
+    Limit: Can one exchange give every rank the numbers of all?
+    """
+    medians = gathered(statistics.median(seconds))
+    most = 1.2 * statistics.median(medians)
+    return [rank for rank, median in enumerate(medians) if median > most]
