@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import gathered, question
+from distlab.checking import exercise, gathered, question
 from distlab_course.exercises.initialization import new_store, with_store
 
 
@@ -123,3 +123,36 @@ def own_backend(store, rank, size, timeout):
     silent error.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+# bytes of an all-reduce, and for each rank in turn the seconds that it took
+MEASURED = (
+    (10**9, (0.02, 0.04, 0.01, 0.03)),
+    (8 * 10**9, (0.5, 0.25, 0.25, 0.5)),
+    (10**6, (1e-4, 1e-4, 1e-4, 8e-4)),
+)
+
+
+def _seconds_of_rank(rank, n, case):
+    """The bytes of an all-reduce, and how long it took by this rank's clock."""
+    num_bytes, seconds = case
+    return num_bytes, seconds[rank]
+
+
+@exercise("31", cases=MEASURED, worlds=(1, 2, 3), given=_seconds_of_rank)
+def bus_bandwidth(num_bytes, seconds):
+    """Return, on every rank, the bus bandwidth in GB/s of an all-reduce of `num_bytes` bytes, by
+    the time of the slowest rank.
+
+    `seconds` is the time that this rank has measured.
+
+    Title: 6.1 The bus bandwidth
+    Hint: `dist.all_reduce(slowest, op=dist.ReduceOp.MAX)` leaves the largest of the ranks' numbers
+    on every rank.
+    Hint: The algorithm bandwidth is `num_bytes / seconds / 1e9`, and the ring of n ranks sends 2 (n
+    - 1) / n times as much.
+    Stuck: Does every rank take part in the exchange?
+    """
+    n = dist.get_world_size()
+    slowest = max(gathered(seconds))
+    return num_bytes / slowest / 1e9 * 2 * (n - 1) / n
