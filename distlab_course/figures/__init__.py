@@ -21,6 +21,7 @@ from distlab_course.figures.offsets import clocks
 from distlab_course.figures.pipelines import bubbles, pipeline, quickest
 from distlab_course.figures.restarts import restarts
 from distlab_course.figures.sharding import shards
+from distlab_course.figures.stale import staleness
 from distlab_course.figures.training import buckets, images, throughput
 from distlab_course.figures.waiting import who_waits
 from distlab_course.figures.weights import cuts

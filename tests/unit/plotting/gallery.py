@@ -308,6 +308,11 @@ FIGURES = {
         (LAYERS, 2, {"down": "all-\nsum"}, "t"),
         {"8 x 2", "all-\nsum", "every rank", "rank 1"},
     ),
+    "staleness": (
+        figures.staleness,
+        ({"equal": {1: [0, 1, 1], 2: [2, 1], 3: []}, "one is slow": {1: [0, 0], 2: [1], 3: [9]}},),
+        {"equal", "one is slow", "rank 3", "staleness", "gradients, %"},
+    ),
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
     "pipeline": (
         figures.pipeline,
