@@ -6,6 +6,7 @@ Tried with IPython 8 and 9, ipykernel 6.29 to 7. Runs on the notebook's kernel, 
 import contextlib
 import functools
 import os
+import re
 import select
 import sys
 import threading
@@ -30,6 +31,9 @@ SHOW_ERROR = (
 LOOP_STEP = ("asyncio.events", "_run")
 OF_THE_ENGINE = ("ipykernel", "ipyparallel", "tornado", "zmq")
 READ_AT_ONCE = 1 << 16  # bytes of what a rank's children print
+# what the library of torch's profiler says once on each rank, although nothing is wrong: the thread
+# that has loaded it is not the one that uses it
+NEEDLESS = re.compile(r"ERROR: External init callback must run in same thread as .*\n")
 HISTORY = "IPython.core.history"  # its thread waits for work
 
 
@@ -213,8 +217,9 @@ class ReadsToTheEnd:
                 read = self._read(fid)
                 if not read:
                     return
+                text = NEEDLESS.sub("", read.decode(errors="replace"))
                 # OutStream's, which comes after this class
-                self.write(read.decode(errors="replace"))  # type: ignore[attr-defined]
+                self.write(text)  # type: ignore[attr-defined]
 
     def _read(self, fid: int) -> bytes:
         """What has arrived; it is written into the engine's log as well."""

@@ -84,6 +84,7 @@ Lanes = Mapping[str, Sequence[Bar]]  # by name, from the top down
 # By what a rank does, from the lowest to the highest where one covers another: greys and navy while
 # it computes, sand while data travel, so that no kind looks like a rank.
 ACTIVITY_LOOKS = {
+    "load": Look("#DCE1E6", "loading data"),
     "compute": Look("#58646E", "computing"),
     "forward": Look("#A3B1BC", "forward"),
     "backward": Look(CURVE_COLORS[-1], "backward"),

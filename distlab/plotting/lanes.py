@@ -46,8 +46,8 @@ def spans(lanes: Mapping[str, Sequence[tuple]], title: str = "") -> Axes:
     Args:
         lanes: by name, bars: (start, end, text), times in seconds, in the colour of the lane, which
             is that of rank n for the n-th lane; or (start, end, text, what), where `what` is one of
-            "compute", "forward", "backward", "optimizer", "serve", "move", "exposed" and "wait", as
-            in the `parts` of a trace's events.
+            "load", "compute", "forward", "backward", "optimizer", "serve", "move", "exposed" and
+            "wait", as in the `parts` of a trace's events.
         title: what was measured.
 
     Returns:

@@ -47,6 +47,7 @@ from distlab_course.exercises import (
     pipelines,
     more_dimensions,
 )
+from distlab_course.exercises import one_rank
 from distlab_course.exercises import several_hosts, addresses, slow_network, ten_thousand_gpus
 
 name_labs(
@@ -80,6 +81,7 @@ name_labs(
         "51": "Tensors over ranks",
         "52": "Pipelines",
         "53": "More dimensions, and choosing",
+        "55": "Fast on one rank first",
         "60": "Several hosts",
         "61": "When it does not connect",
         "62": "A slow network",

@@ -12,6 +12,7 @@ from distlab_course.figures.costs import (
     speedup,
     time_against_ranks,
 )
+from distlab_course.figures.formats import spacing
 from distlab_course.figures.graphs import graph
 from distlab_course.figures.hosts import machines
 from distlab_course.figures.in_memory import memory, memory_at

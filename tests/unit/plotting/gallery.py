@@ -298,6 +298,17 @@ FIGURES = {
         (MOMENTS, "t"),
         {"forward 0", "parameters", "gathered parameters", "t"},
     ),
+    "spacing": (
+        figures.spacing,
+        (
+            {
+                "float16": ([6e-8, 1.0, 65504.0], [6e-8, 1e-3, 32.0]),
+                "wide": ([1e-12, 1e9], [1e-15, 1.0]),
+            },
+            "t",
+        ),
+        {"float16", "wide", "gap to the next number", "t"},
+    ),
     "shards": (
         figures.shards,
         (STATES, ["gather", "add"], "t"),
