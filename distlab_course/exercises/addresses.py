@@ -1,15 +1,24 @@
-"""The exercises of lab 61: interfaces, and what an error says about a group that does not form."""
+"""The exercises of lab 61: interfaces, groups that do not form, and who reaches whom."""
 
 import ipaddress
+import os
+import socket
 
-from distlab.checking import formula, question
+import psutil
+import torch.distributed as dist
 
-BRIDGES = {
-    "lo": "127.0.0.1/8",
-    "docker0": "172.17.0.1/16",
-    "eno1": "10.1.20.7/16",
-    "ib0": "10.1.200.7/22",
-}
+from distlab.checking import exercise, gathered, question, returned
+
+# by rank, the address that the others should use, and the name of the fast interface
+ADDRESSES = (
+    (("10.1.200.7", "10.1.200.8", "10.1.200.9", "10.1.200.10"), ("ib0", "ib1", "ib0", "ib0")),
+    (("10.1.200.7", "10.1.20.8", "10.1.200.9", "10.1.200.10"), ("ib0", "ib0", "ib0", "ib0")),
+    (("10.1.200.7", "10.12.0.9", "10.1.200.9", "10.1.200.10"), ("ib0", "ib0", "ib0", "ib0")),
+)
+# as where a host's own name leads there; nobody listens at this one
+WRONG_ADDRESS = "127.0.0.9"
+# the ranks that tell the others a wrong address
+MISTAKEN = ((), (1,), (0,))
 CURES = {
     "A": (
         "set MASTER_ADDR to gpu01",
@@ -27,27 +36,41 @@ CURES = {
 }
 
 
-@formula(
-    "61", ("10.1.21.9", BRIDGES), ("10.1.201.9", BRIDGES), ("10.12.0.9", {"eth0": "10.1.0.7/16"})
-)
-def interface_towards(peer, interfaces):
-    """Return the name of the interface whose network contains the address `peer`, or "".
+def _host_on_networks(rank, n, case):
+    """An address of the rank's host, and its interfaces."""
+    given, fast = case
+    interfaces = {
+        "lo": "127.0.0.1/8",
+        "docker0": "172.17.0.1/16",
+        "eno1": f"10.1.20.{7 + rank}/16",
+        fast[rank]: f"10.1.200.{7 + rank}/22",
+    }
+    return given[rank], interfaces
 
-    `interfaces` maps each name to an address with its prefix length. If several networks contain
-    `peer`, take the one with the longest prefix.
+
+@exercise("61", worlds=(2, 3, 4), cases=ADDRESSES, given=_host_on_networks, trial=returned)
+def interface_towards(address, interfaces):
+    """Return the name of the interface of this rank's host whose network contains the addresses of
+    all ranks, or "".
+
+    `address` is the address of this rank's host that the others should use, and `interfaces` maps
+    the name of each of its interfaces to an address with its prefix length. If several networks
+    contain all ranks, take the one with the longest prefix.
 
     Title: 2.1 Which interface?
-    Hint: `ipaddress.ip_interface("10.77.0.1/24").network` is a network, and `address in network` is
-    True or False.
-    Hint: `ipaddress.ip_address(peer)` turns text into an address, and `network.prefixlen` is the
-    prefix length, 24.
+    Hint: `dist.all_gather_object(addresses, address)` fills the list `addresses`, which has a place
+    for each rank.
+    Hint: `ipaddress.ip_interface("10.77.0.1/24").network` is a network, and
+    `ipaddress.ip_address(text) in network` is True or False.
+    Hint: `network.prefixlen` is the prefix length, 24.
     """
-    address = ipaddress.ip_address(peer)
+    addresses = [ipaddress.ip_address(text) for text in gathered(address)]
     best = ""
-    longest = -1  # prefix of a network with the address
+    longest = -1  # prefix of a network with all addresses
     for name, text in interfaces.items():
         network = ipaddress.ip_interface(text).network
-        if address in network and network.prefixlen > longest:
+        contains_all = all(one in network for one in addresses)
+        if contains_all and network.prefixlen > longest:
             best = name
             longest = network.prefixlen
     return best
@@ -91,3 +114,57 @@ def only_eth1(answer):
 
     Why: `=` compares full names, so neither eth10 nor an interface that is added later is used.
     """
+
+
+def _own_address():
+    """The address of this rank's host that gloo uses; that of loopback where it is not known."""
+    cards = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), [])
+    for card in cards:
+        if card.family == socket.AF_INET:
+            return card.address
+    return "127.0.0.1"
+
+
+def _addresses_of_rank(rank, n, mistaken):
+    """Where the rank listens, and where the others look for it."""
+    address = _own_address()
+    if rank in mistaken:
+        return address, WRONG_ADDRESS
+    return address, address
+
+
+@exercise(
+    "61", worlds=(2, 3, 4), cases=MISTAKEN, given=_addresses_of_rank, trial=returned, seconds=20.0
+)
+def who_reaches_whom(listen, announce):
+    """Return on every rank the same list of lists of bools: [i][j] says whether rank i can connect
+    to rank j.
+
+    Each rank listens at the address `listen` on a port that the system chooses, and tells the
+    others to connect to the address `announce` and that port. The two addresses differ where a host
+    is set up wrongly. Try every rank, this one too; a try that is refused, or has not worked after
+    1 second, has failed.
+
+    Title: 5.1 Does every rank reach every other?
+    Hint: `socket.create_server((listen, 0))` listens on a port that the system chooses, and
+    `server.getsockname()[1]` is that port.
+    Hint: `socket.create_connection((address, port), timeout=1)` returns a socket, which you close,
+    or raises an OSError.
+    Hint: When may a rank stop listening? `all_gather_object` of the rows returns only when every
+    rank has tried.
+
+    Stuck: Does every rank make both exchanges, also a rank that nobody reaches?
+    """
+    with socket.create_server((listen, 0), backlog=dist.get_world_size()) as server:
+        _, port = server.getsockname()
+        places = gathered((announce, port))
+        return gathered([_answers(place) for place in places])
+
+
+def _answers(place):
+    """Whether somebody accepts a connection at an address and port."""
+    try:
+        socket.create_connection(place, timeout=1).close()
+    except OSError:
+        return False
+    return True
