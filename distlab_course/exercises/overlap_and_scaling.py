@@ -1,12 +1,15 @@
 """The exercises of lab 20: averages that travel while backward runs, and what more ranks bring."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
-from distlab.checking import Limits, Seen, exercise, formula, numbers, question
+from distlab.checking import Limits, Seen, as_they_are, exercise, formula, numbers
 from distlab_course import data_parallel
 from distlab_course.exercises.data_parallelism import try_averaging
-from distlab_course.exercises.ddp_trials import noted_all_reduces
+from distlab_course.exercises.ddp_trials import SECONDS_WITH_DDP, noted_all_reduces
 
 
 def _try_in_backward(fn, images):
@@ -67,8 +70,6 @@ def average_in_backward(model):
     return data_parallel.OverlappedAverage(model, bucket_bytes=1).wait
 
 
-VECTOR_BYTES = 3 * 900 * 4  # of a layer of the large model
-LAYER_BYTES = 900 * 900 * 4 + VECTOR_BYTES
 BUCKETS = [(2.0, 1.0), (3.0, 2.5), (6.0, 1.0)]
 
 
@@ -99,26 +100,80 @@ def exposed_seconds(backward, buckets):
     return max(0.0, free - backward)
 
 
-@question("20")
-def quick_enough(answer):
-    """Give a limit in MiB with which a step of the large model takes less than 10 virtual ms.
+def _try_buckets(fn, width, depth):
+    """How the gradients travel in the second step and where they are kept, and the gradients."""
+    model = _layers(width, depth)
+    images = torch.randn(2, width) + dist.get_rank()
+    ddp = fn(model)
+    sent = []
+    places = set()
+
+    def noted(state, bucket):
+        sent.append(bucket.buffer().nbytes)
+        places.update(gradient.data_ptr() for gradient in bucket.gradients())
+        return default_hooks.allreduce_hook(None, bucket)
+
+    ddp.register_comm_hook(None, noted)
+    for _ in range(2):  # the buckets are rebuilt after the first
+        sent.clear()
+        places.clear()
+        ddp.zero_grad()
+        ddp(images).square().mean().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    stored = "once, in the buckets"
+    if any(gradient.data_ptr() not in places for gradient in gradients):
+        stored = "twice"
+    facts = {
+        "buckets": Seen(_words_for(sent, model)),
+        "gradients": Seen(f"gradients stored {stored}"),
+    }
+    return facts, gradients
+
+
+def _layers(width, depth):
+    """A model of layers as in the lab."""
+    torch.manual_seed(depth)
+    parts = []
+    for _ in range(depth):
+        parts += [nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+def _words_for(sent, model):
+    """Whether buckets of these sizes hold one layer each."""
+    layers = sum(isinstance(part, nn.Linear) for part in model)
+    size = sum(parameter.nbytes for parameter in model.parameters()) / layers
+    # a vector may travel with the next layer
+    if max(sent) < 1.5 * size and len(sent) <= layers + 1:
+        return "each layer in a bucket"
+    return f"layers: {layers}, buckets: {len(sent)}"
+
+
+@exercise(
+    "20",
+    cases=((30, 3), (8, 5), (100, 4)),
+    given=as_they_are,
+    trial=_try_buckets,
+    seconds=SECONDS_WITH_DDP,
+)
+def quick_enough(model):
+    """Return `model` in a DistributedDataParallel that sends the gradients of each layer in a
+    bucket of its own.
+
+    Nor may the gradients be stored twice. A layer is a `Linear` and a `LayerNorm`, and all layers
+    of a model have the same size.
 
     Title: 3.1 Under 10 ms
-    Hint: `step_ms(5)` is too slow. What is left to be sent when backward has ended?
-    Hint: A layer's gradients take 3.1 MiB. Which limits put each layer into a separate bucket?
-
-    Not 10: That takes more than 10 ms: the last buckets hold several layers.
-    Not 25: That takes more than 10 ms: there are only three buckets.
-
-    Why: With one layer in each bucket, an all-reduce takes about as long as the backward of a
-    layer, which hides it.
+    Hint: `bucket_cap_mb` need not be a whole number, and a MiB is 2**20 bytes.
+    Hint: The gradient that reaches the cap closes its bucket. Which gradient of a layer should do
+    that?
+    Hint: `parameter.nbytes` is the size of a gradient, too. `gradient_as_bucket_view=True` stores
+    each gradient once.
     """
-    num_bytes = int(answer * 2**20)
-    if num_bytes > LAYER_BYTES:
-        return "That takes more than 10 ms: the last buckets hold several layers, and fill late."
-    if num_bytes <= VECTOR_BYTES:
-        return "That takes more than 10 ms: short vectors travel alone, with a latency each."
-    return True
+    largest = max(parameter.nbytes for parameter in model.parameters())
+    return DistributedDataParallel(
+        model, bucket_cap_mb=largest / 2**20, gradient_as_bucket_view=True
+    )
 
 
 @formula("20", (1e-3, 50e-6, 2e-3), (0.0, 1e-4, 5e-3), (2e-3, 1e-5, 1e-3))
