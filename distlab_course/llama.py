@@ -133,20 +133,25 @@ class Llama(nn.Module):
         size: one of SIZES, or your own.
         stage, stages: a pipeline's stage has some of the blocks, and the first stage no more than
             any other; only the first one has `embedding`, and only the last one `norm` and
-            `output`.
+            `output`. A block has the name that it has in the whole model, "blocks.5" for instance,
+            so that a checkpoint fits any number of stages.
     """
 
     def __init__(self, size: Size, stage: int = 0, stages: int = 1):
         super().__init__()
         layers, more = divmod(size.layers, stages)
-        if 1 <= stage <= more:  # what is left over goes to the stages after the first
+        # what is left over goes to the stages after the first
+        first = stage * layers + min(max(stage - 1, 0), more)
+        if 1 <= stage <= more:
             layers += 1
         self.embedding: nn.Embedding | None = None
         self.norm: nn.RMSNorm | None = None
         self.output: nn.Linear | None = None
         if stage == 0:
             self.embedding = nn.Embedding(size.vocabulary, size.width)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(layers))
+        self.blocks = nn.ModuleDict()
+        for number in range(first, first + layers):
+            self.blocks[str(number)] = Block(size)
         if stage == stages - 1:
             self.norm = nn.RMSNorm(size.width)
             self.output = nn.Linear(size.width, size.vocabulary, bias=False)
@@ -158,7 +163,7 @@ class Llama(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding is not None:
             x = self.embedding(x)
-        for block in self.blocks:
+        for block in self.blocks.values():
             x = block(x)
         if self.norm is None or self.output is None:
             return x

@@ -1,8 +1,8 @@
 """A step of pretraining Llama on a mesh of up to four dimensions, as TorchTitan does it.
 
-Lab 63 and benchmarks call it; it runs on the ranks, or in predict's process. The order of
-shardings, what is recomputed, and the precision of each part follow TorchTitan's source at the end
-of 2024 (github.com/pytorch/torchtitan, 9dec370).
+Lab 54 writes it step by step; lab 63 and benchmarks call it. It runs on the ranks, or in predict's
+process. The order of shardings, what is recomputed, and the precision of each part follow
+TorchTitan's source at the end of 2024 (github.com/pytorch/torchtitan, 9dec370).
 """
 
 import functools
@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
-from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 from torch.distributed.tensor.experimental import context_parallel
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -28,7 +29,10 @@ from torch.utils.checkpoint import (
 from distlab_course.llama import Llama, Size, turns
 
 RECOMPUTE = ("none", "op", "layer", "full")
-MIXED = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def nothing(model: Llama) -> None:
+    """Leave a part of the model without numbers."""
 
 
 def train(
@@ -44,6 +48,8 @@ def train(
     batch: int = 2,
     length: int = 8192,
     recompute: str = "op",
+    dtype: torch.dtype = torch.bfloat16,
+    fill: Callable[[Llama], None] = nothing,
     steps: int = 2,
 ) -> None:
     """Take steps on random tokens.
@@ -59,6 +65,9 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
+        dtype: in which parameters are gathered and multiplied; all else is in float32.
+        fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
+            needs none.
     """
     has_stages_alone = stages > 1 and pipeline == 1
     if recompute not in RECOMPUTE or has_stages_alone:
@@ -71,19 +80,40 @@ def train(
     num_stages = pipeline * stages
     models = []
     for stage in range(first_stage, num_stages, pipeline):
-        models.append(part(size, mesh, stage, num_stages, recompute))
+        model = part(size, mesh, stage, num_stages, recompute, dtype)
+        fill(model)
+        models.append(model)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
-    tokens = torch.randint(size.vocabulary, (batch, length))
-    with shared(tokens, models, mesh, context):
+    own = mesh.get_local_rank("data") // context
+    inputs, targets = batch_of(size, own, batch, length)
+    with shared(inputs, targets, models, mesh, context):
         if pipeline > 1:
-            run = pipelined(models, mesh, tokens, size, microbatches or pipeline)
+            count = microbatches or pipeline
+            run = pipelined(models, mesh, inputs, targets, size, count, dtype)
         else:
-            run = functools.partial(run_whole, models[0], tokens)
+            run = functools.partial(run_whole, models[0], inputs, targets)
         for _ in range(steps):
-            step(models, optimizers, run)
+            step(models, optimizers, mesh, run)
 
 
-def step(models: list[Llama], optimizers: list[torch.optim.AdamW], run: Callable[[], None]) -> None:
+def batch_of(size: Size, own: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """Random tokens, and the token that follows each of them.
+
+    Args:
+        own: the place in the mesh's dimension of data: ranks that differ only in other dimensions
+            work on the same tokens.
+    """
+    generator = torch.Generator().manual_seed(own)
+    tokens = torch.randint(size.vocabulary, (batch, length + 1), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def step(
+    models: list[Llama],
+    optimizers: list[torch.optim.AdamW],
+    mesh: DeviceMesh,
+    run: Callable[[], None],
+) -> None:
     """Forward and backward pass, and the optimizers' step.
 
     Args:
@@ -94,14 +124,32 @@ def step(models: list[Llama], optimizers: list[torch.optim.AdamW], run: Callable
         optimizer.zero_grad()
     with parallel.loss_parallel():
         run()
-    for model in models:
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    clip(models, mesh, 1.0)
     for optimizer in optimizers:
         optimizer.step()
 
 
+def clip(models: list[Llama], mesh: DeviceMesh, most: float) -> Tensor:
+    """Scale the gradients of all stages so that their norm together is at most this.
+
+    Returns:
+        the norm before, on every rank.
+    """
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()  # of this rank's stages, over their other dimensions
+    if mesh["pipeline"].size() > 1:
+        squared = norm.square()
+        dist.all_reduce(squared, group=mesh.get_group("pipeline"))
+        norm = squared.sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return norm
+
+
 def shared(
-    tokens: Tensor, models: list[Llama], mesh: DeviceMesh, context: int
+    inputs: Tensor, targets: Tensor, models: list[Llama], mesh: DeviceMesh, context: int
 ) -> AbstractContextManager[None]:
     """A context in which each rank has two parts of the tokens.
 
@@ -115,31 +163,34 @@ def shared(
     names = ("pipeline", "data", "context", "tensor")
     ranks = init_device_mesh("cpu", shape, mesh_dim_names=names)["context"]
     layers = [layer for model in models for layer in model.attentions()]
-    places = turns(tokens.shape[1], layers[0].head // 2).clone()
+    places = turns(inputs.shape[1], layers[0].head // 2).clone()
     for layer in layers:
         layer.turns = places
         layer.repeats = False
-    return context_parallel(ranks, buffers=[tokens, places], buffer_seq_dims=[1, 0])
+    return context_parallel(ranks, buffers=[inputs, targets, places], buffer_seq_dims=[1, 1, 0])
 
 
-def part(size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str) -> Llama:
-    """A stage of the model, sharded over the other dimensions."""
+def part(
+    size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str, dtype: torch.dtype
+) -> Llama:
+    """A stage of the model, sharded over the other dimensions; its numbers are yet to be filled."""
     with torch.device("meta"):
         model = Llama(size, stage, stages)
     if mesh["tensor"].size() > 1:
         split(model, mesh["tensor"])
-    for number, block in enumerate(model.blocks):
+    blocks = list(model.blocks.values())
+    for number, block in enumerate(blocks):
         every_second = recompute == "layer" and number % 2 == 0
         if recompute in ("full", "op") or every_second:
             block.forward = recomputed(block.forward, some=recompute == "op")
     # A pipeline keeps what it has gathered for the next micro-batch, and the last block of a model
     # is the first one that its backward pass needs.
     reshard = stages == 1
-    shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=MIXED)
-    *others, last = model.blocks
-    for block in others:
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=policy)
+    for block in blocks[:-1]:
         shard(block, reshard_after_forward=reshard)
-    shard(last, reshard_after_forward=False)
+    shard(blocks[-1], reshard_after_forward=False)
     shard(model, reshard_after_forward=reshard)
     return model.to_empty(device="cpu")
 
@@ -165,7 +216,7 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
         "feed_forward.w1": column,
         "feed_forward.w3": column,
     }
-    for block in model.blocks:
+    for block in model.blocks.values():
         parallel.parallelize_module(block, mesh, plan)
     ends = {
         "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
@@ -210,18 +261,24 @@ class Policy:
         return CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def run_whole(model: Llama, tokens: Tensor) -> None:
+def run_whole(model: Llama, inputs: Tensor, targets: Tensor) -> None:
     """Forward and backward pass of a model that is not in a pipeline."""
-    loss_of(model(tokens), tokens).backward()
+    loss_of(model(inputs), targets).backward()
 
 
-def loss_of(scores: Tensor, tokens: Tensor) -> Tensor:
+def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
     """The cross-entropy; shapes (batch, place, vocabulary) and (batch, place)."""
-    return F.cross_entropy(scores.flatten(0, 1).float(), tokens.flatten(0, 1))
+    return F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(0, 1))
 
 
 def pipelined(
-    models: list[Llama], mesh: DeviceMesh, tokens: Tensor, size: Size, microbatches: int
+    models: list[Llama],
+    mesh: DeviceMesh,
+    inputs: Tensor,
+    targets: Tensor,
+    size: Size,
+    microbatches: int,
+    dtype: torch.dtype,
 ) -> Callable[[], None]:
     """Forward and backward pass of this rank's stages, for one micro-batch after another."""
     ranks = mesh["pipeline"].size()
@@ -230,9 +287,9 @@ def pipelined(
     num_stages = ranks * len(models)
 
     # what a micro-batch is like at the beginning, between two stages, and at the end
-    some = tokens[: len(tokens) // microbatches].to("meta")
-    empty = functools.partial(torch.empty, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    hidden = empty(len(some), tokens.shape[1] // tensor, size.width)
+    some = inputs[: len(inputs) // microbatches].to("meta")
+    empty = functools.partial(torch.empty, dtype=dtype, device="meta", requires_grad=True)
+    hidden = empty(len(some), inputs.shape[1] // tensor, size.width)
     scores = empty(*some.shape, size.vocabulary // tensor)
 
     stages = []
@@ -262,9 +319,9 @@ def pipelined(
     def run() -> None:
         """Give the tokens to the first rank as input, and to the last one as what must come out."""
         if own == 0:
-            schedule.step(tokens)
+            schedule.step(inputs)
         elif own == ranks - 1:
-            schedule.step(target=tokens)
+            schedule.step(target=targets)
         else:
             schedule.step()
 
