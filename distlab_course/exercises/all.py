@@ -46,6 +46,7 @@ from distlab_course.exercises import (
     tensors_over_ranks,
     pipelines,
     more_dimensions,
+    one_program,
 )
 from distlab_course.exercises import one_rank
 from distlab_course.exercises import several_hosts, addresses, slow_network, ten_thousand_gpus
@@ -81,6 +82,7 @@ name_labs(
         "51": "Tensors over ranks",
         "52": "Pipelines",
         "53": "More dimensions, and choosing",
+        "54": "One program, four dimensions",
         "55": "Fast on one rank first",
         "60": "Several hosts",
         "61": "When it does not connect",

@@ -126,6 +126,13 @@ WIDTHS = np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
 NETWORKS = {"NVLink": 4e10}
 LAYERS = [("up", (8, 2), 0), ("norm", (2,), None), ("down", (2, 8), 1)]
+# a rank, start and end, and what it did
+PIECES = [
+    (0, 1.0, 1.2, "computing"),
+    (0, 1.2, 1.3, "tensor"),
+    (2, 1.0, 1.1, "data"),
+    (2, 1.2, 1.4, "pipeline"),
+]
 NONE = [None, None]
 STATES = [
     ("rows", [[[0, 1], NONE], [NONE, [2, 3]]]),
@@ -325,6 +332,19 @@ FIGURES = {
         {"equal", "one is slow", "rank 3", "staleness", "gradients, %"},
     ),
     "mesh": (figures.mesh, ((2, 2), TALKS, "t"), {"3", "1 gather\n1 scatter"}),
+    "owners": (
+        figures.owners,
+        (
+            {"block 0": {"w1": [[0] * 16] * 16 + [[2] * 16] * 16, "w2": [[0] * 8 + [2] * 8] * 16}},
+            "t",
+        ),
+        {"block 0", "w1", "w2", "2"},
+    ),
+    "dimensions": (
+        figures.dimensions,
+        (PIECES, "t", SIMULATED),
+        {"rank 0", "rank 2", "computing", "data", "pipeline", "tensor"},
+    ),
     "pipeline": (
         figures.pipeline,
         ({"GPipe": GPIPE, "V": V}, SIMULATED),
