@@ -1,4 +1,4 @@
-"""Labs 50 and 51: what lies in the memory of ranks.
+"""Labs 49 to 51: what lies in the memory of ranks.
 
 The notebooks call it through `distlab_course.figures`, in their kernel.
 """

@@ -1,4 +1,4 @@
-"""Lab 51: a mesh of ranks, and who talks to whom along its rows and columns.
+"""Labs 50 to 52: a mesh of ranks, and who talks to whom along its rows and columns.
 
 The notebooks call it through `distlab_course.figures`, in their kernel. Lengths are in inches.
 """
