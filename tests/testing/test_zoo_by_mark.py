@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.cluster.notebook.test_zoo import ROWS
 from tests.testing.inner import ROOT, Inner
+from tests.testing.zoo_by_mark import NAMES, SOME
 
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    # no traceback is read here, and a hundred take long to draw; what torch warns of is no error
+    # no traceback is read here, and all of them take long to draw; torch's warnings are no errors
     options = ("-p", "no:timeout", "--tb=line", "-n", "2", "-W", "default")
     return Inner(tmp_path_factory.mktemp("zoo"), *options, ROOT / "tests/testing/zoo_by_mark.py")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row[1].__name__}-{row[0]}" for row in ROWS])
+@pytest.mark.parametrize("row", SOME, ids=NAMES)
 def test_the_verdict_is_that_of_the_notebook(zoo, row):
     n, program, error, sentence, _ = row
     outcome = zoo.outcomes[f"test_program[{program.__name__}-{n}]"]
