@@ -12,7 +12,6 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import error_handler
 
 from distlab.checking import exercise, formula, gathered, question
-from distlab_course.exercises.launching import run_torchrun
 
 TWO_LINES = """import os, sys
 for stream in ("stdout", "stderr"):
@@ -35,6 +34,9 @@ def log_command(answer):
 
     Why: Files keep what every rank said, and the terminal stays readable with a thousand ranks.
     """
+    # it imports torch._dynamo, which replaces functions of torch: not on ranks that are watched
+    from distlab_course.exercises.launching import run_torchrun
+
     try:
         shown, files = run_torchrun(answer, TWO_LINES)
     except ValueError as error:
