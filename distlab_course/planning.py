@@ -18,7 +18,10 @@ LENGTH = 8192  # tokens of a sequence
 TOKENS = 1.4e12  # of the whole training
 SEQUENCES = 256  # of all devices in a step: with more, the model would learn less from each
 MEMORY = 80e9  # bytes of a device
+DAYS = 53  # for all tokens
+MARGIN = 0.05  # nearer to a limit than that, a prediction cannot decide
 UNSEEN = 1.13  # what a device needs, over what is predicted: lab 63, section 6
+TOO_CLOSE = "too close to call: measure"
 # of an H100, in lab 63, section 6
 EFFICIENCY = 0.524
 CONTENTION = 16 / 132
@@ -39,13 +42,30 @@ class Plan:
         return steps * self.seconds / 86_400
 
     @property
-    def fits(self) -> bool:
-        return self.num_bytes <= MEMORY
+    def fits(self) -> bool | None:
+        """Whether a device has the memory; None if that is too close to call."""
+        return _is_within(self.num_bytes, MEMORY)
+
+    @property
+    def in_time(self) -> bool | None:
+        """Whether the days are enough; None if that is too close to call."""
+        return _is_within(self.days, DAYS)
 
     def __str__(self) -> str:
         gigabytes = self.num_bytes / 1e9
-        fits = "fits" if self.fits else "does not fit"
-        return f"{self.seconds:.2f} s a step, {self.days:.1f} days, {gigabytes:.0f} GB: {fits}"
+        memory = {True: "fits", False: "does not fit", None: TOO_CLOSE}[self.fits]
+        time = {True: "in time", False: "too late", None: TOO_CLOSE}[self.in_time]
+        return (
+            f"{self.seconds:.2f} s a step, {self.days:.1f} days ({time}), "
+            f"{gigabytes:.0f} GB ({memory})"
+        )
+
+
+def _is_within(value: float, limit: float) -> bool | None:
+    """Whether a value is below a limit, or None if it is too close to it."""
+    if abs(value / limit - 1) < MARGIN:
+        return None
+    return value < limit
 
 
 def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "none") -> Plan:

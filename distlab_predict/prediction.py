@@ -268,8 +268,8 @@ class Prediction(ShownAsTable):
 
 
 def _in_unit_of(largest: float, num_bytes: float) -> str:
-    """A size in the unit that suits the largest one of a column."""
-    if largest >= GIBIBYTE / 10:
+    """A size in the unit that suits the largest one of a column, or in MiB if it is far smaller."""
+    if largest >= GIBIBYTE / 10 and not 0 < num_bytes < GIBIBYTE / 20:
         return gibibytes(num_bytes)
     if largest >= MEBIBYTE / 10:
         return f"{num_bytes / MEBIBYTE:,.1f} MiB"
