@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from test_hygiene import LESSONS, each_lesson, read, without_code
 
+from tests.tool import ROOT
+
 WORDS_A_MINUTE = 150  # that a learner reads
 LINES_A_MINUTE = 10  # of code
 MINUTES_A_PICTURE = 1
@@ -151,3 +153,18 @@ def test_the_core_course_is_there():
     numbers = [int(path.name[:2]) for path in LESSONS]
     assert [number for number in numbers if number in CORE_LABS] == list(CORE_LABS)
     assert len(set(numbers)) == len(numbers)
+
+
+def test_topics_are_taught_where_the_table_says():
+    """Each section that docs/course.md names for a topic is one of the lab."""
+    table = (ROOT / "docs/course.md").read_text().partition("## Where a topic is taught")[2]
+    named = re.findall(r"\[(\d\d)\]\([^)]*/(\w+\.ipynb)\) (\d+(?: and \d+)*)", table)
+    headings = {path.name: [section.heading for section in sections(path)] for path in LESSONS}
+    assert len(named) > 50
+    for lab, name, numbers in named:
+        assert name.startswith(lab)
+        for number in numbers.split(" and "):
+            assert any(heading.startswith(f"{number} ") for heading in headings[name]), (
+                lab,
+                number,
+            )
