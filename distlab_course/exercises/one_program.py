@@ -240,9 +240,10 @@ def _trained():
 def _save(model, optimizer, folder):
     """Save all of it, as one process does."""
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
-    model_states, optimizer_states = get_state_dict(model, optimizer)
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    model_states, optimizer_states = get_state_dict(model, optimizer, options=flat)
     states = {"model": model_states, "optimizer": optimizer_states}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that one process saves, which is meant
@@ -292,20 +293,25 @@ def _try_resuming(fn):
 def resume(model, optimizer, folder):
     """Load the model and the optimizer from a checkpoint that another number of ranks has saved.
 
-    The checkpoint in `folder` has the entries "model" and "optimizer", as `get_state_dict` made
-    them. `fully_shard` has divided this model over all ranks, and its optimizer has not made a step
-    yet.
+    The checkpoint in `folder` has the entries "model" and "optimizer", as `get_state_dict` makes
+    them with `StateDictOptions(flatten_optimizer_state_dict=True)`. `fully_shard` has divided this
+    model over all ranks, and its optimizer has not made a step yet.
 
     Title: 8.1 Resume on another mesh
     Hint: `dcp.load` fills the tensors of a state dict that it is given, each rank its own parts, so
-    begin with `get_state_dict(model, optimizer)`.
+    begin with `get_state_dict(model, optimizer, options=...)`.
     Hint: Afterwards `set_state_dict` gives what was loaded to the model and the optimizer.
     Hint: Its arguments are `model_state_dict=` and `optim_state_dict=`.
     """
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_state_dict,
+        set_state_dict,
+    )
 
-    model_states, optimizer_states = get_state_dict(model, optimizer)
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    model_states, optimizer_states = get_state_dict(model, optimizer, options=flat)
     states = {"model": model_states, "optimizer": optimizer_states}
     dcp.load(states, checkpoint_id=folder)
     set_state_dict(
@@ -313,4 +319,5 @@ def resume(model, optimizer, folder):
         optimizer,
         model_state_dict=states["model"],
         optim_state_dict=states["optimizer"],
+        options=flat,
     )
