@@ -135,7 +135,7 @@ def largest_batch(parameters, kept, memory):
 
     Autograd keeps `kept` numbers for each sample. At the end of forward there are parameters,
     Adam's states and everything that is kept; at the end of backward there are parameters, states
-    and all gradients. Between these two moments there is never more than at the larger of them.
+    and all gradients. Temporary tensors and the batch are left out.
 
     Title: 3.1 The largest batch
     Hint: 12 bytes for each parameter at the end of forward, and 16 at the end of backward.

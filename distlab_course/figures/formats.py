@@ -21,7 +21,7 @@ def spacing(formats: Mapping[str, Gaps], title: str = "") -> Axes:
     """Draw how far the next larger number is from a number, a line for each format.
 
     A dot is the smallest positive number of a format, and a bar at the right end of a line its
-    largest number, if the axes reach that far.
+    largest number. An arrow instead says that the line goes on beyond the axes.
 
     Args:
         formats: by name, magnitudes in ascending order, and the gap above each.
@@ -44,13 +44,31 @@ def spacing(formats: Mapping[str, Gaps], title: str = "") -> Axes:
 
 def _draw_gaps(ax: Axes, name: str, given: Gaps, color: str) -> Line2D:
     """Draw the part of a format's line that the axes show, and its ends; the line."""
-    shown = [point for point in zip(*given, strict=True) if SMALLEST <= point[0] <= LARGEST]
-    xs = [x for x, _ in shown]
-    ys = [y for _, y in shown]
+    magnitudes = given[0]
+    xs, ys = _within_axes(given)
     (line,) = ax.step(xs, ys, where="post", color=color, linewidth=1.6, label=name)
-    smallest, largest = given[0][0], given[0][-1]
-    if smallest >= SMALLEST:
-        ax.plot(smallest, ys[0], "o", color=color, markersize=5)
-    if largest <= LARGEST:
-        ax.plot(largest, ys[-1], "|", color=color, markersize=14, markeredgewidth=2)
+    if magnitudes[0] >= SMALLEST:
+        ax.plot(xs[0], ys[0], "o", color=color, markersize=5)
+    else:
+        ax.plot(xs[0], ys[0], "<", color=color, markersize=7, clip_on=False)
+    if magnitudes[-1] <= LARGEST:
+        ax.plot(xs[-1], ys[-1], "|", color=color, markersize=14, markeredgewidth=2)
+    else:
+        ax.plot(xs[-1], ys[-1], ">", color=color, markersize=7, clip_on=False)
     return line
+
+
+def _within_axes(given: Gaps) -> tuple[list[float], list[float]]:
+    """The magnitudes and gaps that the axes show, up to their edges if a format goes on there."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for magnitude, gap in zip(*given, strict=True):
+        if magnitude < SMALLEST:
+            xs, ys = [SMALLEST], [gap]
+        elif magnitude <= LARGEST:
+            xs.append(magnitude)
+            ys.append(gap)
+    if given[0][-1] > LARGEST:
+        xs.append(LARGEST)
+        ys.append(ys[-1])
+    return xs, ys

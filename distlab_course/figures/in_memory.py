@@ -1,4 +1,4 @@
-"""Labs 49 to 51: what lies in the memory of ranks.
+"""Labs 49 to 51 and 55: what lies in the memory of ranks.
 
 The notebooks call it through `distlab_course.figures`, in their kernel.
 """
@@ -23,7 +23,7 @@ from distlab.plotting.describing import describe
 from distlab.plotting.style import INK, LABEL_SIZE, MIXED
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 1e9}
-# Greys from light to dark, and sand, so that no part looks like a rank; what was gathered for a
+# Greys from light to dark, and sand, so that no part looks like a rank; what is there for a
 # while is hatched.
 PART_LOOKS = {
     "parameters": ACTIVITY_LOOKS["compute"],
@@ -31,6 +31,8 @@ PART_LOOKS = {
     "gradients": ACTIVITY_LOOKS["forward"],
     "optimizer states": ACTIVITY_LOOKS["optimizer"],
     "activations": ACTIVITY_LOOKS["move"],
+    "temporary": ACTIVITY_LOOKS["wait"],
+    "batch": ACTIVITY_LOOKS["load"],
 }
 Parts = Mapping[str, float]  # bytes by name of a part
 
