@@ -142,8 +142,8 @@ def who_reaches_whom(listen, announce):
 
     Each rank listens at the address `listen` on a port that the system chooses, and tells the
     others to connect to the address `announce` and that port. The two addresses differ where a host
-    is set up wrongly. Try every rank, this one too; a try that is refused, or has not worked after
-    1 second, has failed.
+    is set up wrongly. Try every rank, this one too; an attempt fails if it is refused, or has not
+    succeeded within 1 second.
 
     Title: 5.1 Does every rank reach every other?
     Hint: `socket.create_server((listen, 0))` listens on a port that the system chooses, and

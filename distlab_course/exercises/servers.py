@@ -296,7 +296,7 @@ def _try_descending(fn, gradient, w, lr, delay, steps):
     given=_slope_and_steps,
     trial=_try_descending,
 )
-def late_descent(gradient, w, lr, delay, steps):
+def delayed_descent(gradient, w, lr, delay, steps):
     """Return the list of `w` after each of the steps of gradient descent, whose gradients are
     `delay` steps old.
 

@@ -151,9 +151,9 @@ def torchrun_words(nodes, ranks, endpoint, job, address, script):
 
 @question("60", 16)
 def ranks_of_16_agents(answer):
-    """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`.
-    So srun starts 16 agents, each with `--nnodes 2 --nproc-per-node 8`. How many ranks does the job
-    have?
+    """A batch script asks for 2 nodes with 8 GPUs each, and by mistake for `--ntasks-per-node=8`
+    and `--cpus-per-task=8`. So srun starts 16 agents, each with `--nnodes 2 --nproc-per-node 8`.
+    How many ranks does the job have?
 
     Title: 3.2 Eight tasks on each node
     Hint: How many agents does the rendezvous wait for, and what do the others do?
