@@ -127,13 +127,13 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def _changes(saved: int, here: int) -> tuple[str, ...]:
     """What is not as it was on another number of ranks, in sentences."""
     return (
-        f"It was saved by {_ranks(saved)} and goes on with {here}, "
+        f"It was saved by {_ranks(saved)} and continues with {here}, "
         "so it will not be equal to the last bit.",
         f"Global batch: {here} / {saved} of what it was, "
         "unless each rank's batch is changed to keep it.",
         f"Data: the samples of an epoch are dealt to {here} instead of {saved}, "
         "so each rank has others.",
-        "Random numbers: each rank goes on with its own, which were not saved by these ranks.",
+        "Random numbers: each rank continues with its own, which were not saved by these ranks.",
     )
 
 
@@ -230,7 +230,7 @@ def _read(path: Path) -> dict[str, Any]:
         _refuse(path, "the file of a checkpoint", ", which is not there", todo)
     try:
         if not zipfile.is_zipfile(path):
-            raise EOFError("its end is missing, or it is no file of torch.save")
+            raise EOFError("its end is missing, or it is not a file of torch.save")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         found = f", whose {path.stat().st_size} bytes cannot be read ({_reason(error)})"

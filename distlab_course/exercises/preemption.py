@@ -149,7 +149,7 @@ def samples_left(order, seen):
 
     Only rank 0 has read the checkpoint, and the others get None twice. `order` is the order of all
     samples in this epoch, of which all ranks together have seen the first `seen`. The rest is dealt
-    in turns: the first sample to rank 0, the next one to rank 1. Every rank gets the same number of
+    in turn: the first sample to rank 0, the next one to rank 1. Every rank gets the same number of
     samples, so leave out the last ones if they are not enough for all ranks. The number of ranks
     may have changed.
 
@@ -158,7 +158,7 @@ def samples_left(order, seen):
     rank 0 has in its own, which has the same length.
     Hint: What all ranks have seen together is the beginning of `order`, however many ranks there
     were.
-    Hint: `left[rank::world_size]` deals in turns, and each rank gets `len(left) // world_size`.
+    Hint: `left[rank::world_size]` deals out in turn, and each rank gets `len(left) // world_size`.
     Stuck: Does every rank call the broadcast?
     """
     found = [order, seen]

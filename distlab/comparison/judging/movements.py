@@ -19,7 +19,7 @@ from distlab.words import rank_list
 
 AFTER_SHARDING = (
     "The optimizer has parameters that are in no module that was called. Make it after whatever "
-    "replaces the parameters: fully_shard(model), model.to(...), or a model that is loaded."
+    "replaces the parameters: fully_shard(model), to_empty, or a model that is loaded."
 )
 
 
