@@ -19,7 +19,7 @@ from distlab_course.figures.in_memory import memory, memory_at
 from distlab_course.figures.meeting import first_errors, handshake
 from distlab_course.figures.meshes import mesh
 from distlab_course.figures.offsets import clocks
-from distlab_course.figures.pipelines import bubbles, pipeline, quickest
+from distlab_course.figures.pipelines import alive, bubbles, pipeline, quickest
 from distlab_course.figures.programs import dimensions, owners
 from distlab_course.figures.restarts import restarts
 from distlab_course.figures.sharding import shards

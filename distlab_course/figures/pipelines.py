@@ -1,4 +1,4 @@
-"""Labs 52 and 53: schedules of pipelines, their bubbles, the quickest way to divide a model.
+"""Labs 52 and 53: schedules of pipelines, their memory, their bubbles; how to divide a model.
 
 The notebooks call it through `distlab_course.figures`, in their kernel. Times are in seconds.
 """
@@ -145,6 +145,64 @@ def idle(schedule: Schedule) -> tuple[float, float]:
     seconds = last - first
     busy = sum(end - begin for *_, begin, end in actions)
     return 1 - busy / (len(schedule) * seconds), seconds
+
+
+def alive(
+    over_time: Mapping[str, tuple[Floats, Floats]],
+    most: Mapping[str, Mapping[int, float]],
+    title: str,
+    simulated: str = "",
+) -> Figure:
+    """Draw how many micro-batches are alive, over the time of a step, and the most of every step.
+
+    Args:
+        over_time: by schedule, moments in seconds, and how many are alive from each of them on.
+        most: by schedule, and by the number m of micro-batches: the most alive on any rank.
+        title: which rank and which step `over_time` is of.
+        simulated: on which machines, as `cluster.simulated` says it; "" for measured times.
+    """
+    colors = curve_colors(over_time)
+    label = f"time ({simulated})" if simulated else "time, measured"
+    counts = sorted(set(chain.from_iterable(most.values())))
+    with new_panels(7.5, 3.4, 1, 2) as (figure, (left, right)):
+        left.set(title=title, ylabel="micro-batches alive")
+        left.set_xlabel(label, fontsize=SMALL_SIZE)
+        even_ticks(left.xaxis, "s")
+        right.set(title="the most on any rank", xlabel="micro-batches m")
+        right.set(xticks=counts, yticks=[0, *counts], ylim=(0, 1.05 * counts[-1]))
+        ends = []
+        parts = []
+        for name, (moments, numbers) in over_time.items():
+            color = colors[name]
+            left.step(moments, numbers, where="post", color=color)
+            highest = max(numbers)
+            reached = list(numbers).index(highest)
+            middle = (moments[reached] + moments[reached + 1]) / 2
+            _name_above(left, middle, highest, name, color)
+            points = most[name]
+            right.plot(list(points), list(points.values()), "o-", color=color)
+            last = max(points)
+            ends.append(End(last, points[last], name, color))
+            said = ", ".join(f"{alive_then:g} for m = {m}" for m, alive_then in points.items())
+            ended = short(moments[-1], "s")
+            parts.append(f"{name}: at most {highest:g} alive, none after {ended}; any rank {said}")
+        left.set_ylim(0, 1.12 * left.get_ylim()[1])
+        label_ends(right, ends)
+        describe(figure, f"micro-batches alive, {title}, {label}, and the most on any rank", parts)
+    return figure
+
+
+def _name_above(ax: Axes, x: float, y: float, name: str, color: str) -> None:
+    """Write a curve's name above a point of it."""
+    ax.annotate(
+        name,
+        (x, y),
+        xytext=(0, 3),
+        textcoords="offset points",
+        color=color,
+        fontsize=LABEL_SIZE,
+        ha="center",
+    )
 
 
 def bubbles(

@@ -121,6 +121,7 @@ M = (1, 2, 4, 8, 16)
 LIVES = [(None, 0.0, 9.2), (0, 1.9, 5.3), (1, 1.9, 5.1), (0, 5.4, 8.9), (1, 5.4, 9.0)]
 PRINTED = [(4.5, "epoch 0: loss 2.0"), (8.1, "epoch 1: loss 1.5"), (8.3, "epoch 2: loss 1.1")]
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
+ALIVE = {"GPipe": ((0, 0.01, 0.04, 0.16), (0, 1, 8, 0)), "1F1B": ((0, 0.02, 0.16), (0, 4, 0))}
 BATCHES = np.arange(1, 9)
 WIDTHS = np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
@@ -349,6 +350,11 @@ FIGURES = {
         figures.pipeline,
         ({"GPipe": GPIPE, "V": V}, SIMULATED),
         {"GPipe: idle 25%", f"time ({SIMULATED})"},
+    ),
+    "alive": (
+        figures.alive,
+        (ALIVE, {"GPipe": {4: 4, 8: 8}, "1F1B": {4: 4, 8: 4}}, "rank 0", SIMULATED),
+        {*ALIVE, "rank 0", "the most on any rank", f"time ({SIMULATED})"},
     ),
     "bubbles": (
         figures.bubbles,
