@@ -183,15 +183,15 @@ def part(
         every_second = recompute == "layer" and number % 2 == 0
         if recompute in ("full", "op") or every_second:
             block.forward = recomputed(block.forward, some=recompute == "op")
-    # A pipeline keeps what it has gathered for the next micro-batch, and the last block of a model
-    # is the first one that its backward pass needs.
+    # A pipeline keeps what it has gathered for the next micro-batch. The backward pass begins with
+    # the root's norm and output, and goes on with the last block, so these two are always kept.
     reshard = stages == 1
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=policy)
     for block in blocks[:-1]:
         shard(block, reshard_after_forward=reshard)
     shard(blocks[-1], reshard_after_forward=False)
-    shard(model, reshard_after_forward=reshard)
+    shard(model, reshard_after_forward=False)
     return model.to_empty(device="cpu")
 
 

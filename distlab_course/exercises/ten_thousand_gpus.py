@@ -109,9 +109,9 @@ def _try_last_block(fn, _, events):
 def keep_last_block(model, blocks, mesh):
     """Call `fully_shard` on the parts of a model so that its last block is gathered only once.
 
-    The backward pass begins with the last block, so it stays whole after its forward pass. All
-    other blocks are freed after theirs. `blocks` is the list of the model's blocks, and the root
-    takes the rest. The check counts the calls of a step.
+    Of all blocks, the backward pass needs the last one first, so it stays whole after its forward
+    pass. All other blocks are freed after theirs. `blocks` is the list of the model's blocks, and
+    the root takes the rest. The check counts the calls of a step.
 
     Title: 2.1 One all-gather less
     Hint: `fully_shard(block, mesh=mesh)` frees a block after its forward pass, and

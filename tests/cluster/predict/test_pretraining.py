@@ -31,6 +31,14 @@ def test_a_sharded_step_takes_what_is_predicted(cluster):
     )
 
 
+def test_the_last_block_and_the_ends_of_a_model_are_gathered_once():
+    """Of eight blocks, the other seven are gathered again for the backward pass."""
+    recording = distlab.predict(SMALL, 4, NETWORK, FREE).recordings[0]
+    last_step = recording.nodes[slice(*recording.steps[-1])]
+    gathers = sum(getattr(node, "name", "") == "all_gather" for node in last_step)
+    assert gathers == 2 * 7 + 1 + 1
+
+
 @pytest.mark.parametrize(
     ("options", "least"),
     [
