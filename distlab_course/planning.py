@@ -82,7 +82,7 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     Raises:
         ArgumentError: there is no such plan.
     """
-    from distlab import predict  # not for predict's own process, which imports this file, too
+    from distlab import predict  # not for predict's own process, which also imports this file
 
     _check(tensor, pipeline, stages, recompute)
     step = partial(

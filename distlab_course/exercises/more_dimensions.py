@@ -193,8 +193,7 @@ def expert_gradients(gate, expert, copies):
     Hint: The gate is a replica: what does DDP do with its gradient?
     Hint: The backward pass of the all-to-all has already brought an expert the gradients of tokens
     of other ranks. Those of the tokens that a copy got are still missing: sum over `copies`.
-    Hint: By how many ranks' losses is the mean over all tokens divided, whatever expert a token
-    went to?
+    Hint: Over how many ranks' losses is the mean taken, whatever expert a token went to?
     """
     for parameter in gate.parameters():
         parameter.grad = sum(gathered(parameter.grad)) / dist.get_world_size()
@@ -228,7 +227,8 @@ def to_positions(part):
     numbers can be divided by the number of ranks. Make one all-to-all call, and no other.
 
     Title: 4.1 From heads back to positions
-    Hint: `part.unflatten(0, (world_size, -1))` has a block of positions for each rank.
+    Hint: With `world_size = dist.get_world_size()`, `part.unflatten(0, (world_size, -1))` has a
+    block of positions for each rank.
     Hint: An all-to-all of equal blocks needs no splits: `dist.all_to_all_single(arrived, blocks)`,
     where `arrived = torch.empty_like(blocks)`.
     Hint: The block that arrives from rank s has the heads of rank s. `movedim(0, 1)` puts the ranks

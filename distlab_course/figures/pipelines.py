@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
@@ -282,7 +283,7 @@ def quickest(
     ) as ax:
         ax.set_title(title, loc="left", pad=24)
         colors = ListedColormap(shades)
-        ax.pcolormesh(bandwidths, tokens, best, cmap=colors, vmin=0, vmax=len(seconds) - 1)
+        cells = ax.pcolormesh(bandwidths, tokens, best, cmap=colors, vmin=0, vmax=len(seconds) - 1)
         ax.set(xscale="log", yscale="log")
         log_ticks(ax.xaxis, "B/s")
         ax.minorticks_off()
@@ -300,13 +301,23 @@ def quickest(
             ax.text(x, y, name, ha="center", va="center", color=color, zorder=5, bbox=box)
         for name, bandwidth in networks.items():
             _draw_network(ax, name, bandwidth)
+        shares = _shares_of_area(cells, best, len(seconds))
         parts = []
-        for place, name in enumerate(seconds):
-            parts.append(f"{name} in {np.mean(best == place):.0%} of the map")
+        for name, share in zip(seconds, shares, strict=True):
+            parts.append(f"{name} in {share:.0%} of the map")
         between = f"{short(bandwidths[0], 'B/s')} to {short(bandwidths[-1], 'B/s')} of each device"
         sizes = f"{tokens[0]:,.0f} to {tokens[-1]:,.0f} tokens in the batch"
         describe(ax, f"{title}, the quickest way for {between} and {sizes}", parts)
     return ax
+
+
+def _shares_of_area(cells: QuadMesh, best: Floats, ways: int) -> list[float]:
+    """The share of the map that each way has, as drawn: both axes are logarithmic."""
+    corners = np.log(cells.get_coordinates())  # by row and column, then x and y
+    widths = np.diff(corners[0, :, 0])
+    heights = np.diff(corners[:, 0, 1])
+    areas = np.outer(heights, widths)
+    return [areas[best == place].sum() / areas.sum() for place in range(ways)]
 
 
 def _draw_network(ax: Axes, name: str, bandwidth: float) -> None:
