@@ -142,9 +142,9 @@ def tokens_to_hide(parameters, ranks, latency, bandwidth, flops):
     FSDP's messages.
 
     Meanwhile a ring gathers the parameters of the next block in 16 bits, and then another one
-    reduces and scatters the gradients of the block before in 32 bits. The backward pass needs 4
-    FLOPs for each parameter and token, and the device does `flops` a second. For a block of 8B on
-    64 ranks, 5 us, 50 GB/s and 400 TFLOP/s it takes 12,101 tokens.
+    reduces and scatters the gradients of the block that was just finished, in 32 bits. The backward
+    pass needs 4 FLOPs for each parameter and token, and the device does `flops` a second. For a
+    block of 8B on 64 ranks, 5 us, 50 GB/s and 400 TFLOP/s it takes 12,101 tokens.
 
     Title: 3.1 Tokens to hide the messages
     Hint: Each of the two rings has `ranks - 1` steps, and pays for the latency in each.
@@ -182,7 +182,7 @@ def _try_groups(fn, size, events):
 
 @exercise("63", worlds=(4,), cases=(2, 4), given=_no_arguments, trial=_try_groups)
 def shard_in_groups(model, blocks, size, names):
-    """Divide a model among groups of `size` neighbouring ranks; the groups have copies of it.
+    """Shard a model inside groups of `size` neighbouring ranks; each group has a copy of it.
 
     Call `fully_shard` on each of its `blocks` and on the model. All-gathers and reduce-scatters
     then stay in a group, and only shards of the gradients are summed between the groups. The number
