@@ -99,7 +99,7 @@ part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/clust
 nbval = $(ENV_PYTHON) tools/disguise.py $(1) -m pytest --color=no -p tests.warm_process --nbval --nbval-current-env \
   --nbval-sanitize-with=tests/nbval.cfg --nbval-cell-timeout=200 $(2)
 ANSWERS := $(filter notebooks/solutions/%,$(NBVAL))
-HALF := $(strip $(foreach number,00 02 04 06 11 21 23 30 32 34 41 50 52 54 60 62,$(filter notebooks/$(number)%,$(NBVAL))))
+HALF := $(strip $(foreach number,00 02 04 06 11 21 23 30 32 34 41 50 52 53 54 60 62,$(filter notebooks/$(number)%,$(NBVAL))))
 OTHER_HALF := $(filter-out $(HALF) $(ANSWERS),$(NBVAL))
 part-nbval-first = $(call nbval,first,$(HALF))
 part-nbval-second = $(call nbval,second,$(OTHER_HALF))
