@@ -31,11 +31,15 @@ class Cost(NamedTuple):
         load: the share of that time in which bytes of a call go through, as the rest of it is
             latency; None for a kernel.
         ports: those that a call uses on its rank: its slowest link, in one direction or both.
+        how: the algorithm and the protocol of a call, "ring" or "tree, LL128"; "" for a kernel.
+        basis: what the seconds rest on: "network" for a call; of a kernel, see kernels.py.
     """
 
     seconds: float
     load: float | None
     ports: list[Hashable]
+    how: str
+    basis: str
 
 
 class Slowest(NamedTuple):
@@ -74,45 +78,47 @@ class Costs:
         """What a node of this rank costs."""
         if isinstance(node, Kernel):
             usual = self.device.seconds(node.flops, node.num_bytes)
-            return Cost(usual * self._slowest_device, None, [])
+            return Cost(usual * self._slowest_device, None, [], "", "peak")
         ends = node.members
         if node.peer is not None:
             ends = (rank, node.peer)
         link = self.link(ends)
-        messages, num_bytes = self._sent(node)
+        messages, num_bytes, how = self._sent(node)
         moving = num_bytes * link.per_byte
         seconds = messages * link.latency + moving
         load = 0.0
         if seconds:
             load = moving / seconds
-        return Cost(seconds, load, _ports(node, link))
+        return Cost(seconds, load, _ports(node, link), how, "network")
 
     @cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
 
-    def _sent(self, call: Call) -> tuple[float, float]:
-        """How many messages of a call come one after another, and their bytes."""
+    def _sent(self, call: Call) -> tuple[float, float, str]:
+        """How many messages of a call come one after another, their bytes, and the algorithm."""
         n = len(call.members)
         size = call.sent[0]
         if call.peer is not None:
-            return 1, size
+            return 1, size, "message"
         if n == 1:
-            return 0, 0
+            return 0, 0, "alone"
         if call.name == "all_reduce":
             name = algorithm(n, size, self.network)
             messages = cost(name, size, n, 1.0, 0.0)
             num_bytes = cost(name, size, n, 0.0, 1.0)
-            return messages, num_bytes
+            return messages, num_bytes, name
         if call.name in ("all_gather", "reduce_scatter"):
-            return n - 1, (n - 1) * size
+            return n - 1, (n - 1) * size, "ring"
         if call.name == "all_to_all":
-            return n - 1, sum(call.sent[1:])
+            return n - 1, sum(call.sent[1:]), "pairwise exchange"
         if call.name in ("gather", "scatter"):
-            return 1, (n - 1) * size
+            return 1, (n - 1) * size, "star"
         depth = (n - 1).bit_length()
-        return depth, depth * size
+        if call.name == "barrier":
+            return depth, depth * size, "dissemination"
+        return depth, depth * size, "tree"
 
     def link(self, members: tuple[int, ...]) -> Slowest:
         """The slowest link between neighbours in a group of these ranks."""

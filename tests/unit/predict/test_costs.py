@@ -78,7 +78,23 @@ def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
 
 def test_a_message_takes_its_latency_and_its_bytes():
     send = Call((), ("world", "send", 1), "send", (0, 1), (100,), 1)
-    assert Costs(Network(1, "100 B/s"), FREE).of(send, 0) == (2.0, 0.5, [("inside", "out")])
+    cost = Costs(Network(1, "100 B/s"), FREE).of(send, 0)
+    assert cost == (2.0, 0.5, [("inside", "out")], "message", "network")
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("all_reduce", "ring"),
+        ("all_gather", "ring"),
+        ("all_to_all", "pairwise exchange"),
+        ("broadcast", "tree"),
+        ("barrier", "dissemination"),
+    ],
+)
+def test_the_cost_of_a_call_names_its_algorithm(name, how):
+    call = Call((), "world", name, (0, 1, 2), sizes(name, 3, 3 << 20))
+    assert Costs(Network("5 us", "25 GB/s"), FREE).of(call, 0).how == how
 
 
 def test_the_slowest_of_many_devices_sets_the_pace():
