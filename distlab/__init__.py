@@ -50,7 +50,8 @@ PUBLIC = {
     "distlab_predict.predict": ["predict"],
     "distlab.rank.waits": ["waiting"],
     "distlab.scripts.spawn": ["spawn"],
-    "distlab.simulated.network": ["Device", "Link", "Network"],
+    "distlab.simulated.devices": ["Device"],
+    "distlab.simulated.network": ["Link", "Network"],
     "distlab.simulated.notes": ["compute"],
 }
 

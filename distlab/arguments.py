@@ -30,6 +30,7 @@ PREFIXES = {
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?)(?:e([+-]?\d+))?\s*([numkMGTP\u00b5\u03bc]?)(\S*)\s*")
 SECONDS = {"s": 1.0}  # units, for `quantity`
 BYTES_PER_SECOND = {"B/s": 1.0, "b/s": 0.125, "bit/s": 0.125}
+NO_UNIT = {"": 1.0}  # of a share or a factor
 
 
 def quantity(
@@ -129,6 +130,14 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, advic
 def seconds(name: str, value: Any) -> float:
     """Return a number of seconds above 0 as a float."""
     return quantity(name, value, {"": 1.0}, "5")
+
+
+def share_below_1(name: str, value: Any) -> float:
+    """Return a share from 0 up to, but without, 1 as a float."""
+    share = quantity(name, value, NO_UNIT, "0.1", zero=True)
+    if share >= 1:
+        refuse(name, "at least 0 and below 1", share, f"For example: {name}=0.1.")
+    return share
 
 
 def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> Any:

@@ -18,8 +18,10 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from distlab.simulated.collectives import algorithm
-from distlab.simulated.network import Device, Network
+from distlab.simulated.devices import Device
+from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost
+from distlab_predict import kernels
 from distlab_predict.nodes import Call, Kernel, Node
 
 
@@ -77,8 +79,9 @@ class Costs:
     def of(self, node: Node, rank: int) -> Cost:
         """What a node of this rank costs."""
         if isinstance(node, Kernel):
-            usual = self.device.seconds(node.flops, node.num_bytes)
-            return Cost(usual * self._slowest_device, None, [], "", "peak")
+            usual = kernels.seconds_of(node, self.device)
+            seconds = usual.seconds * self._slowest_device
+            return Cost(seconds, None, [], "", usual.basis)
         ends = node.members
         if node.peer is not None:
             ends = (rank, node.peer)

@@ -17,7 +17,8 @@ from distlab import arguments
 from distlab.diagnosis.failures import rank_error
 from distlab.diagnosis.readable import made_readable
 from distlab.errors import ArgumentError, RankError
-from distlab.simulated.network import Device, Network
+from distlab.simulated.devices import Device
+from distlab.simulated.network import Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import pack, pickle_module_by_value
 from distlab_predict.nodes import Outcomes, Recording, Run

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from distlab.errors import ArgumentError
-from distlab.simulated.network import Device, Network
+from distlab.simulated.devices import Device
+from distlab.simulated.network import Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, Part, moments
 from distlab_predict.costs import Costs

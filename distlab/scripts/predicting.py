@@ -14,7 +14,8 @@ import distlab
 from distlab.errors import ArgumentError, DistlabError
 from distlab.scripts.options import Chosen
 from distlab.scripts.statuses import FAILED, WRONG
-from distlab.simulated.network import NETWORKS, Device, Network
+from distlab.simulated.devices import Device
+from distlab.simulated.network import NETWORKS, Network
 from distlab.wire.program import Program
 
 NOTHING_SAID = "29500"  # of torchrun, the port at which nobody meets here

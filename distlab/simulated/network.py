@@ -1,4 +1,4 @@
-"""The description of machines that are not there: links, hosts, and the devices that compute.
+"""The description of machines that are not there: links and hosts; devices.py has what computes.
 
 Made in the notebook, sent to the ranks; runs anywhere and needs neither torch nor a cluster.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from distlab.arguments import (
     BYTES_PER_SECOND,
+    NO_UNIT,
     PREFIXES,
     SECONDS,
     instance,
@@ -21,8 +22,9 @@ from distlab.arguments import (
     refuse,
     whole_number,
 )
+from distlab.simulated.devices import Device as Device
+from distlab.simulated.devices import set_frozen
 
-NO_UNIT = {"": 1.0}  # of a share or a factor, for `quantity`
 MOST_HOSTS_LISTED = 3  # in a network's name; more hosts of one size are counted
 ALL_REDUCE = (
     "auto",
@@ -57,7 +59,7 @@ class Link:
     bandwidth: float
 
     def __init__(self, latency: float | str, bandwidth: float | str) -> None:
-        _set_frozen(
+        set_frozen(
             self,
             latency=quantity("latency", latency, SECONDS, "5 us", zero=True),
             bandwidth=quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "25 GB/s"),
@@ -65,81 +67,6 @@ class Link:
 
     def __str__(self) -> str:
         return f"{_short(self.latency)}s, {_short(self.bandwidth)}B/s"
-
-
-@dataclass(frozen=True, init=False)
-class Device:
-    """How long computing takes on a rank; without a device it takes no time.
-
-    Args:
-        flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are
-            counted as torch's FlopCounterMode counts them (matrix products, convolutions,
-            attention), and elementwise ones cost nothing on a simulated cluster.
-        memory_bandwidth: bytes a second, or a text such as "3.35 TB/s"; for `predict`, where each
-            operator takes as long as its operations or its bytes need. None: bytes cost nothing.
-        memory: bytes, or a text such as "80 GB"; None if it is not known.
-        efficiency: the share of `flops` that matrix products reach, above 0 and up to 1.
-        contention: the share of its speed that computing loses while messages travel, because the
-            same device sends them; for `predict`.
-        spread: the standard deviation of such devices' speeds, as a share of the speed: the more
-            ranks, the slower the slowest of them, which the others wait for; for `predict`.
-
-    Attributes:
-        flops: operations a second.
-        memory_bandwidth: bytes a second, or None.
-        memory: bytes, or None.
-        efficiency: as given.
-        contention: as given.
-        spread: as given.
-
-    Raises:
-        ArgumentError: not such a number or text.
-    """
-
-    flops: float
-    memory_bandwidth: float | None
-    memory: float | None
-    efficiency: float
-    contention: float
-    spread: float
-
-    def __init__(
-        self,
-        flops: float | str,
-        *,
-        memory_bandwidth: float | str | None = None,
-        memory: float | str | None = None,
-        efficiency: float = 1.0,
-        contention: float = 0.0,
-        spread: float = 0.0,
-    ) -> None:
-        flops = quantity("flops", flops, {"FLOP/s": 1.0}, "10 TFLOP/s")
-        efficiency = quantity("efficiency", efficiency, NO_UNIT, "0.5")
-        if memory_bandwidth is not None:
-            memory_bandwidth = quantity(
-                "memory_bandwidth", memory_bandwidth, BYTES_PER_SECOND, "3.35 TB/s"
-            )
-        if memory is not None:
-            memory = quantity("memory", memory, {"B": 1.0}, "80 GB")
-        if efficiency > 1:
-            advice = "For example: efficiency=0.5."
-            refuse("efficiency", "above 0 and up to 1", efficiency, advice)
-        _set_frozen(
-            self,
-            flops=flops,
-            memory_bandwidth=memory_bandwidth,
-            memory=memory,
-            efficiency=efficiency,
-            contention=_share_below_1("contention", contention),
-            spread=_share_below_1("spread", spread),
-        )
-
-    def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
-        """How long an operator takes: what its operations or its bytes need, the longer of both."""
-        computing = flops / (self.flops * self.efficiency)
-        if self.memory_bandwidth is None:
-            return computing
-        return max(computing, num_bytes / self.memory_bandwidth)
 
 
 @dataclass(frozen=True, init=False)
@@ -212,7 +139,7 @@ class Network:
             one_of("algorithms['all_reduce']", algorithm, ALL_REDUCE)
         for rank, factor in stragglers.items():
             quantity(f"stragglers[{rank!r}]", factor, NO_UNIT, "2")
-        _set_frozen(
+        set_frozen(
             self,
             latency=latency,
             bandwidth=bandwidth,
@@ -292,20 +219,6 @@ def _check_links(
     if hosts:
         instance("inside", inside, Link, 'Give inside=Link("2 us", "300 GB/s").')
         instance("between", between, Link, 'Give between=Link("2 us", "300 GB/s").')
-
-
-def _share_below_1(name: str, value: float) -> float:
-    """Read a share from 0 up to, but without, 1."""
-    share = quantity(name, value, NO_UNIT, "0.1", zero=True)
-    if share >= 1:
-        refuse(name, "at least 0 and below 1", share, f"For example: {name}=0.1.")
-    return share
-
-
-def _set_frozen(frozen: object, **values: object) -> None:
-    """Give a frozen object its attributes, in its own __init__."""
-    for name, value in values.items():
-        object.__setattr__(frozen, name, value)
 
 
 def _short(value: float) -> str:

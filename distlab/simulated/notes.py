@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import flops_of
+from distlab.simulated.devices import Device
 from distlab.simulated.events import Align, Callback, Compute, NotedEvent, Wait
-from distlab.simulated.network import Device, Network
+from distlab.simulated.network import Network
 from distlab.simulated.results import Result, Unfinished
 from distlab.simulated.simulation import simulate
 
