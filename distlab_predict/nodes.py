@@ -12,6 +12,15 @@ from distlab.wire.messages import Failure
 Stream = Hashable
 
 
+# Kinds of kernels.
+PRODUCT = "product"  # of matrices
+GROUPED = "grouped"  # products of matrices, one for each group of rows
+ATTENTION = "attention"
+CONVOLUTION = "convolution"
+BYTES = "bytes"  # it takes as long as its bytes need
+UNKNOWN = "unknown"  # nobody knows its FLOPs
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The device computes.
@@ -19,9 +28,17 @@ class Kernel:
     Attributes:
         after: indices of the nodes that must have ended.
         name: the operator's.
-        flops: as torch's FlopCounterMode counts them.
+        flops: as torch's FlopCounterMode counts them: all of the scores, in causal attention, too.
         num_bytes: read and written.
         again: whether it repeats a part of the forward pass, as activation checkpointing does.
+        kind: one of those above; "" for others whose FLOPs are known.
+        shape: of a product (batch, m, n, k), where m x k is multiplied by k x n. Of grouped ones
+            (groups, m, n, k), where m is the rows of all groups together. Of attention (batch,
+            heads of queries, heads of keys, queries, keys, numbers of a head, 1 if causal). Of all
+            others ().
+        dtype: of what a product multiplies, as torch names it, "bfloat16". Of others that of the
+            largest tensor that they read.
+        line: of the program, "train.py:12", which called it; "" if none did.
     """
 
     after: tuple[int, ...]
@@ -29,6 +46,10 @@ class Kernel:
     flops: int
     num_bytes: int
     again: bool = False
+    kind: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,7 @@ class Call:
         sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what
             stays on the rank.
         peer: the rank at the other end of a message; None for a collective.
+        line: of the program, "train.py:12", which called it; "" if none did.
     """
 
     after: tuple[int, ...]
@@ -51,6 +73,7 @@ class Call:
     members: tuple[int, ...]
     sent: tuple[int, ...]
     peer: int | None = None
+    line: str = ""
 
 
 Node = Kernel | Call

@@ -17,10 +17,11 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
-from distlab_predict import group, memory, streams
+from distlab_predict import group, memory, operators, streams
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
+from distlab_predict.torch_lines import Lines
 
 # operators that write nothing
 FREE = {
@@ -34,9 +35,7 @@ FREE = {
 }
 SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
-# Libraries of torch's own operators: of some the FLOPs may be unknown, and count as none; some are
-# no kernels; some are collectives.
-COMPUTING = {"aten", "fsdp"}
+# libraries of torch's own operators: some are no kernels, some are collectives
 SILENT = {"profiler", "c10d"}
 FUNCTIONAL = {"_c10d_functional", "_dtensor"}
 
@@ -56,6 +55,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.rank = rank
         self.log = streams.NodeLog()
+        self.log.line = Lines().here
         self.journal = memory.Journal(self.log)
         self._steps: list[tuple[int, int]] = []
         # the works of functional collectives, by the storage of their result
@@ -101,18 +101,10 @@ class Recorder(TorchDispatchMode):
         if operator.namespace in FUNCTIONAL:
             self._note_functional(name, fake.named(operator, args), made)
         elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
-            flops = self._flops_of(operator, args, kwargs, value)
+            work = operators.work_of(operator, args, kwargs, value, given)
             num_bytes = fake.traffic(operator, args, given, made)
-            self.log.compute(name, flops, num_bytes, fake.repeats_forward())
-
-    def _flops_of(self, operator: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> int:
-        flops = private.flops_of(operator, value, args, kwargs)
-        if flops is None and operator.namespace not in COMPUTING:
-            how = "tell torch, with torch.utils.flop_counter.register_flop_formula"
-            raise NotImplementedError(
-                f"nothing is known of the FLOPs of the operator {operator}: {how}"
-            )
-        return flops or 0
+            again = fake.repeats_forward()
+            self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
 
     def _note_functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
         """Note a functional collective, which DTensor calls, or the wait for one.

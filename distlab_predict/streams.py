@@ -24,11 +24,13 @@ class NodeLog:
     Attributes:
         nodes: in the order in which they were called.
         current: returns the stream that the program is on.
+        line: returns the line of the program that calls, as of `Kernel`.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.current: Callable[[], Stream] = lambda: 0
+        self.line: Callable[[], str] = lambda: ""
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
     def ends(self, stream: Stream) -> frozenset[int]:
@@ -39,10 +41,20 @@ class NodeLog:
         """Have the next node of this stream depend on these nodes as well."""
         self._ends[stream] |= ends
 
-    def compute(self, name: str, flops: int, num_bytes: int, again: bool = False) -> None:
+    def compute(
+        self,
+        name: str,
+        flops: int,
+        num_bytes: int,
+        again: bool = False,
+        kind: str = "",
+        shape: tuple[int, ...] = (),
+        dtype: str = "",
+    ) -> None:
         """Note a kernel on the current stream; the arguments are those of `Kernel`."""
         stream = self.current()
-        node = Kernel(self._after(stream), name, flops, num_bytes, again)
+        after = self._after(stream)
+        node = Kernel(after, name, flops, num_bytes, again, kind, shape, dtype, self.line())
         self._add(stream, node)
 
     def call(
@@ -63,7 +75,7 @@ class NodeLog:
         """
         done_so_far = self.ends(self.current())
         self.wait(stream, done_so_far)
-        node = Call(self._after(stream), stream, name, members, sent, peer)
+        node = Call(self._after(stream), stream, name, members, sent, peer, self.line())
         return self._add(stream, node)
 
     def _after(self, stream: Stream) -> tuple[int, ...]:

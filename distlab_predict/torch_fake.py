@@ -223,6 +223,12 @@ def operator_name(operator: Any) -> str:
     return operator._overloadpacket.__name__
 
 
+def place_of(operator: Any, name: str) -> int:
+    """The place of an argument of an operator; -1 if it has none of this name."""
+    names = [argument.name for argument in operator._schema.arguments]
+    return names.index(name) if name in names else -1
+
+
 def named(operator: Any, args: tuple) -> dict[str, Any]:
     """The arguments of an operator by their names."""
     names = (argument.name for argument in operator._schema.arguments)

@@ -25,6 +25,8 @@ NAMES = [
     f"{FAKE}.FakeTensorMode.dispatch",
     f"{FAKE}.FakeTensorConverter.set_tensor_memo",
     "torch._C._DisableTorchDispatch",
+    "torch._C._autograd._get_sequence_nr",
+    "torch._C._current_autograd_node",
     "torch._C._current_graph_task_id",
     "torch.Tag.inplace_view",
     "torch.autograd.graph._engine_run_backward",
