@@ -6,16 +6,17 @@ notebook's kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from distlab.errors import ArgumentError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, Part, moments
+from distlab_predict import calibration, grounds, uncertainty
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.timeline import Times, times_of
@@ -41,6 +42,8 @@ class Prediction(ShownAsTable):
         device: what each rank computes on.
         recordings: what the recorded ranks noted, a rank of each role.
         tokens: of all ranks together in a step; None if that was not said.
+        slower: what would follow if costs were wrong: how many times longer they are, by what they
+            rest on.
     """
 
     ranks: int
@@ -48,12 +51,13 @@ class Prediction(ShownAsTable):
     device: Device
     recordings: Sequence[Recording]
     tokens: int | None = None
+    slower: tuple[tuple[str, float], ...] = ()
 
     @cached_property
     def times(self) -> list[Times]:
         """Begin and end of each node of each recording, in seconds."""
         costs = Costs(self.network, self.device, self.ranks)
-        return times_of(self.recordings, costs)
+        return times_of(self.recordings, costs, dict(self.slower))
 
     @property
     def seconds(self) -> float:
@@ -186,37 +190,39 @@ class Prediction(ShownAsTable):
         Raises:
             ArgumentError: no efficiency makes the step as short, or as long.
         """
-        low = 0.01
-        high = 1.0
-        slow = self._seconds_at(low)
-        fast = self._seconds_at(high)
-        if not fast <= seconds <= slow:
-            least = format_seconds(fast).strip()
-            most = format_seconds(slow).strip()
-            raise ArgumentError(
-                f"seconds must be between {least} and {most}: "
-                "a step with all of the FLOP/s, and with 1 %."
-            )
-        for _ in range(20):
-            middle = (low + high) / 2
-            if self._seconds_at(middle) < seconds:
-                high = middle
-            else:
-                low = middle
-        return replace(self.device, efficiency=round(high, 4))
+        return calibration.from_seconds(self, seconds)
 
-    def _seconds_at(self, efficiency: float) -> float:
-        """How long the step takes on a device with this efficiency."""
-        device = replace(self.device, efficiency=efficiency)
-        return replace(self, device=device).seconds
+    # --- how sure it is ---
+
+    @cached_property
+    def longer(self) -> dict[str, uncertainty.Longer]:
+        """By which share of itself the step takes longer if costs do, by what they rest on."""
+        return uncertainty.longer_by_basis(self)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The shortest and the longest time, in seconds, that the step may take.
+
+        Two measurements of three are expected inside; uncertainty.py says how wide it is, and why.
+        """
+        return uncertainty.interval(self)
+
+    @property
+    def rate_interval(self) -> tuple[float, float]:
+        """The lowest and the highest `rate`."""
+        shortest, longest = self.interval
+        done = self.rate * self.seconds
+        return done / longest, done / shortest
+
+    def rests_on(self) -> Table:
+        """What the time of the step rests on, and how wrong that may be."""
+        return grounds.table(self)
 
     # --- how it is shown ---
 
     def table(self) -> Table:
         """What a step takes."""
-        rows = [("a step", format_seconds(self.seconds))]
-        if self.tokens is not None:
-            rows.append(("tokens a second, each device", f"{self.tokens_per_second:,.0f}"))
+        rows = self._rate_rows()
         rows.append(("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"))
         rows.append(("computing", share_of_step(self, self.computing)))
         rows.append(("exposed communication", share_of_step(self, self.exposed)))
@@ -225,6 +231,21 @@ class Prediction(ShownAsTable):
         machines = f"{count(self.ranks, 'rank')}, {self.network}"
         title = f"Predicted, not measured: {machines}"
         return Table(title, ("", "predicted"), tuple(rows), "lr")
+
+    def _rate_rows(self) -> list[tuple[str, str]]:
+        """Rows on time, with the interval in the last one."""
+        step = format_seconds(self.seconds)
+        tokens = self.tokens_per_second
+        if tokens is None:
+            shortest, longest = self.interval
+            between = (
+                f"from {format_seconds(shortest).strip()} to {format_seconds(longest).strip()}"
+            )
+            return [("a step", f"{step.strip()}, {between}")]
+        lowest, highest = self.rate_interval
+        between = f"from {_three_digits(lowest)} to {_three_digits(highest)}"
+        rate = f"{tokens:,.0f}, {between}"
+        return [("a step", step), ("tokens a second, each device", rate)]
 
     def _memory_rows(self) -> list[tuple[str, str]]:
         """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
@@ -275,6 +296,12 @@ def _in_unit_of(largest: float, num_bytes: float) -> str:
     if largest >= MEBIBYTE / 10:
         return f"{num_bytes / MEBIBYTE:,.1f} MiB"
     return f"{num_bytes / 1024:,.1f} KiB"
+
+
+def _three_digits(value: float) -> str:
+    """A rate, rounded: "4,310"."""
+    digits = 2 - math.floor(math.log10(value))
+    return f"{round(value, digits):,.{max(0, digits)}f}"
 
 
 def gibibytes(num_bytes: float) -> str:

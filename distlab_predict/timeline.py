@@ -17,7 +17,7 @@ import bisect
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,15 +60,23 @@ class _Job:
     end: float = 0.0
 
 
-def times_of(recordings: Sequence[Recording], costs: Costs) -> list[Times]:
+def times_of(
+    recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float] | None = None
+) -> list[Times]:
     """Begin and end of each node, by recording, in seconds.
 
     What comes before the first step takes no time.
 
+    Args:
+        recordings: of the ranks.
+        costs: of their nodes.
+        slower: how many times longer nodes take than their costs say, by `Cost.basis`, to try what
+            would follow if the costs were wrong.
+
     Raises:
         ArgumentError: ranks wait for each other forever.
     """
-    jobs = _jobs_of(recordings, costs)
+    jobs = _jobs_of(recordings, costs, slower or {})
     each_once = dict.fromkeys(itertools.chain(*jobs))  # some are of several recordings
     simulation = _Simulation(costs.device.contention)
     simulation.run(each_once)
@@ -103,7 +111,9 @@ def _words(node: Node) -> str:
 # --- what there is to do ---
 
 
-def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
+def _jobs_of(
+    recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float]
+) -> list[list[_Job]]:
     """The job of each node, by recording.
 
     A call that several recorded ranks make together is one job.
@@ -130,9 +140,10 @@ def _jobs_of(recordings: Sequence[Recording], costs: Costs) -> list[list[_Job]]:
                 job.unmet += 1
                 own[before].following.append(job)
             cost = costs.of(node, recording.rank)
+            seconds = cost.seconds * slower.get(cost.basis, 1.0)
             # the slowest of its ranks sets its time: in an all_to_all, one may send more
-            if cost.seconds >= job.left:
-                job.left = cost.seconds
+            if seconds >= job.left:
+                job.left = seconds
                 job.load = cost.load
             if index < first:
                 before_steps.append(job)

@@ -40,6 +40,8 @@ class Device:
             ranks, the slower the slowest of them, which the others wait for; for `predict`.
         measured: what its kernels and collectives were measured to take, which `predict` looks up
             before anything else; None for nothing.
+        if_slower: made by `prediction.calibrated`: the efficiency at which the measured step would
+            take as long if something else were wrong; see distlab_predict/calibration.py.
 
     Attributes:
         flops: operations a second.
@@ -49,6 +51,7 @@ class Device:
         contention: as given.
         spread: as given.
         measured: as given.
+        if_slower: as given.
 
     Raises:
         ArgumentError: not such a number or text.
@@ -61,6 +64,7 @@ class Device:
     contention: float
     spread: float
     measured: Measured | None
+    if_slower: tuple[tuple[str, float], ...]
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Device:
         contention: float = 0.0,
         spread: float = 0.0,
         measured: Measured | None = None,
+        if_slower: tuple[tuple[str, float], ...] = (),
     ) -> None:
         flops = quantity("flops", flops, {"FLOP/s": 1.0}, "10 TFLOP/s")
         efficiency = quantity("efficiency", efficiency, NO_UNIT, "0.5")
@@ -93,6 +98,7 @@ class Device:
             contention=share_below_1("contention", contention),
             spread=share_below_1("spread", spread),
             measured=measured,
+            if_slower=if_slower,
         )
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:

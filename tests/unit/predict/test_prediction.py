@@ -37,17 +37,17 @@ def test_a_step_is_cut_into_what_its_device_does():
 def test_its_table_says_that_nothing_was_measured():
     assert repr(prediction(memory="4 GB")).splitlines() == [
         "Predicted, not measured: 2 ranks, 0 s, 1 B/s",
-        "                                             predicted",
-        "a step                                         7.00 s",
-        "tokens a second, each device                         5",
-        "FLOP/s of the device's peak (MFU)                57.1%",
-        "computing                                        71.4%",
-        "exposed communication                            28.6%",
-        "idle                                              0.0%",
-        "memory at its peak                             4.0 GiB",
-        "  activations                                  3.0 GiB",
-        "  parameters                                   1.0 GiB",
-        "fits into the device                no, it has 3.7 GiB",
+        "                                               predicted",
+        "a step                                           7.00 s",
+        "tokens a second, each device        5, from 4.32 to 5.79",
+        "FLOP/s of the device's peak (MFU)                  57.1%",
+        "computing                                          71.4%",
+        "exposed communication                              28.6%",
+        "idle                                                0.0%",
+        "memory at its peak                               4.0 GiB",
+        "  activations                                    3.0 GiB",
+        "  parameters                                     1.0 GiB",
+        "fits into the device                  no, it has 3.7 GiB",
     ]
 
 

@@ -1,0 +1,221 @@
+"""How far a prediction may be off, and how far two of them may be off from each other.
+
+Called by prediction.py, on the notebook's kernel. What a kernel or a call costs rests on something
+(`Cost.basis`), and UNCERTAINTIES says how wrong that may be. Costs of one basis are wrong together,
+so the step is timed again with all of them slower, and the differences are combined as independent
+ones: the root of the sum of their squares. Two measurements of three are expected inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from distlab_predict.costs import Cost, Costs
+from distlab_predict.nodes import Kernel, Node
+
+if TYPE_CHECKING:
+    from distlab_predict.prediction import Prediction
+
+
+class Uncertainty(NamedTuple):
+    """How wrong all costs of a basis may be, as shares of them.
+
+    Attributes:
+        common: of all costs alike; a measured step shows it.
+        own: of each shape or size by itself, which a measured step of another program does not
+            show.
+        why: where the numbers come from.
+    """
+
+    common: float
+    own: float
+    why: str
+
+    @property
+    def both(self) -> float:
+        """The two together."""
+        return math.hypot(self.common, self.own)
+
+
+# Two runs of one row in TorchTitan's paper and in its repository differ by 0.1 to 8 %, most of them
+# by less than 2 %.
+RUNS = 0.01
+UNCERTAINTIES = {
+    "measured": Uncertainty(0.01, 0.01, "the same kernel differs from run to run"),
+    "scaled": Uncertainty(0.01, 0.05, "scaled from measured sizes near it"),
+    "extrapolated": Uncertainty(0.05, 0.15, "far from all sizes that were measured"),
+    "shape": Uncertainty(0.06, 0.04, "a rule for shapes, beside published tables"),
+    "bytes": Uncertainty(0.10, 0.05, "kernels bound by bytes reach 80 to 95 % of the bandwidth"),
+    "peak": Uncertainty(0.25, 0.05, "products reach 50 to 90 % of the peak"),
+    "network": Uncertainty(0.10, 0.10, "formulas beside nccl-tests"),
+    "unknown": Uncertainty(1.0, 0.0, "nobody knows their operations"),
+}
+LEAST_SHARE = 1e-4  # of the step; a basis with less is left out
+# Costs are tried so much slower at most, and larger differences follow in proportion: more than all
+# of the peak would be needed to make up for kernels that are much slower.
+MOST_TRIED = 0.1
+
+
+# --- one prediction ---
+
+
+def interval(prediction: Prediction) -> tuple[float, float]:
+    """The shortest and the longest time that a step may take, in seconds."""
+    squares = RUNS**2
+    calibrated = dict(prediction.device.if_slower)
+    for basis, longer in prediction.longer.items():
+        known = UNCERTAINTIES[basis]
+        if basis in calibrated:
+            squares += (longer.together * known.common) ** 2
+            squares += (longer.alone * known.own) ** 2
+        else:
+            squares += (longer.alone * known.both) ** 2
+    widest = 1 + math.sqrt(squares)
+    return prediction.seconds / widest, prediction.seconds * widest
+
+
+class Longer(NamedTuple):
+    """By which share of itself a step takes longer if costs of a basis do, for a share of theirs.
+
+    Attributes:
+        alone: if nothing else changes.
+        together: if the device was calibrated by a measured step, it would have another efficiency
+            then; without such a step it is `alone`.
+    """
+
+    alone: float
+    together: float
+
+
+def longer_by_basis(prediction: Prediction) -> dict[str, Longer]:
+    """How much longer a step takes for costs of each basis, one after the other."""
+    usual = prediction.seconds
+    found = {}
+    for basis in bases(prediction):
+        change = _tried(basis)
+        slower = slowed(prediction, basis).seconds
+        alone = (slower / usual - 1) / change
+        together = alone
+        efficiency = dict(prediction.device.if_slower).get(basis)
+        if efficiency is not None:
+            device = replace(prediction.device, efficiency=efficiency)
+            again = replace(slowed(prediction, basis), device=device).seconds
+            together = (again / usual - 1) / change
+        found[basis] = Longer(alone, together)
+    return found
+
+
+def slowed(prediction: Prediction, basis: str) -> Prediction:
+    """The prediction if all costs of a basis were wrong."""
+    return replace(prediction, slower=((basis, 1 + _tried(basis)),))
+
+
+def _tried(basis: str) -> float:
+    """How much slower costs of a basis are tried, as a share."""
+    return min(MOST_TRIED, UNCERTAINTIES[basis].common)
+
+
+def bases(prediction: Prediction) -> list[str]:
+    """What a step rests on, without what is too short to matter."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for number in range(len(prediction.recordings)):
+        for _, cost, _ in costs_of(prediction, number):
+            seconds[cost.basis] += cost.seconds
+    least = LEAST_SHARE * prediction.seconds * len(prediction.recordings)
+    return [basis for basis in UNCERTAINTIES if seconds[basis] > least]
+
+
+def costs_of(prediction: Prediction, number: int) -> Iterator[tuple[Node, Cost, float]]:
+    """Each node of a recorded rank's last step, what it costs alone, and how long it took."""
+    recording = prediction.recordings[number]
+    costs = Costs(prediction.network, prediction.device, prediction.ranks)
+    first, after_last = recording.steps[-1]
+    for index in range(first, after_last):
+        node = recording.nodes[index]
+        begin, end = prediction.times[number][index]
+        yield node, costs.of(node, recording.rank), end - begin
+
+
+# --- two predictions ---
+
+
+class Ratio(NamedTuple):
+    """How many times as quick one prediction is as another one.
+
+    Attributes:
+        ratio: of their rates.
+        low: as it may be at least.
+        high: as it may be at most.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+
+def compare(a: Prediction, b: Prediction) -> Ratio:
+    """How many times as quick `a` is as `b`, by tokens or steps a second of each rank.
+
+    They share what is wrong with their costs, so their ratio is surer than each of them.
+
+    Runs on: the notebook's kernel.
+
+    Args:
+        a, b: of one program, in several ways or on several numbers of ranks, on one kind of device.
+    """
+    squares = RUNS**2
+    for basis in {**a.longer, **b.longer}:
+        known = UNCERTAINTIES[basis]
+        of_a = a.longer.get(basis, Longer(0.0, 0.0))
+        of_b = b.longer.get(basis, Longer(0.0, 0.0))
+        squares += ((of_a.together - of_b.together) * known.common) ** 2
+        squares += (_apart(a, b, basis, of_a.alone, of_b.alone) * known.own) ** 2
+    widest = 1 + math.sqrt(squares)
+    ratio = a.rate / b.rate
+    return Ratio(ratio, ratio / widest, ratio * widest)
+
+
+def closer_than_known(a: Prediction, b: Prediction) -> bool:
+    """Whether it is too close to call which of two predictions is the quicker one.
+
+    Runs on: the notebook's kernel.
+
+    Args:
+        a, b: as for `compare`.
+    """
+    _, low, high = compare(a, b)
+    return low < 1 < high
+
+
+def _apart(a: Prediction, b: Prediction, basis: str, of_a: float, of_b: float) -> float:
+    """How much of a basis two predictions do not share, of the steps' time.
+
+    The same shapes are wrong in the same way in both.
+    """
+    shares_a = _shares(a, basis)
+    shares_b = _shares(b, basis)
+    common = 0.0
+    for shape in {*shares_a, *shares_b}:
+        common += min(of_a * shares_a.get(shape, 0.0), of_b * shares_b.get(shape, 0.0))
+    return of_a + of_b - 2 * common
+
+
+def _shares(prediction: Prediction, basis: str) -> Mapping[Hashable, float]:
+    """The shares of a basis's time that each shape has, on the rank that computes longest."""
+    seconds: defaultdict[Hashable, float] = defaultdict(float)
+    for node, cost, took in costs_of(prediction, prediction.busiest):
+        if cost.basis == basis:
+            seconds[_shape(node)] += took
+    total = sum(seconds.values())
+    return {shape: one / total for shape, one in seconds.items() if total}
+
+
+def _shape(node: Node) -> Hashable:
+    """What nodes have in common whose costs are wrong in the same way."""
+    if not isinstance(node, Kernel):
+        return node.name, len(node.members), node.sent
+    return node.kind, node.dtype, node.shape or node.name
