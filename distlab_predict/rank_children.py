@@ -24,7 +24,7 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import group, no_data, streams
+from distlab_predict import group, no_data, streams, torch_gpu
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -229,6 +229,7 @@ def main() -> None:
     """
     end_with_parent(int(sys.argv[2]))
     changed.adapt(group.NAME)
+    torch_gpu.adapt()
     asks = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):
         while asks.poll(IDLE_SECONDS):

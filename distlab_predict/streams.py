@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from distlab_predict.nodes import Call, Kernel, Node, Stream
-from distlab_predict.torch_changed import replace_cpu_streams
+from distlab_predict.no_data import NoData
+from distlab_predict.torch_changed import replace_streams
 
 
 class NodeLog:
@@ -90,7 +91,7 @@ class NodeLog:
 
 
 def install(log: NodeLog) -> None:
-    """Give torch.cpu streams and events that note for a log which stream waits for what."""
+    """Give torch streams and events that note for a log which stream waits for what."""
 
     class EventOfLog(torch.cpu.Event):
         def __init__(self, *_: Any, **__: Any):
@@ -104,6 +105,13 @@ def install(log: NodeLog) -> None:
 
         def synchronize(self) -> None:
             self.wait()
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, _: Any) -> NoData:
+            """Milliseconds, which nobody has measured."""
+            return NoData()
 
     class StreamOfLog:
         def __init__(self, *_: Any, **__: Any):
@@ -120,5 +128,14 @@ def install(log: NodeLog) -> None:
         def wait_stream(self, stream: Any) -> None:
             log.wait(self, log.ends(stream))
 
-    replace_cpu_streams(StreamOfLog, EventOfLog)
+        def synchronize(self) -> None:
+            log.wait(torch.cpu.current_stream(), log.ends(self))
+
+        def query(self) -> bool:
+            return True
+
+        def is_capturing(self) -> bool:
+            return False
+
+    replace_streams(StreamOfLog, EventOfLog)
     log.current = torch.cpu.current_stream

@@ -332,10 +332,16 @@ def _batch_norm(layer: nn.SyncBatchNorm, values: Tensor) -> Tensor:
     )
 
 
-def replace_cpu_streams(stream: type, event: type) -> None:
-    """Give a CPU these streams and events; torch's own do nothing."""
+def replace_streams(stream: type, event: type) -> None:
+    """Give a CPU, and GPUs, these streams and events; torch's own of a CPU do nothing."""
     put(torch.cpu, "Stream", stream)
     put(torch.cpu, "Event", event)
     default = stream()
     put(torch.cpu, "_default_cpu_stream", default)
     put(torch.cpu, "_current_stream", default)
+    put(torch.cuda, "Stream", stream)
+    put(torch.cuda, "Event", event)
+    put(torch.cuda, "stream", torch.cpu.stream)
+    put(torch.cuda, "default_stream", lambda *_: default)
+    for owner in (torch.cuda, torch.accelerator):
+        put(owner, "current_stream", lambda *_: torch.cpu.current_stream())
