@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from distlab_predict.nodes import Call, Kernel, Node, Stream
 from distlab_predict.no_data import NoData
+from distlab_predict.nodes import Call, Kernel, Node, Stream
 from distlab_predict.torch_changed import replace_streams
 
 

@@ -10,7 +10,6 @@ from torch import nn
 import distlab
 from distlab_predict.nodes import Kernel
 from tests.cluster.predict.test_predict import FREE, NETWORK, calls, train
-from tests.refused import raised
 
 
 class Bottleneck(nn.Module):
@@ -130,34 +129,3 @@ def test_every_group_is_of_the_predicted_cluster():
         if not isinstance(node, Kernel)
     ]
     assert sent == [("all_reduce", (0, 1, 2, 3))]
-
-
-def for_gpus(rank, world_size, call):
-    call()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: nn.Linear(8, 8).cuda(),
-        lambda: nn.Linear(8, 8, device="cuda"),
-        lambda: torch.cuda.set_device(0),
-        lambda: nn.parallel.DistributedDataParallel(nn.Linear(8, 8), device_ids=[0]),
-    ],
-)
-def test_a_program_for_gpus_is_told_what_to_write(call):
-    error = str(
-        raised(
-            distlab.RankError,
-            distlab.predict,
-            functools.partial(for_gpus, call=call),
-            8,
-            NETWORK,
-            FREE,
-        )
-    )
-    assert "call()" in error
-    assert error.endswith(
-        "Here the device is the CPU: write device='cpu' and "
-        "init_device_mesh('cpu', ...), and leave out torch.cuda, .cuda() and device_ids."
-    )

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -86,16 +86,19 @@ def test_autocast_of_a_gpu_computes_with_its_format():
     assert products(True) == [num_bytes // 2 for num_bytes in products(False)]
 
 
-def moved_again(rank, world_size):
-    model = layers().cuda()
+def steps(model, batch):
     optimizer = torch.optim.SGD(model.parameters())
     for _ in range(2):
-        model(torch.ones(16, 64, device="cuda").to("cuda:0")).sum().backward()
+        model(batch).sum().backward()
         optimizer.step()
 
 
+def moved_again(rank, world_size):
+    steps(layers().cuda(), torch.ones(16, 64, device="cuda").to("cuda:0"))
+
+
 def never_moved(rank, world_size):
-    train(layers(), 2)
+    steps(layers(), torch.ones(16, 64))
 
 
 def test_a_move_to_the_gpu_on_which_a_tensor_is_costs_nothing():
@@ -110,7 +113,8 @@ def test_a_move_to_the_gpu_on_which_a_tensor_is_costs_nothing():
 def test_shards_of_gpus_are_those_of_the_described_devices():
     def program(rank, world_size):
         mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("data", "tensor"))
-        model = parallelize_module(layers(), mesh["tensor"], {"0": ColwiseParallel()})
+        styles = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        model = parallelize_module(layers(), mesh["tensor"], styles)
         fully_shard(model, mesh=mesh["data"])
         train(model, 2)
 
