@@ -1,0 +1,158 @@
+"""Devices that are known, by their data sheets and by measurements that were published.
+
+Used by devices.py; runs anywhere. Peaks are without sparsity, and memory is what torch sees of it.
+
+- NVIDIA's data sheets of A100 80GB SXM, H100 SXM, H200 SXM, DGX B200, DGX B300, GB200 NVL72 and
+  GB300 NVL72, and AMD's of MI300X: peaks, memory and its bandwidth, multiprocessors.
+- MAMF, the maximum achievable FLOP/s of products in torch: github.com/stas00/ml-engineering at
+  744d01e, compute/accelerator/README.md. It is the best of many shapes, in short runs. In longer
+  ones a device reaches its limit of power, and `reached` is what it sustains.
+- torchao: github.com/pytorch/ao at 36027d82, torchao/testing/training/roofline_utils.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from distlab.simulated.devices import Device
+from distlab.simulated.products import Processors
+
+GIB = 1 << 30
+TERA = 1e12
+LAUNCH = 2e-6  # the time of a kernel that reads and writes one number on an H100: torchao
+
+
+def _tiles(sides: tuple[int, ...], largest: int) -> tuple[tuple[int, int], ...]:
+    """All tiles with such sides, up to so many numbers."""
+    return tuple((m, n) for m, n in product(sides, sides) if m * n <= largest)
+
+
+def _formats(half: float, eight: float | None, **others: float) -> dict[str, float]:
+    """FLOP/s by number format, from TFLOP/s: of those with 16 bits, with 8, and of others."""
+    found = {"bfloat16": half, "float16": half}
+    if eight is not None:
+        found |= {"float8_e4m3fn": eight, "float8_e5m2": eight}
+    found |= others
+    return {dtype: teraflops * TERA for dtype, teraflops in found.items()}
+
+
+def _reached(half: float, eight: float, float32: float = 0.9) -> dict[str, float]:
+    """Shares of the peak, by number format.
+
+    float32, without tensor cores: 18.9 of 19.5 TFLOP/s on an A100 PCIe (issue 4 of
+    github.com/Yinghan-Li/YHs_Sample), less where the power is needed. float4: 5.4 of 9 PFLOP/s on a
+    B200 (github.com/pytorch/ao, pull request 2427).
+    """
+    shares = _formats(half / TERA, eight / TERA, float32=float32 / TERA)
+    return shares | {"float4_e2m1fn_x2": 0.6}
+
+
+# The sums of a tile stay in registers, or in tensor memory, which hold 128 x 256 of them for each
+# multiprocessor. The sides are those in the names of cuBLAS's kernels.
+_HOPPER_TILES = _tiles((64, 128, 192, 256), 128 * 256)
+_AMPERE_TILES = _tiles((64, 128, 256), 128 * 256)
+_AMD_TILES = _tiles((64, 128, 256), 256 * 256)
+# Bytes a clock from the A100's cache: "NVIDIA A100 Tensor Core GPU Architecture", 2020, page 31.
+# Nothing was published for those after it; the H100 has as much at its own clock here, the two dies
+# of a B200 twice as much.
+_CACHE = 5120
+
+# Sustained on an A100: the 271 TFLOP/s of MAMF, as it is far from its limit of power. A wave's ramp
+# on it and on the others is an assumption: the time of a load from memory, 0.8 us, where tiles
+# overlap, twice that where they do not.
+_A100 = Processors(108, _reached(0.88, 0.88), _AMPERE_TILES, _CACHE * 1.41e9, 1, 1.6e-6)
+
+# Sustained on an H100 in bfloat16: 700 to 716 TFLOP/s of products of 4,096 to 16,384 rows
+# (github.com/vllm-project/vllm, pull request 23280), 794 by MAMF. An H200 reaches 600 to 705 for
+# long (github.com/tile-ai/TileOPs, pull request 1567; github.com/pytorch/pytorch, pull request
+# 156203). In float8 1,403 and 1,453 by MAMF. An H100 that is limited to 500 W reaches 575 and 1,100
+# (github.com/pytorch/FBGEMM, pull request 2546): efficiency=0.8.
+_H100 = Processors(132, _reached(0.73, 0.70), _HOPPER_TILES, _CACHE * 1.755e9, 2, 0.8e-6)
+
+# Sustained on a B200: 1,420 (torchao's pull request 2427) to 1,610 TFLOP/s (pyptx.dev/performance)
+# of 8,192 rows, columns and numbers in bfloat16; MAMF 1,745 and 3,433 in float8. MAMF of a GB200:
+# 1,822 and 3,616 of a peak that is 11 % higher; of a B300 1,769 and 3,353.
+_B200 = Processors(148, _reached(0.72, 0.70), _HOPPER_TILES, 2 * _CACHE * 1.85e9, 2, 0.8e-6)
+_GB200 = replace(_B200, count=152, reached=_reached(0.67, 0.66))
+
+# MAMF of an MI300X: 668 TFLOP/s in bfloat16; nothing was found for float8, which is taken to reach
+# 1.6 times as much. Its tiles are read from the Infinity Cache, at 17.2 TB/s.
+_MI300X = Processors(304, _reached(0.51, 0.41), _AMD_TILES, 17.2e12, 1, 1.6e-6)
+
+_A100_DEVICE = Device(
+    312 * TERA,
+    name="A100",
+    memory_bandwidth=2.039e12,
+    memory=79 * GIB,
+    formats=_formats(312, None, float32=19.5, float64=19.5),
+    processors=_A100,
+    attention="flash 2",
+    bandwidth_reached=0.9,  # assumed, as no source was found; torchao measured 0.92 on an H100
+    launch=LAUNCH,
+)
+_H100_DEVICE = Device(
+    989 * TERA,
+    name="H100",
+    memory_bandwidth=3.35e12,
+    memory=79 * GIB,
+    formats=_formats(989, 1979, float32=67, float64=67),
+    processors=_H100,
+    attention="flash 2",
+    bandwidth_reached=0.92,  # torchao, 2.2 of 2.4 TB/s
+    launch=LAUNCH,
+)
+# Torch sees 178.35 GiB of a B200: 44.59 GiB are 25 % (TorchTitan, pull request 1196). Its driver
+# reports 7.7 TB/s: torchao.
+_B200_DEVICE = Device(
+    2250 * TERA,
+    name="B200",
+    memory_bandwidth=7.67e12,
+    memory=178 * GIB,
+    formats=_formats(2250, 4500, float32=80, float4_e2m1fn_x2=9000),
+    processors=_B200,
+    attention="cudnn",
+    bandwidth_reached=0.84,  # torchao, of a B300
+    launch=LAUNCH,
+)
+_GB200_DEVICE = replace(
+    _B200_DEVICE,
+    flops=2500 * TERA,
+    name="GB200",
+    memory_bandwidth=8e12,
+    memory=186e9,
+    formats=_formats(2500, 5000, float32=80, float4_e2m1fn_x2=10000),
+    processors=_GB200,
+)
+_KNOWN = (
+    _A100_DEVICE,
+    _H100_DEVICE,
+    replace(_H100_DEVICE, name="H200", memory_bandwidth=4.8e12, memory=139 * GIB),
+    _B200_DEVICE,
+    _GB200_DEVICE,
+    replace(
+        _B200_DEVICE,
+        name="B300",
+        memory_bandwidth=8e12,
+        memory=288e9,
+        formats=_formats(2250, 4500, float32=80, float4_e2m1fn_x2=14000),
+    ),
+    replace(
+        _GB200_DEVICE,
+        name="GB300",
+        memory=288e9,
+        formats=_formats(2500, 5000, float32=80, float4_e2m1fn_x2=15000),
+    ),
+    Device(
+        1307 * TERA,
+        name="MI300X",
+        memory_bandwidth=5.3e12,
+        memory=191 * GIB,
+        formats=_formats(1307, 2614, float32=163.4)
+        | {"float8_e4m3fnuz": 2614 * TERA, "float8_e5m2fnuz": 2614 * TERA},
+        processors=_MI300X,
+        bandwidth_reached=0.81,  # assumed: its cache is behind more links than NVIDIA's
+        launch=LAUNCH,
+    ),
+)
+DEVICES = {device.name: device for device in _KNOWN}
