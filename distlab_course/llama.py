@@ -1,63 +1,26 @@
-"""Llama 3 of any size: whole, or the part of it that a stage of a pipeline has.
+"""Llama 3 of any size, and models like it: whole, or the part of one that a pipeline's stage has.
 
 Called by pretraining.py for lab 63 and benchmarks; it runs on the ranks, or in predict's process.
-The architecture is that of "The Llama 3 Herd of Models" (2024), table 3.
+The architecture is that of "The Llama 3 Herd of Models" (2024), table 3. A size may have a mixture
+of experts (experts.py), a latent attention (latent.py), and norms of heads, as others have.
 """
 
-import functools
-from dataclasses import dataclass
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from distlab_course.experts import Mixture
+from distlab_course.latent import LatentAttention
+from distlab_course.layers import FeedForward, rotated, turns
+from distlab_course.sizes import SIZES, Size
 
-@dataclass(frozen=True)
-class Size:
-    """How wide and deep a model is."""
-
-    width: int  # numbers of a token's vector
-    layers: int
-    heads: int  # of queries
-    hidden: int  # numbers between the two halves of a feed-forward layer
-    kv_heads: int = 8  # of keys and values, which the heads of queries share
-    vocabulary: int = 128256
-
-
-SIZES = {
-    "8B": Size(4096, 32, 32, 14336),
-    "70B": Size(8192, 80, 64, 28672),
-    "405B": Size(16384, 126, 128, 53248),
-}
-
-
-@functools.cache
-def turns(length: int, half: int) -> Tensor:
-    """The angle by which each pair of numbers turns at each place.
-
-    Returns:
-        complex numbers of length 1, of shape (place, 1, half).
-    """
-    speeds = 500_000.0 ** -(torch.arange(half) / half)
-    angles = torch.outer(torch.arange(length), speeds)
-    lengths = torch.ones_like(angles)
-    return torch.polar(lengths, angles)[:, None]
-
-
-def rotated(values: Tensor, by: Tensor) -> Tensor:
-    """Queries or keys, turned by an angle that grows with their place.
-
-    Their shape is (batch, place, head, number).
-    """
-    pairs = torch.view_as_complex(values.float().unflatten(-1, (-1, 2)))
-    turned = torch.view_as_real(pairs * by)
-    return turned.flatten(-2).type_as(values)
+__all__ = ["SIZES", "Attention", "Block", "FeedForward", "Llama", "Size", "rotated", "turns"]
 
 
 class Attention(nn.Module):
     """Each token looks at those before it. A rank of tensor parallelism has some of the heads.
 
     Attributes:
+        turned: numbers of a query that turn with its place.
         turns: of the places that this rank has; None if it has all.
         repeats: whether keys and values are repeated for the queries that share them, or the kernel
             does without.
@@ -68,19 +31,28 @@ class Attention(nn.Module):
 
     def __init__(self, size: Size):
         super().__init__()
-        self.head = size.width // size.heads  # numbers of one head's part of a vector
+        self.head = size.head_width
+        self.turned = self.head
         queries = size.heads * self.head
         keys = size.kv_heads * self.head
         self.wq = nn.Linear(size.width, queries, bias=False)
         self.wk = nn.Linear(size.width, keys, bias=False)
         self.wv = nn.Linear(size.width, keys, bias=False)
         self.wo = nn.Linear(queries, size.width, bias=False)
+        self.q_norm: nn.RMSNorm | None = None
+        self.k_norm: nn.RMSNorm | None = None
+        if size.normed:
+            self.q_norm = nn.RMSNorm(self.head)
+            self.k_norm = nn.RMSNorm(self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         # (batch, place, head, number)
         q = self.wq(x).unflatten(-1, (-1, self.head))
         k = self.wk(x).unflatten(-1, (-1, self.head))
         v = self.wv(x).unflatten(-1, (-1, self.head))
+        if self.q_norm is not None and self.k_norm is not None:
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         by = self.turns
         if by is None:
             by = turns(x.shape[1], self.head // 2)
@@ -98,28 +70,29 @@ class Attention(nn.Module):
         return self.wo(y.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
-    """The layers that work on each token by itself."""
-
-    def __init__(self, size: Size):
-        super().__init__()
-        self.w1 = nn.Linear(size.width, size.hidden, bias=False)
-        self.w2 = nn.Linear(size.hidden, size.width, bias=False)
-        self.w3 = nn.Linear(size.width, size.hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
-
-
 class Block(nn.Module):
-    """A layer; shape (batch, place, width) in and out."""
+    """A layer; shape (batch, place, width) in and out.
 
-    def __init__(self, size: Size):
+    Args:
+        size: of the model.
+        number: of the layer, as the first layers of a mixture may have no experts.
+    """
+
+    attention: Attention | LatentAttention
+    feed_forward: FeedForward | Mixture
+
+    def __init__(self, size: Size, number: int = 0):
         super().__init__()
         self.attention_norm = nn.RMSNorm(size.width)
-        self.attention = Attention(size)
+        if size.latent is None:
+            self.attention = Attention(size)
+        else:
+            self.attention = LatentAttention(size, size.latent)
         self.ffn_norm = nn.RMSNorm(size.width)
-        self.feed_forward = FeedForward(size)
+        if size.experts is None or number < size.experts.dense:
+            self.feed_forward = FeedForward(size.width, size.hidden)
+        else:
+            self.feed_forward = Mixture(size, size.experts)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -151,14 +124,19 @@ class Llama(nn.Module):
             self.embedding = nn.Embedding(size.vocabulary, size.width)
         self.blocks = nn.ModuleDict()
         for number in range(first, first + layers):
-            self.blocks[str(number)] = Block(size)
+            self.blocks[str(number)] = Block(size, number)
         if stage == stages - 1:
             self.norm = nn.RMSNorm(size.width)
             self.output = nn.Linear(size.width, size.vocabulary, bias=False)
 
-    def attentions(self) -> list[Attention]:
+    def attentions(self) -> list[Attention | LatentAttention]:
         """The attention of each block."""
-        return [module for module in self.modules() if isinstance(module, Attention)]
+        kinds = (Attention, LatentAttention)
+        return [module for module in self.modules() if isinstance(module, kinds)]
+
+    def mixtures(self) -> list[Mixture]:
+        """The mixture of experts of each block that has one."""
+        return [module for module in self.modules() if isinstance(module, Mixture)]
 
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding is not None:

@@ -15,20 +15,35 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
-from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
+from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
 
+from distlab_course.dividing import (
+    by_mesh,
+    mesh_of_experts,
+    split,
+    split_experts,
+    sum_gradients,
+    total_norm,
+)
+from distlab_course.experts import Mixture, balance, routers
 from distlab_course.llama import Llama, Size, turns
 
 RECOMPUTE = ("none", "op", "layer", "full")
+NAMING = (  # operators that only name a span of time
+    torch.ops.profiler._record_function_enter_new.default,  # noqa: SLF001 - an operator's name
+    torch.ops.profiler._record_function_exit._RecordFunction,  # noqa: SLF001
+)
+Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
 
 
 def nothing(model: Llama) -> None:
@@ -43,10 +58,12 @@ def train(
     tensor: int = 1,
     pipeline: int = 1,
     context: int = 1,
+    expert: int = 1,
     stages: int = 1,
     microbatches: int | None = None,
     batch: int = 2,
     length: int = 8192,
+    reshard: bool | None = None,
     recompute: str = "op",
     dtype: torch.dtype = torch.bfloat16,
     fill: Callable[[Llama], None] = nothing,
@@ -59,9 +76,16 @@ def train(
         context: how many ranks of FSDP share each sequence; their attention gathers its keys and
             values. Torch has this for GPUs only: on a CPU, such a program can be predicted, and not
             run.
+        expert: how many ranks share the experts of a layer, if `size` has experts; they are those
+            of the dimensions of data and tensor parallelism. Where more ranks have the same
+            experts, FSDP shards these over them.
         stages: on each rank of a pipeline; more than one are interleaved.
-        microbatches: into which a pipeline cuts the batch; None for as many as it is long.
+        microbatches: into which the batch is cut; None for as many as a pipeline is long. Without a
+            pipeline, the passes of one after another add up their gradients.
         batch: sequences in a step, of each rank of FSDP, or of the ranks that share them.
+        reshard: whether a block's gathered parameters are let go after its forward pass, and
+            gathered again for the backward pass, as in ZeRO-3. Without, they stay until the last
+            micro-batch, and so do whole gradients. None: if there is no pipeline.
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
@@ -76,22 +100,30 @@ def train(
         )
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
+    experts = None if size.experts is None else mesh_of_experts(mesh, expert)
     first_stage = mesh.get_local_rank("pipeline")
     num_stages = pipeline * stages
+    reshard = num_stages == 1 if reshard is None else reshard
     models = []
     for stage in range(first_stage, num_stages, pipeline):
-        model = part(size, mesh, stage, num_stages, recompute, dtype)
+        model = part(size, mesh, experts, stage, num_stages, reshard, recompute, dtype)
         fill(model)
         models.append(model)
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4) for model in models]
+    optimizers = [optimizer_of(model) for model in models]
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
+    count = microbatches or pipeline
+    # where gradients are added up, see sum_gradients
+    parts = 1 if experts is None else mesh["data"].size()
     with shared(inputs, targets, models, mesh, context):
         if pipeline > 1:
-            count = microbatches or pipeline
-            run = pipelined(models, mesh, inputs, targets, size, count, dtype)
+            loss = functools.partial(loss_of, parts=parts)
+            run = pipelined(models, mesh, inputs, targets, size, loss, count, dtype)
         else:
-            run = functools.partial(run_whole, models[0], inputs, targets)
+            loss = functools.partial(loss_of, parts=parts * count)
+            run = functools.partial(
+                run_whole, models[0], inputs, targets, loss, count, keep=not reshard
+            )
         for _ in range(steps):
             step(models, optimizers, mesh, run)
 
@@ -106,6 +138,12 @@ def batch_of(size: Size, own: int, batch: int, length: int) -> tuple[Tensor, Ten
     generator = torch.Generator().manual_seed(own)
     tokens = torch.randint(size.vocabulary, (batch, length + 1), generator=generator)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def optimizer_of(model: Llama) -> torch.optim.AdamW:
+    """AdamW, with a group of parameters for each mesh that they are on."""
+    groups = [{"params": some} for some in by_mesh(list(model.parameters()))]
+    return torch.optim.AdamW(groups, lr=1e-4)
 
 
 def step(
@@ -125,6 +163,7 @@ def step(
     with parallel.loss_parallel():
         run()
     clip(models, mesh, 1.0)
+    balance(routers(models), [mesh.get_group(name) for name in ("data", "tensor")])
     for optimizer in optimizers:
         optimizer.step()
 
@@ -135,16 +174,14 @@ def clip(models: list[Llama], mesh: DeviceMesh, most: float) -> Tensor:
     Returns:
         the norm before, on every rank.
     """
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()  # of this rank's stages, over their other dimensions
+    groups = by_mesh([parameter for model in models for parameter in model.parameters()])
+    norm = total_norm(groups)  # of this rank's stages, over their other dimensions
     if mesh["pipeline"].size() > 1:
         squared = norm.square()
         dist.all_reduce(squared, group=mesh.get_group("pipeline"))
         norm = squared.sqrt()
-    nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    for group in groups:
+        nn.utils.clip_grads_with_norm_(group, most, norm)
     return norm
 
 
@@ -163,7 +200,7 @@ def shared(
     names = ("pipeline", "data", "context", "tensor")
     ranks = init_device_mesh("cpu", shape, mesh_dim_names=names)["context"]
     layers = [layer for model in models for layer in model.attentions()]
-    places = turns(inputs.shape[1], layers[0].head // 2).clone()
+    places = turns(inputs.shape[1], layers[0].turned // 2).clone()
     for layer in layers:
         layer.turns = places
         layer.repeats = False
@@ -171,7 +208,14 @@ def shared(
 
 
 def part(
-    size: Size, mesh: DeviceMesh, stage: int, stages: int, recompute: str, dtype: torch.dtype
+    size: Size,
+    mesh: DeviceMesh,
+    experts: DeviceMesh | None,
+    stage: int,
+    stages: int,
+    reshard: bool,
+    recompute: str,
+    dtype: torch.dtype,
 ) -> Llama:
     """A stage of the model, sharded over the other dimensions; its numbers are yet to be filled."""
     with torch.device("meta"):
@@ -183,51 +227,22 @@ def part(
         every_second = recompute == "layer" and number % 2 == 0
         if recompute in ("full", "op") or every_second:
             block.forward = recomputed(block.forward, some=recompute == "op")
-    # A pipeline keeps what it has gathered for the next micro-batch. The backward pass begins with
-    # the root's norm and output, and goes on with the last block, so these two are always kept.
-    reshard = stages == 1
+    # The backward pass begins with the root's norm and output, and goes on with the last block, so
+    # what was gathered of these two is kept.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=policy)
-    for block in blocks[:-1]:
-        shard(block, reshard_after_forward=reshard)
-    shard(blocks[-1], reshard_after_forward=False)
+    for block in blocks:
+        again = reshard and block is not blocks[-1]
+        if experts is not None and isinstance(block.feed_forward, Mixture):
+            split_experts(block.feed_forward.experts, experts, policy, again)
+        shard(block, reshard_after_forward=again)
     shard(model, reshard_after_forward=False)
-    return model.to_empty(device="cpu")
-
-
-def split(model: Llama, mesh: DeviceMesh) -> None:
-    """Tensor parallelism; between the blocks each rank has a part of the sequence."""
-    column = parallel.ColwiseParallel()
-    row = parallel.RowwiseParallel(output_layouts=Shard(1))
-    norm = parallel.SequenceParallel()
-    gather = parallel.PrepareModuleInput(
-        input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-    )
-    plan = {
-        "attention_norm": norm,
-        "attention": gather,
-        "attention.wo": row,
-        "ffn_norm": norm,
-        "feed_forward": gather,
-        "feed_forward.w2": row,
-        "attention.wq": column,
-        "attention.wk": column,
-        "attention.wv": column,
-        "feed_forward.w1": column,
-        "feed_forward.w3": column,
-    }
-    for block in model.blocks.values():
-        parallel.parallelize_module(block, mesh, plan)
-    ends = {
-        "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "norm": norm,
-        "output": parallel.ColwiseParallel(
-            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-        ),
-    }
-    # A stage in the middle of a pipeline has none of them.
-    own_ends = {name: style for name, style in ends.items() if getattr(model, name) is not None}
-    parallel.parallelize_module(model, mesh, own_ends)
+    model.to_empty(device="cpu")
+    if experts is not None:
+        sum_gradients(model)
+    for router in routers([model]):
+        router.begin()
+    return model
 
 
 def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
@@ -238,6 +253,8 @@ def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Ten
     """
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if some:
+        # What FSDP names for profilers is more in a backward pass than it was before.
+        SAC_IGNORED_OPS.update(NAMING)
         options["context_fn"] = lambda: create_selective_checkpoint_contexts(Policy())
     return lambda x: checkpoint(forward, x, **options)
 
@@ -245,7 +262,7 @@ def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Ten
 class Policy:
     """Which operators' results are kept: of products of matrices every second one is not."""
 
-    KEPT = ("mm", "_scaled_dot_product_", "reduce_scatter_tensor")
+    KEPT = ("mm", "_scaled_dot_product_", "reduce_scatter_tensor", "all_to_all_single")
 
     def __init__(self) -> None:
         self._products = {False: 0, True: 0}  # when they are computed first, and again
@@ -261,14 +278,39 @@ class Policy:
         return CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def run_whole(model: Llama, inputs: Tensor, targets: Tensor) -> None:
-    """Forward and backward pass of a model that is not in a pipeline."""
-    loss_of(model(inputs), targets).backward()
+def run_whole(
+    model: Llama,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    microbatches: int = 1,
+    keep: bool = False,
+) -> None:
+    """Forward and backward pass of a model that is not in a pipeline.
+
+    Args:
+        loss: of a micro-batch.
+        microbatches: into which the batch is cut.
+        keep: whether gradients stay whole, and parameters gathered, until the last of them.
+    """
+    parts = zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)
+    for number, (some, next_tokens) in enumerate(parts):
+        if keep and isinstance(model, FSDPModule):
+            is_last = number == microbatches - 1
+            model.set_is_last_backward(is_last)
+            model.set_reshard_after_backward(is_last)
+            model.set_requires_gradient_sync(is_last)
+        loss(model(some), next_tokens).backward()
 
 
-def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy; shapes (batch, place, vocabulary) and (batch, place)."""
-    return F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(0, 1))
+def loss_of(scores: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
+    """The cross-entropy; shapes (batch, place, vocabulary) and (batch, place).
+
+    Args:
+        parts: of the data, if the gradients of all parts are added up.
+    """
+    loss = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(0, 1))
+    return loss if parts == 1 else loss / parts
 
 
 def pipelined(
@@ -277,6 +319,7 @@ def pipelined(
     inputs: Tensor,
     targets: Tensor,
     size: Size,
+    loss: Loss,
     microbatches: int,
     dtype: torch.dtype,
 ) -> Callable[[], None]:
@@ -312,9 +355,9 @@ def pipelined(
         stages.append(stage)
     schedule: PipelineScheduleSingle | PipelineScheduleMulti
     if len(stages) == 1:
-        schedule = Schedule1F1B(stages[0], microbatches, loss_fn=loss_of)
+        schedule = Schedule1F1B(stages[0], microbatches, loss_fn=loss)
     else:
-        schedule = ScheduleInterleaved1F1B([*stages], microbatches, loss_fn=loss_of)
+        schedule = ScheduleInterleaved1F1B([*stages], microbatches, loss_fn=loss)
 
     def run() -> None:
         """Give the tokens to the first rank as input, and to the last one as what must come out."""

@@ -4,81 +4,74 @@ It needs ranks that are not rebuilt between tests: of equal meshes, DTensor cach
 first.
 """
 
+import dataclasses
 import functools
-import zlib
 
 import pytest
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-from distlab_course.llama import Llama, Size
-from distlab_course.pretraining import batch_of, loss_of, train
+from distlab_course.experts import balance, routers
+from distlab_course.sizes import Experts, Latent, Size
+from tests.cluster.predict.filled_models import (
+    gradients_of_train,
+    model_of_one_process,
+    models_of_train,
+)
 
 CLUSTER = {"n": 4, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
-SIZE = Size(64, 4, 4, 128, 4, 256)
-LENGTH = 32
-
-
-def fill(model):
-    """Give each parameter numbers that depend on its name alone."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            seed = zlib.crc32(name.encode())
-            numbers = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
-            numbers = 1 + numbers / 5 if "norm" in name else numbers / 5
-            if isinstance(parameter, DTensor):
-                placed = parameter.device_mesh, parameter.placements
-                numbers = distribute_tensor(numbers, *placed, src_data_rank=None)
-            parameter.copy_(numbers)
-
-
-STEP = functools.partial(train, size=SIZE, length=LENGTH, batch=4, dtype=torch.float32, steps=1)
-
-
-def gradients_of_train(rank, world_size, **options):
-    """The clipped gradients of this rank's parts of the model, by name."""
-    models = []
-
-    def filled(model):
-        fill(model)
-        models.append(model)
-
-    STEP(rank, world_size, fill=filled, **options)
-    found = {}
-    for model in models:
-        for name, parameter in model.named_parameters():
-            found[name] = parameter.grad.full_tensor()
-    return found
-
-
-def gradients_of_one_process(parts):
-    """The norm, and the clipped gradients, of the same step on all parts of the data."""
-    model = Llama(SIZE)
-    fill(model)
-    batches = [batch_of(SIZE, part, 4, LENGTH) for part in range(parts)]
-    inputs, targets = map(torch.cat, zip(*batches, strict=True))
-    loss_of(model(inputs), targets).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    return norm, {name: parameter.grad for name, parameter in model.named_parameters()}
+DENSE = Size(64, 4, 4, 128, 4, 256)
+NORMED = dataclasses.replace(DENSE, kv_heads=2, head=32, normed=True)
+# two of four experts for a token, and one layer without
+MIXTURE = dataclasses.replace(NORMED, experts=Experts(4, 2, 48, shared=32, dense=1))
+IN_GROUPS = Experts(
+    8, 2, 32, dense=1, scores="sigmoid", scale=2.5, groups=4, groups_chosen=2, balanced=True
+)
+LATENT = dataclasses.replace(DENSE, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
+LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("size", "options"),
     [
-        {"tensor": 2, "recompute": "full"},
-        {"pipeline": 2, "tensor": 2},
-        {"pipeline": 2, "stages": 2},
+        (DENSE, {"tensor": 2, "recompute": "full"}),
+        (DENSE, {"pipeline": 2, "tensor": 2}),
+        (DENSE, {"pipeline": 2, "stages": 2}),
+        (DENSE, {"microbatches": 2, "reshard": False}),
+        (NORMED, {"tensor": 2}),
+        (MIXTURE, {}),
+        (MIXTURE, {"expert": 2, "microbatches": 2}),
+        (MIXTURE, {"expert": 4, "recompute": "full"}),
+        (MIXTURE, {"expert": 4, "tensor": 2}),
+        (LATENT, {"expert": 2, "tensor": 2}),
+        (LATENT, {"expert": 2, "pipeline": 2}),
+        (LONG_QUERIES, {"expert": 4, "tensor": 4}),
     ],
-    ids=str,
+    ids=["dense"] * 4 + ["normed"] + ["mixture"] * 4 + ["latent"] * 3,
 )
-def test_a_step_on_a_mesh_has_the_clipped_gradients_of_one_process(cluster, options):
+def test_a_step_on_a_mesh_has_the_clipped_gradients_of_one_process(cluster, size, options):
     data = 4 // options.get("tensor", 1) // options.get("pipeline", 1)
-    norm, expected = gradients_of_one_process(data)
+    norm, model = model_of_one_process(size, data)
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert norm > 1.2  # else nothing is clipped
     names = set()
-    for found in cluster.run(functools.partial(gradients_of_train, **options)):
+    for found in cluster.run(functools.partial(gradients_of_train, size=size, **options)):
         names |= set(found)
         for name, gradient in found.items():
-            torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5, msg=name)
     assert names == set(expected)
+
+
+def biases_of_train(rank, world_size, **options):
+    return [router.bias for router in routers(models_of_train(rank, world_size, **options))]
+
+
+def test_the_biases_of_routers_move_as_in_one_process(cluster):
+    """Some experts have few tokens, some many."""
+    _, model = model_of_one_process(LATENT, 2)
+    loads = [router.counts / router.counts.mean() for router in routers([model])]
+    assert max(load.max() for load in loads) > 1.5
+    balance(routers([model]), [])
+    expected = [router.bias for router in routers([model])]
+    run = functools.partial(biases_of_train, size=LATENT, expert=4, tensor=2)
+    for found in cluster.run(run):
+        torch.testing.assert_close(found, expected)
