@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from distlab.wire.messages import Failure
+from distlab_predict.held import Held
 
 # a queue of the device: a stream of the program, or that of a group
 Stream = Hashable
@@ -90,6 +91,7 @@ class Recording:
         peak: bytes of memory at their most, by what they are: "parameters", "gradients",
             "optimizer", "activations", "unsharded parameters".
         printed: what the program has printed.
+        held: more on its memory.
     """
 
     rank: int
@@ -97,6 +99,7 @@ class Recording:
     steps: list[tuple[int, int]]
     peak: dict[str, int]
     printed: str
+    held: Held = Held()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Called by rank_children.py, which runs the program in a process of its own for each rank.
 """
 
+import os
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
-from distlab_predict import group, memory, operators, streams, torch_gpu
+from distlab_predict import allocator, group, memory, operators, streams, torch_gpu
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
@@ -181,4 +182,7 @@ class Recorder(TorchDispatchMode):
         """
         if self._begin is not None and not self._steps:
             self.end_step()
-        return Recording(self.rank, self.log.nodes, self._steps, self.journal.peak(), printed)
+        begin = self._steps[-1][0] if self._steps else 0
+        held = self.journal.held(allocator.is_expandable(os.environ), begin)
+        peak = self.journal.peak()
+        return Recording(self.rank, self.log.nodes, self._steps, peak, printed, held)

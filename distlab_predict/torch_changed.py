@@ -25,6 +25,7 @@ from torch.distributed.tensor import _collective_utils as dtensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
 from torch.utils import data
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, dataloader
@@ -98,6 +99,8 @@ def _layers() -> Iterator[Patch]:
 def _tensors() -> Iterator[Patch]:
     """Have nothing ask for the values of tensors."""
     yield Patch(GradScaler, "_maybe_opt_step", _optimizer_step)
+    # or else an optimizer goes through its parameters one by one, which it does on a CPU only
+    yield Patch(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
     yield Patch(FakeTensor, "__format__", lambda *_: no_data.SHOWN)
     yield Patch(Tensor, "item", _item)
     yield Patch(FakeTensor, "numpy", _numpy)
