@@ -46,7 +46,7 @@ class Held:
             the time when it holds most.
         reserved: bytes that torch's allocator reserves on a GPU until the program ends.
         needed: bytes that it could do with, if it gave back in time what it only keeps for later.
-        levels: of the last step, at most LEVELS of them, in order; each the highest of its time.
+        levels: of the last step, in order; each is the highest of some hundredth of it or less.
     """
 
     made: tuple[Made, ...] = ()

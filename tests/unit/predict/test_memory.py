@@ -3,6 +3,7 @@
 import torch
 
 from distlab_predict import memory
+from distlab_predict.held import Level, Made
 from distlab_predict.streams import NodeLog
 
 
@@ -46,3 +47,105 @@ def test_what_was_made_before_the_first_step_counts_while_it_lives():
     del passing
     journal.begin()
     assert journal.peak() == {"parameters": 12}
+
+
+# --- what a GPU reserves, and what a compiled program does without ---
+
+
+def small_step(journal: memory.Journal) -> list[torch.Tensor]:
+    """A parameter of 8 MiB, an activation of 30 MiB, which goes, and a gradient of 8 MiB."""
+    parameter = torch.zeros(2 << 20)
+    journal.add(parameter)
+    journal.name(memory.PARAMETERS, [parameter])
+    journal.begin()
+    activation = torch.zeros(30 << 18)
+    journal.add(activation)
+    del activation
+    gradient = torch.zeros(2 << 20)
+    journal.add(gradient)
+    journal.name(memory.GRADIENTS, [gradient])
+    return [parameter, gradient]
+
+
+def test_a_step_reserves_segments_and_needs_less():
+    """20 MiB for the parameter, 30 for the activation; the gradient fits into the first."""
+    journal = memory.Journal(NodeLog())
+    kept = small_step(journal)
+    held = journal.held(is_expandable=False, begin=0)
+    assert held.reserved == 50 << 20
+    assert held.needed == 50 << 20
+    assert journal.peak() == {"parameters": 8 << 20, "activations": 30 << 20}
+    assert held.made == (
+        Made("", "activations", 1, 30 << 20),
+        Made("", "parameters", 1, 8 << 20),
+    )
+    assert len(kept) == 2
+
+
+def test_expandable_segments_reserve_two_pages():
+    """8 and 30 MiB are in 40; the gradient is where the activation was."""
+    journal = memory.Journal(NodeLog())
+    kept = small_step(journal)
+    held = journal.held(is_expandable=True, begin=0)
+    assert held.reserved == 40 << 20
+    assert held.needed == 38 << 20
+    assert len(kept) == 2
+
+
+def test_the_line_that_made_a_storage_stays_with_it():
+    """Two lines make a storage each; what one made and lost is not there at the peak."""
+    log = NodeLog()
+    journal = memory.Journal(log)
+    journal.begin()
+    kept = []
+    for line in ("model.py:1", "model.py:1", "model.py:2"):
+        log.line = lambda line=line: line
+        tensor = torch.zeros(100)
+        journal.add(tensor)
+        kept.append(tensor)
+    assert journal.held(False, 0).made == (
+        Made("model.py:1", "activations", 2, 800),
+        Made("model.py:2", "activations", 1, 400),
+    )
+
+
+def test_a_storage_inside_of_a_fused_kernel_has_no_memory():
+    """Of three storages, the one in the middle is absent: from its beginning, or for a while."""
+    journal = memory.Journal(NodeLog())
+    journal.begin()
+    kept = []
+    times = []
+    for size in (10, 20, 40):
+        times.append(journal.now())
+        tensor = torch.zeros(size)
+        journal.add(tensor)
+        kept.append(tensor)
+    inside = journal.number_of(kept[1])
+    assert inside == 1
+    journal.absent(inside, since=times[2])
+    assert journal.peak() == {"activations": 4 * (10 + 40)}
+    journal.absent(0, since=times[1], until=times[2])
+    assert journal.peak() == {"activations": 4 * (10 + 40)}
+    journal.absent(2)
+    assert journal.peak() == {"activations": 4 * 20}
+
+
+def test_levels_are_those_of_the_last_step():
+    """Each node of the last step has the highest level before the next one."""
+    log = NodeLog()
+    journal = memory.Journal(log)
+    journal.begin()
+    kept = []
+    for size in (100, 10, 20):
+        log.compute("add", 0, 0)
+        tensor = torch.zeros(size)
+        journal.add(tensor)
+        kept.append(tensor)
+    passing = torch.zeros(5)
+    journal.add(passing)
+    del passing
+    levels = journal.held(False, begin=2).levels
+    assert levels == (
+        Level(2, {"activations": 440}),
+        Level(3, {"activations": 540}),
+    )

@@ -57,6 +57,7 @@ NAMES = [
     "torch.cpu._current_stream",
     "torch.cpu._default_cpu_stream",
     "torch.nn.init._no_grad_trunc_normal_",
+    "torch.optim.optimizer._get_foreach_kernels_supported_devices",
     "torch.ops.aten._scaled_dot_product_efficient_attention",
     "torch.ops.aten._scaled_dot_product_flash_attention",
     "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
