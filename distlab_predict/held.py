@@ -53,3 +53,6 @@ class Held:
     reserved: int = 0
     needed: int = 0
     levels: tuple[Level, ...] = ()
+
+
+NOTHING = Held()

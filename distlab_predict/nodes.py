@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from distlab.wire.messages import Failure
-from distlab_predict.held import Held
+from distlab_predict.held import NOTHING, Held
 
 # a queue of the device: a stream of the program, or that of a group
 Stream = Hashable
@@ -99,7 +99,7 @@ class Recording:
     steps: list[tuple[int, int]]
     peak: dict[str, int]
     printed: str
-    held: Held = Held()
+    held: Held = NOTHING
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 The sizes are those of c10/cuda/CUDACachingAllocator.cpp; each test says what a GPU would do.
 """
 
+import itertools
 import random
 
 import pytest
@@ -132,7 +133,7 @@ def test_what_two_blocks_leave_at_the_end_holds_a_larger_one():
 
 
 def test_a_hole_is_taken_before_the_end_that_could_grow():
-    """40 MiB are free at the end and 60 in the middle: 30 go to the middle, so 40 fit at the end."""
+    """40 MiB are free at the end and 60 before: 30 go there, so that 40 still fit at the end."""
     allocator = Allocator(is_expandable=True)
     for number, size in enumerate((60, 20, 40)):
         allocator.take(number, 0, size * MIB)
@@ -179,9 +180,7 @@ def test_blocks_never_overlap_and_all_memory_comes_back(expandable):
         (id(place.pool), place.block.address, place.block.size)
         for place in allocator._places.values()
     )
-    for (pool, address, size), (next_pool, next_address, _) in zip(
-        places, places[1:], strict=False
-    ):
+    for (pool, address, size), (next_pool, next_address, _) in itertools.pairwise(places):
         assert size % ROUNDED == 0
         assert pool != next_pool or address + size <= next_address
     for number in living:
