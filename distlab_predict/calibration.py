@@ -9,11 +9,13 @@ shown.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distlab.errors import ArgumentError
 from distlab.simulated.devices import Device
 from distlab.tables import format_seconds
+from distlab_predict import kineto, trace_rates
 from distlab_predict.uncertainty import bases, slowed
 
 if TYPE_CHECKING:
@@ -49,6 +51,20 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
     for basis in bases(calibrated):
         others.append((basis, _efficiency(slowed(calibrated, basis), seconds)))
     return replace(device, if_slower=tuple(others))
+
+
+def from_trace(prediction: Prediction, path: str | Path) -> Device:
+    """The device with what a trace says of its kernels and calls.
+
+    Args:
+        prediction: of the program that was traced, on as many ranks.
+        path: of the trace of one rank, .json or .json.gz.
+
+    Raises:
+        ArgumentError: it is no such trace, has no shapes, or is of another program.
+    """
+    measured = trace_rates.match(kineto.read(path), prediction)
+    return replace(prediction.device, measured=measured)
 
 
 def _efficiency(prediction: Prediction, seconds: float) -> float:

@@ -92,6 +92,12 @@ class Costs:
         load = 0.0
         if seconds:
             load = moving / seconds
+        if self.device.measured is not None:
+            known = self.device.measured.call(
+                node.name, link.name, len(node.members), messages * link.latency, moving
+            )
+            if known is not None:
+                return Cost(known.seconds, known.load, _ports(node, link), how, known.basis)
         return Cost(seconds, load, _ports(node, link), how, "network")
 
     @cached_property

@@ -86,6 +86,10 @@ def table(prediction: Prediction) -> Table:
     notes = []
     for basis in dict.fromkeys(used):
         notes.append(f"{BASES[basis]}: {UNCERTAINTIES[basis].why}")
+    measured = prediction.device.measured
+    if measured is not None:
+        matched = f"{measured.share:.0%} of its kernels by their time"
+        notes.append(f"from {measured.source}, where the program that was traced has {matched}")
     notes += _unknown(prediction)
     heads = ("", "of the step", "known within")
     return Table("What the time rests on", heads, tuple(rows), "lrr", tuple(notes))

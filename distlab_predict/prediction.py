@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distlab.arguments import wrong
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
@@ -179,18 +181,28 @@ class Prediction(ShownAsTable):
             return None
         return sum(self.memory.values()) <= self.device.memory
 
-    def calibrated(self, seconds: float) -> Device:
-        """This device, with the efficiency at which the step takes so long.
+    def calibrated(
+        self, seconds: float | None = None, *, trace: str | Path | None = None
+    ) -> Device:
+        """This device, as a measured step of this program shows it.
 
-        So one measurement is enough for predictions of other steps on it.
+        So one measurement is enough for predictions of other sizes and numbers of ranks.
 
         Args:
-            seconds: of a step, measured or published.
+            seconds: of a step, measured or published: the device gets the efficiency at which the
+                step takes so long.
+            trace: a file of torch.profiler, .json or .json.gz, of one rank and with
+                record_shapes=True: the device gets what its kernels and collectives took.
 
         Raises:
-            ArgumentError: no efficiency makes the step as short, or as long.
+            ArgumentError: no efficiency makes the step as short, or as long; the file is no such
+                trace, or is of another program; not one of the two is given.
         """
-        return calibration.from_seconds(self, seconds)
+        if trace is not None and seconds is None:
+            return calibration.from_trace(self, trace)
+        if trace is None and seconds is not None:
+            return calibration.from_seconds(self, seconds)
+        wrong("calibrated takes either seconds or a trace: call prediction.calibrated(1.2).")
 
     # --- how sure it is ---
 

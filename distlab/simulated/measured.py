@@ -16,6 +16,7 @@ The law is scaled so that it is right at the nearest of the measured ones.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from distlab.words import grouped
 
 # work within this factor of what was measured is scaled, other work is extrapolated
 NEAR = 2.0
+ALIKE = 1.05  # sizes that differ less are measured together
 SAME = 1.001  # sizes that differ less are one
 
 
@@ -96,11 +98,13 @@ class Measured:
         kernels: by operator, number format and shape.
         calls: by collective, link, ranks and size.
         source: of the numbers, "trace.json".
+        share: of the time of the kernels in it, those that the program was known to have.
     """
 
     kernels: tuple[KernelTime, ...] = ()
     calls: tuple[CallTime, ...] = ()
     source: str = ""
+    share: float = 1.0
 
     def kernel(
         self,
@@ -249,9 +253,14 @@ class _Law:
 
     def seconds(self, first: float, second: float, place: tuple[float, ...]) -> float:
         """How long something takes."""
-        nearest = min(self.points, key=lambda point: _distance(point.place, place))
-        there = self._plain(nearest.first, nearest.second)
-        right = nearest.seconds / there if there else 1.0
+        distances = [_distance(point.place, place) for point in self.points]
+        near = min(distances) + math.log(ALIKE)
+        ratios = []
+        for point, distance in zip(self.points, distances, strict=True):
+            there = self._plain(point.first, point.second)
+            if distance <= near and there:
+                ratios.append(point.seconds / there)
+        right = statistics.median(ratios) if ratios else 1.0
         return self._plain(first, second) * right
 
     def basis(self, place: tuple[float, ...], alike: bool = True) -> str:
@@ -268,13 +277,12 @@ class _Law:
 
     def _is_within(self, place: tuple[float, ...]) -> bool:
         """Whether each number of a place is in the range of the measured ones, or near it."""
-        for number, measured in zip(place, zip(*self._places(place), strict=True), strict=True):
-            if not min(measured) / NEAR <= number <= max(measured) * NEAR:
+        like = [point.place for point in self.points if len(point.place) == len(place)]
+        for index, number in enumerate(place):
+            there = [other[index] for other in like]
+            if not there or not min(there) / NEAR <= number <= max(there) * NEAR:
                 return False
         return True
-
-    def _places(self, place: tuple[float, ...]) -> list[tuple[float, ...]]:
-        return [point.place for point in self.points if len(point.place) == len(place)]
 
     def share_of_second(self, first: float, second: float) -> float:
         """The share of the time that the second term takes."""

@@ -1,0 +1,264 @@
+"""What a rank's trace says of the kernels and calls of a prediction.
+
+Called by calibration.py, on the notebook's kernel. The program of the trace is the one of the
+prediction, on as many ranks:
+
+- A product of matrices is found by its shape, which the trace has. All other kernels are found by
+  their operator: the n-th one of a step in the trace is the n-th one of the recorded step. Where
+  the numbers do not fit, all of an operator get its mean.
+- An operator that the recorder does not see, such as `linear`, is taken apart.
+- A collective is found by its name, its bytes and its number of ranks. Those that were under way at
+  the same time on one link have shared it. Those that took longest have waited for other ranks, so
+  the lower quartile counts. What it says of other sizes, simulated/measured.py knows.
+"""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from distlab.arguments import wrong
+from distlab.simulated.measured import CallTime, KernelTime, Measured
+from distlab.words import grouped
+from distlab_predict.costs import Costs
+from distlab_predict.kineto import Collective, Operator, Trace
+from distlab_predict.nodes import PRODUCT, Call, Kernel, Recording
+
+if TYPE_CHECKING:
+    from distlab_predict.prediction import Prediction
+
+LEAST_MATCHED = 0.5  # of the kernels' time; below it the trace is of another program
+# arguments of products: which two are multiplied
+FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_scaled_mm": (0, 1)}
+
+
+def match(trace: Trace, prediction: Prediction) -> Measured:
+    """Find the kernels and calls of a prediction in a trace.
+
+    Args:
+        trace: of one rank.
+        prediction: of the same program on as many ranks.
+
+    Raises:
+        ArgumentError: most of its kernels are not of this program.
+    """
+    recording = _recording(trace, prediction)
+    search = _Search.of(recording)
+    for operator in trace.operators:
+        search.add(operator)
+    total = search.found_seconds + sum(search.unmatched.values())
+    share = search.found_seconds / total if total else 0.0
+    unmatched = sorted(search.unmatched, key=search.unmatched.__getitem__, reverse=True)
+    if share < LEAST_MATCHED:
+        names = ", ".join(unmatched[:3])
+        wrong(
+            f"The trace {trace.source} is of another program: the predicted one has {share:.0%} of "
+            f"its kernels by their time, and no {names}. Predict the program that was traced, in "
+            "the same size and on as many ranks."
+        )
+    calls = _calls(trace, prediction, recording)
+    return Measured(tuple(search.kernels()), tuple(calls), trace.source, share)
+
+
+def _recording(trace: Trace, prediction: Prediction) -> Recording:
+    """The recording of the trace's rank, or of the last one before it, which has its role."""
+    found = prediction.recordings[0]
+    for recording in sorted(prediction.recordings, key=lambda one: one.rank):
+        if recording.rank <= (trace.rank or 0):
+            found = recording
+    return found
+
+
+# --- kernels ---
+
+
+@dataclass
+class _Search:
+    """Looks for a program's kernels in a trace.
+
+    Attributes:
+        recorded: the kernels of its last step, by their name.
+        products: those that multiply matrices, by their shape and number format.
+        found: operators of the trace, by the name of the recorded ones.
+        times: of the kernels that are known one by one, in seconds.
+        found_seconds: of all that were found.
+        unmatched: seconds of operators that the program does not have, by their name.
+    """
+
+    recorded: dict[str, list[Kernel]]
+    products: dict[Hashable, Kernel]
+    found: defaultdict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
+    times: list[tuple[Kernel, float]] = field(default_factory=list)
+    found_seconds: float = 0.0
+    unmatched: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @classmethod
+    def of(cls, recording: Recording) -> _Search:
+        """A search for the kernels of a recording."""
+        first, after_last = recording.steps[-1]
+        step = [node for node in recording.nodes[first:after_last] if isinstance(node, Kernel)]
+        products: dict[Hashable, Kernel] = {}
+        for kernel in step:
+            if kernel.kind == PRODUCT:
+                products[kernel.shape, kernel.dtype] = kernel
+        return cls(grouped((kernel.name, kernel) for kernel in step), products)
+
+    def add(self, operator: Operator) -> None:
+        """Look at an operator of the trace, or at what it has called."""
+        if operator.name in self.recorded:
+            self._take(operator)
+            return
+        if not operator.parts:
+            self.unmatched[operator.name] += operator.seconds
+        for part in operator.parts:
+            self.add(part)
+
+    def _take(self, operator: Operator) -> None:
+        """Note an operator that the program calls by this name."""
+        shape = _product(operator)
+        if operator.seconds <= 0:
+            return
+        if shape is None:
+            self.found[operator.name].append(operator)
+        elif (shape, _dtype(operator)) in self.products:
+            kernel = self.products[shape, _dtype(operator)]
+            self.times.append((kernel, operator.seconds))
+        else:
+            self.unmatched[operator.name] += operator.seconds
+            return
+        self.found_seconds += operator.seconds
+
+    def kernels(self) -> Iterator[KernelTime]:
+        """What the trace says of each kernel of the program."""
+        times = list(self.times)
+        for name, operators in self.found.items():
+            times += _in_order(self.recorded[name], operators)
+        for kernel, took in grouped((_plain(kernel), took) for kernel, took in times).items():
+            yield KernelTime(
+                kernel.name,
+                kernel.kind,
+                kernel.shape,
+                kernel.dtype,
+                kernel.flops,
+                kernel.num_bytes,
+                statistics.median(took),
+                len(took),
+            )
+
+
+def _plain(kernel: Kernel) -> Kernel:
+    """A kernel without what differs between kernels that are alike."""
+    return replace(kernel, after=(), again=False, line="")
+
+
+def _product(operator: Operator) -> tuple[int, ...] | None:
+    """The shape of a product of matrices, as of nodes.Kernel; None if it is none."""
+    if operator.name not in FACTORS:
+        return None
+    left, right = FACTORS[operator.name]
+    if len(operator.dims) <= right or not operator.dims[left] or not operator.dims[right]:
+        return None
+    *batch, m, k = operator.dims[left]
+    n = operator.dims[right][-1]
+    return (batch[0] if batch else 1, m, n, k)
+
+
+def _dtype(operator: Operator) -> str:
+    """The number format of what a product multiplies."""
+    left, _ = FACTORS[operator.name]
+    return operator.dtypes[left]
+
+
+def _in_order(
+    recorded: Sequence[Kernel], operators: Sequence[Operator]
+) -> Iterable[tuple[Kernel, float]]:
+    """Which of an operator's kernels took how long."""
+    steps = len(operators) // len(recorded)
+    if steps * len(recorded) == len(operators):
+        pairs = list(zip(list(recorded) * steps, operators, strict=True))
+        if _agree(pairs):
+            return [(kernel, operator.seconds) for kernel, operator in pairs]
+    # a part of a step, or other kernels as well
+    mean = statistics.fmean(operator.seconds for operator in operators)
+    flops = statistics.fmean(kernel.flops for kernel in recorded)
+    num_bytes = statistics.fmean(kernel.num_bytes for kernel in recorded)
+    usual = replace(recorded[0], shape=(), flops=round(flops), num_bytes=round(num_bytes))
+    return [(usual, mean)]
+
+
+def _agree(pairs: Iterable[tuple[Kernel, Operator]]) -> bool:
+    """Whether operators with the same sizes are kernels with the same bytes."""
+    num_bytes: dict[Any, int] = {}
+    for kernel, operator in pairs:
+        sizes = repr(operator.dims)
+        if num_bytes.setdefault(sizes, kernel.num_bytes) != kernel.num_bytes:
+            return False
+    return True
+
+
+# --- collectives ---
+
+
+def _calls(trace: Trace, prediction: Prediction, recording: Recording) -> Iterator[CallTime]:
+    """What the trace says of each call of the program."""
+    device = replace(prediction.device, measured=None)
+    costs = Costs(prediction.network, device, prediction.ranks)
+    recorded: dict[Hashable, Call] = {}
+    for node in recording.nodes:
+        if isinstance(node, Call):
+            ranks = 2 if node.peer is not None else len(node.members)
+            recorded.setdefault((node.name, _num_bytes(node), ranks), node)
+            recorded.setdefault((node.name, _num_bytes(node), None), node)
+    found = []
+    for one in trace.collectives:
+        call = recorded.get((one.name, one.num_bytes, one.ranks))
+        if call is not None:
+            found.append((costs.link(call.members).name, (call, one)))
+    for link, pairs in grouped(found).items():
+        alone = _alone([one for _, one in pairs])
+        took = zip((call for call, _ in pairs), alone, strict=True)
+        for call, seconds in grouped(took).items():
+            cost = costs.of(call, recording.rank)
+            if cost.seconds:
+                moving = cost.seconds * (cost.load or 0.0)
+                latency = cost.seconds - moving
+                usual = _lower_quartile(seconds)
+                ranks = len(call.members)
+                yield CallTime(call.name, link, ranks, latency, moving, usual, len(seconds))
+
+
+def _alone(collectives: Sequence[Collective]) -> list[float]:
+    """How long each would have taken alone: while several were under way, they shared a link."""
+    ends = sorted({time for one in collectives for time in (one.begin, one.end)})
+    under_way = [0] * len(ends)
+    for one in collectives:
+        for place in _places(ends, one):
+            under_way[place] += 1
+    alone = []
+    for one in collectives:
+        seconds = 0.0
+        for place in _places(ends, one):
+            seconds += (ends[place + 1] - ends[place]) / under_way[place]
+        alone.append(seconds)
+    return alone
+
+
+def _places(ends: Sequence[float], one: Collective) -> range:
+    """Between which of these times a collective was under way."""
+    return range(bisect.bisect_left(ends, one.begin), bisect.bisect_left(ends, one.end))
+
+
+def _num_bytes(call: Call) -> int:
+    """The bytes of a call, as kineto.Collective has them."""
+    if call.name == "all_to_all":
+        return sum(call.sent)
+    return call.sent[0]
+
+
+def _lower_quartile(seconds: Sequence[float]) -> float:
+    in_order = sorted(seconds)
+    return in_order[(len(in_order) - 1) // 4]
