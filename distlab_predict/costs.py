@@ -3,15 +3,15 @@
 Made by prediction.py and asked by timeline.py, in the notebook's process. A kernel is here what a
 device runs.
 
-The algorithms are those of simulated/collectives.py, and where all links are alike, the times are
-the simulation's, but no message is stepped through, which would take too long on 16,384 ranks. On
-hosts, a step of a ring takes as long as its slowest link. Ranks of a host that belong to other
-groups do the same at the same time, and share the host's port. What a rank's own calls share while
-they overlap, timeline.py knows.
+A network of NCCL's is asked of nccl.py. On others, the algorithms are those of
+simulated/collectives.py, and where all links are alike, the times are the simulation's, but no
+message is stepped through, which would take too long on 16,384 ranks. On hosts, a step of a ring
+takes as long as its slowest link, and a group has a ring on each card of its ranks. What other
+groups share with it, placement.py knows, and what a rank's own calls share while they overlap,
+timeline.py.
 """
 
-from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -21,8 +21,10 @@ from distlab.simulated.collectives import algorithm
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost
-from distlab_predict import kernels
+from distlab_predict import kernels, nccl
+from distlab_predict.nccl_tuning import Group
 from distlab_predict.nodes import Call, Kernel, Node
+from distlab_predict.placement import Placement, placement_of
 
 
 class Cost(NamedTuple):
@@ -42,6 +44,22 @@ class Cost(NamedTuple):
     ports: list[Hashable]
     how: str
     basis: str
+
+
+class Formula(NamedTuple):
+    """What a call takes by a formula.
+
+    Attributes:
+        latency: seconds.
+        moving: seconds that its bytes need on the slowest link.
+        link: the slowest link, "inside" of a host or "between" hosts.
+        how: the algorithm and the protocol.
+    """
+
+    latency: float
+    moving: float
+    link: str
+    how: str
 
 
 class Slowest(NamedTuple):
@@ -72,7 +90,10 @@ class Costs:
     device: Device
     ranks: int = 1
     # by members, as thousands of calls have the same ones
-    _links: dict[tuple[int, ...], Slowest] = field(
+    _placements: dict[tuple[int, ...], Placement] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _formulas: dict[Hashable, Formula] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -82,28 +103,78 @@ class Costs:
             usual = kernels.seconds_of(node, self.device)
             seconds = usual.seconds * self._slowest_device
             return Cost(seconds, None, [], "", usual.basis)
-        ends = node.members
-        if node.peer is not None:
-            ends = (rank, node.peer)
-        link = self.link(ends)
-        messages, num_bytes, how = self._sent(node)
-        moving = num_bytes * link.per_byte
-        seconds = messages * link.latency + moving
-        load = 0.0
-        if seconds:
-            load = moving / seconds
+        found = self.formula(node, rank)
+        ports = _ports(node, found.link)
         if self.device.measured is not None:
             known = self.device.measured.call(
-                node.name, link.name, len(node.members), messages * link.latency, moving
+                node.name, found.link, len(node.members), found.latency, found.moving
             )
             if known is not None:
-                return Cost(known.seconds, known.load, _ports(node, link), how, known.basis)
-        return Cost(seconds, load, _ports(node, link), how, "network")
+                return Cost(known.seconds, known.load, ports, found.how, known.basis)
+        seconds = found.latency + found.moving
+        load = found.moving / seconds if seconds else 0.0
+        return Cost(seconds, load, ports, found.how, "network")
 
     @cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
         return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
+
+    def formula(self, call: Call, rank: int) -> Formula:
+        """What a call of this rank takes by a formula, and on which link."""
+        asks_splits = call.name == "all_to_all" or call.peer is not None
+        key = (call.name, call.sent, call.members, call.peer, rank if asks_splits else None)
+        if key not in self._formulas:
+            if self.network.nccl is None:
+                self._formulas[key] = self._plain(call, rank)
+            else:
+                self._formulas[key] = self._by_nccl(call, rank, self.network.nccl)
+        return self._formulas[key]
+
+    def _plain(self, call: Call, rank: int) -> Formula:
+        """By the formulas of simulated/schedules.py."""
+        link = self.link(_ends(call, rank))
+        messages, num_bytes, how = self._sent(call)
+        return Formula(messages * link.latency, num_bytes * link.per_byte, link.name, how)
+
+    def _by_nccl(self, call: Call, rank: int, generation: str) -> Formula:
+        """By nccl.py."""
+        ends = _ends(call, rank)
+        if len(ends) == 1:
+            return Formula(0.0, 0.0, "inside", "alone")
+        placement = self._placement(ends)
+        group = self._group(placement, placement.left_around)
+        to_all = self._group(placement, placement.left_to_all)
+        n = len(ends)
+        size = call.sent[0]
+        if call.peer is not None:
+            chosen = nccl.exchange(*_by_place([0, size], 0, placement), 1, to_all, generation)
+        elif call.name == "all_to_all":
+            me = call.members.index(rank)
+            chosen = nccl.exchange(*_by_place(call.sent, me, placement), n - 1, to_all, generation)
+        elif call.name in ("gather", "scatter"):
+            sent = [0] + [size] * (n - 1)
+            chosen = nccl.exchange(*_by_place(sent, 0, placement), n - 1, to_all, generation)
+        elif call.name == "barrier":
+            chosen = nccl.choose("all_reduce", 4, group, generation)
+        else:
+            parts = n if call.name in ("all_gather", "reduce_scatter") else 1
+            chosen = nccl.choose(call.name, parts * size, group, generation)
+        kind = "message" if call.peer is not None else chosen.algorithm
+        how = f"{kind}, {chosen.protocol}"
+        return Formula(chosen.seconds - chosen.moving, chosen.moving, chosen.link, how)
+
+    def _group(self, placement: Placement, left: float) -> Group:
+        """A group as nccl.py wants it."""
+        latency = 0.0 if self.network.between is None else self.network.between.latency
+        return Group(
+            ranks=placement.ranks,
+            hosts=placement.number_of_hosts,
+            inside=self.network.inside.bandwidth,
+            between=placement.between,
+            latency=latency,
+            left=left,
+        )
 
     def _sent(self, call: Call) -> tuple[float, float, str]:
         """How many messages of a call come one after another, their bytes, and the algorithm."""
@@ -129,33 +200,53 @@ class Costs:
             return depth, depth * size, "dissemination"
         return depth, depth * size, "tree"
 
+    def _placement(self, members: tuple[int, ...]) -> Placement:
+        if members not in self._placements:
+            self._placements[members] = placement_of(members, self.network)
+        return self._placements[members]
+
     def link(self, members: tuple[int, ...]) -> Slowest:
         """The slowest link between neighbours in a group of these ranks."""
-        if members not in self._links:
-            self._links[members] = self._slowest_link(members)
-        return self._links[members]
-
-    def _slowest_link(self, members: tuple[int, ...]) -> Slowest:
         network = self.network
         inside = Slowest(network.inside.latency, 1 / network.inside.bandwidth, "inside")
-        members_by_host = Counter(network.host_of(rank) for rank in members)
-        if len(members_by_host) == 1 or network.between is None:
+        placement = self._placement(members)
+        if network.between is None or not placement.between:
             return inside
-        # other groups have the host's other ranks, and send through its port at the same time
-        sharing = 0.0
-        for host, members_there in members_by_host.items():
-            sharing = max(sharing, network.hosts[host] / members_there)
-        between = Slowest(network.between.latency, sharing / network.between.bandwidth, "between")
+        per_byte = 1 / (placement.between * placement.left_around)
+        between = Slowest(network.between.latency, per_byte, "between")
         if between.per_byte > inside.per_byte:
             return between
         return inside
 
 
-def _ports(call: Call, link: Slowest) -> list[Hashable]:
+def _ends(call: Call, rank: int) -> tuple[int, ...]:
+    """The ranks between which a call of this rank sends."""
+    if call.peer is not None:
+        return rank, call.peer
+    return call.members
+
+
+def _by_place(sent: Sequence[int], me: int, placement: Placement) -> tuple[int, int]:
+    """How many bytes a member sends in its host, and to other hosts.
+
+    Args:
+        sent: what stays on the member, and then what it sends to the members after it.
+        me: the number of the member in the group.
+        placement: of the group.
+    """
+    here = placement.hosts[me]
+    inside = 0
+    for distance in range(1, placement.ranks):
+        if placement.hosts[(me + distance) % placement.ranks] == here:
+            inside += sent[distance]
+    return inside, sum(sent) - sent[0] - inside
+
+
+def _ports(call: Call, link: str) -> list[Hashable]:
     """The ports of a rank that a call of it uses."""
     ports: list[Hashable] = []
     if call.name != "recv":
-        ports.append((link.name, "out"))
+        ports.append((link, "out"))
     if call.name != "send":
-        ports.append((link.name, "in"))
+        ports.append((link, "in"))
     return ports

@@ -1,4 +1,6 @@
-"""The description of machines that are not there: links and hosts; devices.py has what computes.
+"""The description of machines that are not there: hosts and what is between them.
+
+devices.py has what computes, links.py a single link.
 
 Made in the notebook, sent to the ranks; runs anywhere and needs neither torch nor a cluster.
 """
@@ -12,19 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distlab.arguments import (
-    BYTES_PER_SECOND,
     NO_UNIT,
-    PREFIXES,
-    SECONDS,
     instance,
     one_of,
     quantity,
     refuse,
+    share_below_1,
     whole_number,
+    wrong,
 )
 from distlab.simulated.devices import Device as Device
 from distlab.simulated.devices import set_frozen
+from distlab.simulated.links import Link as Link
 
+NCCL_GENERATIONS = ("Ampere", "Hopper", "Blackwell")
 MOST_HOSTS_LISTED = 3  # in a network's name; more hosts of one size are counted
 ALL_REDUCE = (
     "auto",
@@ -38,38 +41,6 @@ ALL_REDUCE = (
 
 
 @dataclass(frozen=True, init=False)
-class Link:
-    """What a message travels over.
-
-    A message arrives `latency` after it has left, and holds a port for its bytes / `bandwidth`.
-
-    Args:
-        latency: seconds, or a text such as "5 us".
-        bandwidth: bytes a second in each direction, or a text such as "25 GB/s" or "100 Gb/s".
-
-    Attributes:
-        latency: in seconds.
-        bandwidth: in bytes a second.
-
-    Raises:
-        ArgumentError: not such a number or text.
-    """
-
-    latency: float
-    bandwidth: float
-
-    def __init__(self, latency: float | str, bandwidth: float | str) -> None:
-        set_frozen(
-            self,
-            latency=quantity("latency", latency, SECONDS, "5 us", zero=True),
-            bandwidth=quantity("bandwidth", bandwidth, BYTES_PER_SECOND, "25 GB/s"),
-        )
-
-    def __str__(self) -> str:
-        return f"{_short(self.latency)}s, {_short(self.bandwidth)}B/s"
-
-
-@dataclass(frozen=True, init=False)
 class Network:
     """Links between ranks, for Cluster(n, network=...).
 
@@ -77,14 +48,30 @@ class Network:
         Network(hosts=[4, 4], inside=Link("2 us", "300 GB/s"), between=Link("10 us", "12.5 GB/s"))
         Network.named("100 Gb/s Ethernet")
 
-    Ranks are numbered host by host. Inside a host each rank has its own port; all messages that
-    leave or enter the host share its one port.
+        Network.named("H100 hosts", hosts=[8] * 16)  # 8 cards of 400 Gb/s in each host, and NCCL
+
+    Ranks are numbered host by host. Inside a host each rank has its own port. Without `rails`, all
+    messages that leave or enter the host share its one port. A host is a domain of NVLink: for a
+    rack of 72 GPUs with one NVLink, give hosts=[72], and rails=72 as each has its own card.
 
     Args:
         latency, bandwidth: of the link between any two ranks, as for `Link`.
         hosts: numbers of ranks by host.
         inside: the link in a host.
-        between: the link between hosts.
+        between: the link between hosts; with `rails`, that of each network card.
+        rails: how many network cards a host has, as in "8 x 400 Gb/s, rail-optimized". Rank i of a
+            host has card i modulo `rails`. A message to a rank with another card first goes through
+            NVLink to a rank that has the receiver's, which NCCL calls PXN. None: one port for all.
+        leaf: how many hosts are below one leaf switch (top of rack); None: all traffic between
+            hosts goes above it.
+        oversubscription: how many times less bandwidth the network has above the leaf switches than
+            below them.
+        spread: the standard deviation of the speed of hosts' links, as a share of the speed: the
+            more hosts a collective has, the slower the slowest, which sets its pace; for `predict`.
+        nccl: the generation of NVIDIA's GPUs, one of NCCL_GENERATIONS. `predict` then chooses
+            algorithms (ring, tree, NVLS, PAT) and protocols (LL, LL128, Simple) as NCCL does, and
+            counts what they reach of the links' nominal bandwidth. None: the formulas of
+            `algorithms`, on links that reach all of it. A simulated cluster has those either way.
         device: how long computing takes.
         name: for pictures and tables; made from the links if it is "".
         handshake: whether it takes a latency until a sender knows its receiver is ready; see
@@ -94,7 +81,8 @@ class Network:
         stragglers: by rank, how many times longer its computing takes.
 
     Attributes:
-        latency, bandwidth, hosts, device, name, handshake, algorithms, stragglers: as given.
+        latency, bandwidth, hosts, rails, leaf, oversubscription, spread, nccl, device, name,
+        handshake, algorithms, stragglers: as given.
         inside: the link in a host; without hosts, the link between any two ranks.
         between: the link between hosts; None without hosts.
 
@@ -107,6 +95,11 @@ class Network:
     hosts: Sequence[int]
     inside: Link
     between: Link | None
+    rails: int | None
+    leaf: int | None
+    oversubscription: float
+    spread: float
+    nccl: str | None
     device: Device | None
     name: str
     handshake: bool
@@ -121,6 +114,11 @@ class Network:
         hosts: Sequence[int] = (),
         inside: Link | None = None,
         between: Link | None = None,
+        rails: int | None = None,
+        leaf: int | None = None,
+        oversubscription: float = 1.0,
+        spread: float = 0.0,
+        nccl: str | None = None,
         device: Device | None = None,
         name: str = "",
         handshake: bool = False,
@@ -130,6 +128,9 @@ class Network:
         algorithms = {} if algorithms is None else algorithms
         stragglers = {} if stragglers is None else stragglers
         _check_links(latency, bandwidth, hosts, inside, between)
+        _check_above_hosts(hosts, rails, leaf, oversubscription)
+        if nccl is not None:
+            one_of("nccl", nccl, NCCL_GENERATIONS, 'For example: nccl="Hopper".')
         if latency is not None and bandwidth is not None:
             inside = Link(latency, bandwidth)
         if device is not None:
@@ -146,6 +147,11 @@ class Network:
             hosts=hosts,
             inside=inside,
             between=between,
+            rails=rails,
+            leaf=leaf,
+            oversubscription=float(oversubscription),
+            spread=share_below_1("spread", spread),
+            nccl=nccl,
             device=device,
             name=name,
             handshake=handshake,
@@ -168,7 +174,10 @@ class Network:
             return self.name
         if not self.hosts:
             return str(self.inside)
-        return f"{self._hosts_in_words()}; inside {self.inside}; between {self.between}"
+        cards = ""
+        if self.rails is not None:
+            cards = f"{self.rails} x "
+        return f"{self._hosts_in_words()}; inside {self.inside}; between {cards}{self.between}"
 
     def _hosts_in_words(self) -> str:
         """The hosts by their sizes; many of one size are counted."""
@@ -199,7 +208,28 @@ class Network:
         there = self.host_of(dst)
         if here == there or self.between is None:
             return self.inside, ("rank out", src), ("rank in", dst)
-        return self.between, ("host out", here), ("host in", there)
+        link = self.between
+        if self.oversubscription > 1 and self.leaf_of(src) != self.leaf_of(dst):
+            # as if all hosts send at the same time
+            link = Link(link.latency, link.bandwidth / self.oversubscription)
+        if self.rails is None:
+            return link, ("host out", here), ("host in", there)
+        card = self.rail_of(dst)
+        return link, ("card out", here, card), ("card in", there, card)
+
+    def rail_of(self, rank: int) -> int:
+        """The number of a rank's network card in its host; 0 without `rails`."""
+        if self.rails is None:
+            return 0
+        first_of_host = sum(self.hosts[: self.host_of(rank)])
+        return (rank - first_of_host) % self.rails
+
+    def leaf_of(self, rank: int) -> int:
+        """The number of the leaf switch above a rank's host; of the host itself without `leaf`."""
+        host = self.host_of(rank)
+        if self.leaf is None:
+            return host
+        return host // self.leaf
 
 
 def _check_links(
@@ -221,15 +251,35 @@ def _check_links(
         instance("between", between, Link, 'Give between=Link("2 us", "300 GB/s").')
 
 
-def _short(value: float) -> str:
-    """A number with its prefix: "5 u", "12.5 G"."""
-    chosen = ""
-    for prefix, power in reversed(PREFIXES.items()):
-        is_large_enough = value >= 0.9999 * 10.0**power  # what rounding shows as 1
-        if prefix != "u" and is_large_enough:  # "µ" is the same
-            chosen = prefix
-            break
-    return f"{value / 10.0 ** PREFIXES[chosen]:.4g} {chosen}"
+def _check_above_hosts(
+    hosts: Sequence[int], rails: int | None, leaf: int | None, oversubscription: float
+) -> None:
+    """Refuse cards and switches that are wrong, or that no hosts are there for."""
+    if rails is not None:
+        whole_number("rails", rails, 1, advice="For example: rails=8.")
+    if leaf is not None:
+        whole_number("leaf", leaf, 1, advice="For example: leaf=32.")
+    quantity("oversubscription", oversubscription, NO_UNIT, "2")
+    if oversubscription < 1:
+        refuse(
+            "oversubscription", "1 or more", oversubscription, "For example: oversubscription=2.0."
+        )
+    if not hosts and (rails is not None or leaf is not None or oversubscription > 1):
+        wrong("rails=, leaf= and oversubscription= need hosts=, inside= and between=.")
+
+
+def _hosts_of_nvidia(
+    name: str, ranks: int, nvlink: str, cards: int, card: str, generation: str
+) -> Network:
+    """One host of a data sheet, or one rack with a common NVLink; named() takes more of them."""
+    return Network(
+        hosts=[ranks],
+        inside=Link("0.6 us", nvlink),
+        between=Link("2.7 us", card),
+        rails=cards,
+        nccl=generation,
+        name=name,
+    )
 
 
 # Bandwidth is the link's rate in each direction. Latency is that of a short message between two
@@ -241,4 +291,10 @@ NETWORKS = {
     "100 Gb/s Ethernet": Network("20 us", "100 Gb/s", name="100 Gb/s Ethernet"),
     "InfiniBand NDR": Network("2.7 us", "400 Gb/s", name="InfiniBand NDR"),
     "NVLink host": Network("0.6 us", "450 GB/s", name="NVLink host"),
+    # NVIDIA's data sheets and user guides of DGX A100, DGX H100, DGX B200 and GB200 NVL72: NVLink's
+    # bandwidth there is that of both directions together (600, 900, 1,800 GB/s)
+    "A100 hosts": _hosts_of_nvidia("A100 hosts", 8, "300 GB/s", 8, "200 Gb/s", "Ampere"),
+    "H100 hosts": _hosts_of_nvidia("H100 hosts", 8, "450 GB/s", 8, "400 Gb/s", "Hopper"),
+    "B200 hosts": _hosts_of_nvidia("B200 hosts", 8, "900 GB/s", 8, "400 Gb/s", "Blackwell"),
+    "GB200 NVL72": _hosts_of_nvidia("GB200 NVL72", 72, "900 GB/s", 72, "400 Gb/s", "Blackwell"),
 }

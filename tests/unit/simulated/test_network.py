@@ -39,6 +39,29 @@ def test_ranks_are_numbered_host_by_host():
     assert network.path(0, 2) == (network.between, ("host out", 0), ("host in", 1))
 
 
+def test_with_rails_a_message_goes_through_the_card_of_its_receiver():
+    """NCCL's PXN: the sender has a rank of its host send that has the card."""
+    network = Network(hosts=[4, 4], inside=LINK, between=Link(1, 1), rails=2)
+    assert [network.rail_of(rank) for rank in range(8)] == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert network.path(0, 5) == (network.between, ("card out", 0, 1), ("card in", 1, 1))
+    assert network.path(0, 1) == (network.inside, ("rank out", 0), ("rank in", 1))
+    assert str(network) == "hosts of 4, 4; inside 0 s, 1 B/s; between 2 x 1 s, 1 B/s"
+
+
+def test_above_the_leaf_switches_there_is_less_bandwidth():
+    network = Network(hosts=[1] * 4, inside=LINK, between=Link(1, 6), leaf=2, oversubscription=3)
+    assert [network.leaf_of(rank) for rank in range(4)] == [0, 0, 1, 1]
+    assert network.path(0, 1)[0] == Link(1, 6)
+    assert network.path(1, 2)[0] == Link(1, 2)
+
+
+def test_named_hosts_are_those_of_data_sheets():
+    hosts = Network.named("H100 hosts", hosts=[8] * 16)
+    assert (hosts.inside.bandwidth, hosts.between.bandwidth, hosts.rails) == (450e9, 50e9, 8)
+    assert (hosts.nccl, str(hosts)) == ("Hopper", "H100 hosts")
+    assert Network.named("GB200 NVL72").hosts == [72]
+
+
 LINK = Link(0, 1)
 LATENCY = "latency must be 0 or more, as a number or with a unit (s), got"
 SIZE = "network must be of 4 ranks, like the cluster,"
@@ -69,6 +92,22 @@ REFUSED = {
     ),
     "algorithms must be one of 'all_reduce', got 'gather'.": lambda: Network(
         0, 1, algorithms={"gather": "ring"}
+    ),
+    "rails must be a whole number of 1 or more, got 0. For example: rails=8.": lambda: Network(
+        hosts=[2], inside=LINK, between=LINK, rails=0
+    ),
+    "leaf must be a whole number of 1 or more, got 'all'. For example: leaf=32.": lambda: Network(
+        hosts=[2], inside=LINK, between=LINK, leaf="all"
+    ),
+    "oversubscription must be 1 or more, got 0.5. For example: oversubscription=2.0.": lambda: (
+        Network(hosts=[2], inside=LINK, between=LINK, oversubscription=0.5)
+    ),
+    "rails=, leaf= and oversubscription= need hosts=, inside= and between=.": lambda: Network(
+        0, 1, rails=8
+    ),
+    "spread must be at least 0 and below 1": lambda: Network(0, 1, spread=1),
+    "nccl must be one of 'Ampere', 'Hopper', 'Blackwell', got 'H100'.": lambda: Network(
+        0, 1, nccl="H100"
     ),
     "stragglers[0] must be above 0": lambda: Network(0, 1, stragglers={0: 0}),
     "name must be one of 'gigabit Ethernet', '100 Gb/s Ethernet'": lambda: Network.named(

@@ -1,0 +1,278 @@
+"""What NCCL believes a collective takes, by algorithm and protocol; it then takes the quickest.
+
+Called by nccl.py, in the notebook's process. Pure functions. What it believes is not what was
+measured: latencies are about half, as only the order of the ways counts. nccl.py has what they
+take. Numbers are those of NCCL 2.30.7, src/graph/tuning.cc (tables from line 153, the model from
+line 252, the correction of trees from line 617) and src/graph/topo.h (bandwidth of a link of
+NVLink). Units here are NCCL's own: microseconds and GB/s.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Way(NamedTuple):
+    """How NCCL runs a collective.
+
+    Attributes:
+        algorithm: "ring", "tree", "NVLS" (the switch of NVLink reduces and multiplies), "NVLS tree"
+            (that in hosts, and a tree between them), or "PAT" (logarithmic, one rank in a host).
+        protocol: "LL" (a flag with every 4 bytes), "LL128" (with every 120 bytes), or "Simple".
+    """
+
+    algorithm: str
+    protocol: str
+
+
+class Group(NamedTuple):
+    """Where the ranks of a group are.
+
+    Attributes:
+        ranks: how many.
+        hosts: on how many hosts, or domains of NVLink, in equal parts.
+        inside: bytes a second of NVLink, from one rank, by the data sheet.
+        between: bytes a second of all network cards that its ranks of a host use, by the data
+            sheet; without other hosts, any number.
+        latency: of a message between hosts, in seconds.
+        left: the share of `between` that it has, above switches that others use as well, or on its
+            slowest host.
+    """
+
+    ranks: int
+    hosts: int
+    inside: float
+    between: float = math.inf
+    latency: float = 0.0
+    left: float = 1.0
+
+    @property
+    def in_host(self) -> float:
+        """How many ranks each host has."""
+        return self.ranks / self.hosts
+
+
+class Generation(NamedTuple):
+    """What NCCL knows of a generation of GPUs. Three numbers are for 1, 2 and more hosts.
+
+    Attributes:
+        link: the share of NVLink's bandwidth that a ring can have.
+        channels: of a ring in a host.
+        nvls_channels: of NVLS in a host, and on several; 0 without NVLS.
+        nvls: its efficiency.
+        ll: the most that LL reaches.
+        ring_ll128, tree_ll128, tree, nvls_tree: the most that a channel reaches.
+    """
+
+    link: float
+    channels: int
+    nvls_channels: tuple[int, int]
+    nvls: float
+    ll: tuple[float, float, float]
+    ring_ll128: float
+    tree_ll128: tuple[float, float, float]
+    tree: tuple[float, float, float]
+    nvls_tree: tuple[float, float, float]
+
+
+# 20, 20.6 and 40.1 of the 25, 25 and 50 GB/s of a link. Hosts of A100s have AMD's processors, which
+# LL goes through between hosts, and the others Intel's.
+GENERATIONS = {
+    "Ampere": Generation(
+        link=20 / 25,
+        channels=24,
+        nvls_channels=(0, 0),
+        nvls=0.0,
+        ll=(87.7, 22.5, 19),
+        ring_ll128=20,
+        tree_ll128=(20, 20, 20),
+        tree=(24, 23.6, 17.8),
+        nvls_tree=(0, 0, 0),
+    ),
+    "Hopper": Generation(
+        link=20.6 / 25,
+        channels=24,
+        nvls_channels=(16, 16),
+        nvls=0.85,
+        ll=(141, 39, 20.4),
+        ring_ll128=36.7,
+        tree_ll128=(36.7, 36.7, 29),
+        tree=(38.7, 41.4, 36),
+        nvls_tree=(0, 57.7, 45.5),
+    ),
+    "Blackwell": Generation(
+        link=40.1 / 50,
+        channels=32,
+        nvls_channels=(24, 32),
+        nvls=0.74,
+        ll=(282, 39, 20.4),
+        ring_ll128=40,
+        tree_ll128=(55.6, 31.67, 20),
+        tree=(70, 42.8, 24),
+        nvls_tree=(0, 96, 80),
+    ),
+}
+PROTOCOLS = ("LL", "LL128", "Simple")
+ByProtocol = tuple[float, float, float]  # of LL, LL128, Simple
+BASE: dict[str, ByProtocol] = {
+    "ring": (6.6, 14, 8.4),
+    "tree": (6.8, 14, 8.4),
+    "NVLS tree": (0, 0, 0),
+    "PAT": (8, 8, 8),
+}
+HOP_INSIDE: dict[str, ByProtocol] = {
+    "ring": (0.6, 1.9, 3.4),
+    "tree": (0.6, 1.25, 4),
+    "NVLS tree": (0, 0, 25),
+}
+HOP_BETWEEN: dict[str, ByProtocol] = {
+    "ring": (2.7, 4, 14),
+    "tree": (5, 8.5, 14),
+    "NVLS tree": (0, 0, 20.9),
+}
+NVLS_LATENCY = 25
+NET_OVERHEAD = (1, 1, 3)  # each step of a ring between hosts also takes the processor's time
+PLATEAU = 1.4  # of the latency of an all-reduce by a ring between hosts, in Simple
+# of a tree's bandwidth, by the power of two of the size, from 64 B on
+TREE_CORRECTION = {
+    "LL": "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9",
+    "LL128": "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9",
+    "Simple": ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9",
+}
+CORRECTIONS = {name: tuple(map(float, text.split())) for name, text in TREE_CORRECTION.items()}
+
+
+def believed(name: str, num_bytes: float, group: Group, generation: str) -> dict[Way, float]:
+    """How many microseconds NCCL expects of each way that it may take.
+
+    Args:
+        name: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "reduce".
+        num_bytes: of the whole buffer.
+        group: of more than one rank.
+        generation: one of GENERATIONS.
+    """
+    times = {}
+    for way in _ways(name, group, GENERATIONS[generation]):
+        bandwidth = _bandwidth(name, way, num_bytes, group, GENERATIONS[generation])
+        latency = _latency(name, way, num_bytes, group, GENERATIONS[generation])
+        times[way] = latency + num_bytes / bandwidth / 1e3
+    return times
+
+
+def channels_of(way: Way, group: Group, generation: Generation) -> int:
+    """How many channels a way has, each of which is a block of threads on a multiprocessor.
+
+    Between hosts a ring has two for each card, and each rank its own card.
+    """
+    if way.algorithm.startswith("NVLS"):
+        return generation.nvls_channels[group.hosts > 1]
+    if group.hosts == 1:
+        return generation.channels
+    return min(generation.channels, max(2, round(2 * group.in_host)))
+
+
+def _ways(name: str, group: Group, generation: Generation) -> Iterator[Way]:
+    """The ways that there are for a collective."""
+    for protocol in PROTOCOLS:
+        yield Way("ring", protocol)
+        if name == "all_reduce":
+            yield Way("tree", protocol)
+    has_switch = generation.nvls > 0 and group.in_host > 2
+    if name == "all_reduce" and has_switch:
+        yield Way("NVLS" if group.hosts == 1 else "NVLS tree", "Simple")
+    if name in ("all_gather", "reduce_scatter") and group.hosts == group.ranks:
+        yield Way("PAT", "Simple")
+
+
+def _by_hosts(values: tuple[float, float, float], group: Group) -> float:
+    return values[min(group.hosts, 3) - 1]
+
+
+def _steps(name: str, group: Group) -> int:
+    """How many steps a ring has."""
+    if name == "all_reduce":
+        return 2 * (group.ranks - 1)
+    if name in ("all_gather", "reduce_scatter"):
+        return group.ranks - 1
+    return group.ranks
+
+
+def _bandwidth(
+    name: str, way: Way, num_bytes: float, group: Group, generation: Generation
+) -> float:
+    """The bytes of the buffer that NCCL expects a way to get through, in GB/s."""
+    channels = channels_of(way, group, generation)
+    inside = group.inside * generation.link / 1e9
+    between = group.between / 1e9
+    if group.hosts == 1:
+        between = math.inf
+    busbw = min(inside, between)
+    share = group.ranks / _steps(name, group)
+    if way.algorithm == "ring":
+        if way.protocol == "LL":
+            busbw = min(busbw / 2, _by_hosts(generation.ll, group))
+        if way.protocol == "LL128":
+            busbw = min(0.92 * busbw, channels * generation.ring_ll128)
+    elif way.algorithm == "tree":
+        share = 0.5
+        if group.hosts == 2:
+            busbw = min(inside, 2 * between)
+        busbw = min(0.92 * busbw, channels * _by_hosts(generation.tree, group))
+        if way.protocol == "LL":
+            busbw = min(busbw / 3.8, _by_hosts(generation.ll, group))
+        if way.protocol == "LL128":
+            reached = 7 / 9 if group.hosts == 1 else 120 / 128
+            busbw = min(reached * busbw, channels * _by_hosts(generation.tree_ll128, group))
+        busbw *= _correction(way.protocol, num_bytes)
+    elif way.algorithm == "PAT":
+        share = 1.0
+        busbw *= 0.75
+    else:
+        # an all-reduce has both of its halves under way at the same time
+        busbw = 2 * inside * generation.nvls * (channels - 1) / channels
+        if group.hosts > 1:
+            doubled = 2 if group.hosts == 2 else 1
+            most = channels * _by_hosts(generation.nvls_tree, group)
+            busbw = min(busbw, doubled * between, most)
+    return busbw * share
+
+
+def _correction(protocol: str, num_bytes: float) -> float:
+    """What a tree reaches of its bandwidth at this size."""
+    power = math.floor(math.log2(max(num_bytes, 64) / 64))
+    corrections = CORRECTIONS[protocol]
+    return corrections[power] if power < len(corrections) else 1.0
+
+
+def _latency(name: str, way: Way, num_bytes: float, group: Group, generation: Generation) -> float:
+    """The latency that NCCL expects, in microseconds."""
+    place = PROTOCOLS.index(way.protocol)
+    log_hosts = math.floor(math.log2(group.hosts))
+    if way.algorithm == "NVLS":
+        return NVLS_LATENCY
+    base = BASE[way.algorithm][place]
+    if way.algorithm == "PAT":
+        return base + log_hosts * HOP_BETWEEN["tree"][place] / 3.5 + 2.8 * group.ranks
+    inside = HOP_INSIDE[way.algorithm][place]
+    between = HOP_BETWEEN[way.algorithm][place]
+    if way.algorithm == "NVLS tree":
+        return base + inside + 2 * log_hosts * between
+    if group.hosts == group.ranks:
+        between = HOP_BETWEEN["tree"][place]
+    if way.algorithm == "tree":
+        return base + 2 * ((group.in_host - 1) * inside + log_hosts * between)
+    if name in ("broadcast", "reduce"):
+        return base + (inside if group.hosts == 1 else between)
+    steps_between = 0
+    if group.hosts > 1:
+        steps_between = group.hosts - 1
+        inside = max(inside, NET_OVERHEAD[place])
+    if name == "all_reduce":
+        steps_between *= 2
+    steps_inside = _steps(name, group) - steps_between
+    latency = base + steps_inside * inside + steps_between * between
+    of_a_channel = num_bytes / (channels_of(way, group, generation) * group.ranks)
+    is_on_plateau = group.hosts > 1 and name == "all_reduce" and of_a_channel >= 64
+    if is_on_plateau and way.protocol == "Simple":
+        latency *= PLATEAU
+    return latency
