@@ -17,6 +17,7 @@ from benchmarks import (
     all_reduce,
     cells,
     comparison,
+    from_trace,
     harness,
     hosts,
     mpi,
@@ -71,6 +72,7 @@ def main() -> None:
         show(all_reduce.report(count, repeat))
     for count in shaped.RANKS:
         show(shaped.report(count))
+    show(from_trace.report())
     if chosen.write:
         draw(seconds, n)
         harness.write("bench", "\n\n".join(texts))

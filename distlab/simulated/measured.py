@@ -150,7 +150,7 @@ class Measured:
         """
         if latency + moving == 0:
             return None
-        place = (latency, moving)
+        place = (latency + moving,)
         for family in ((name, link), link):
             law = self._call_laws.get(family)
             if law is not None:
@@ -181,7 +181,7 @@ class Measured:
     def _call_laws(self) -> dict[Hashable, _Law]:
         points: list[tuple[Hashable, _Point]] = []
         for call in self.calls:
-            place = (call.latency, call.moving)
+            place = (call.latency + call.moving,)
             point = _Point(call.latency, call.moving, call.seconds, place, call.ranks)
             points.append(((call.name, call.link), point))
             points.append((call.link, point))

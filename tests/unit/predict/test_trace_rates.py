@@ -78,7 +78,7 @@ def test_other_sizes_and_ranks_follow_from_a_trace(tmp_path):
     same = prediction(2, device)
     assert same.longer.keys() == {"measured"}
     far = prediction(4, device, width=512)
-    assert far.longer.keys() == {"extrapolated"}
+    assert "extrapolated" in far.longer
     assert far.interval[1] / far.seconds > same.interval[1] / same.seconds
     assert "from trace.json.gz, where the program that was traced has 100%" in repr(same.rests_on())
 

@@ -78,7 +78,8 @@ def test_a_call_corrects_the_formula_of_its_network():
     assert measured.call("all_reduce", "inside", 2, 1.0, 10.0)[:2] == (22.0, "measured")
     seconds, basis, load = measured.call("all_reduce", "inside", 4, 3.0, 15.0)
     assert seconds == pytest.approx(36.0)
-    assert basis == "extrapolated"  # three times the latency of all that was measured
+    assert basis == "scaled"
+    assert measured.call("all_reduce", "inside", 4, 3.0, 30.0).basis == "extrapolated"
     assert load == pytest.approx(15 / 18)
     # the same times on another number of ranks were not measured
     assert measured.call("all_reduce", "inside", 3, 1.0, 10.0).basis == "scaled"
