@@ -205,8 +205,7 @@ def _agree(pairs: Iterable[tuple[Kernel, Operator]]) -> bool:
 
 def _calls(trace: Trace, prediction: Prediction, recording: Recording) -> Iterator[CallTime]:
     """What the trace says of each call of the program."""
-    device = replace(prediction.device, measured=None)
-    costs = Costs(prediction.network, device, prediction.ranks)
+    costs = Costs(prediction.network, prediction.device, prediction.ranks)
     recorded: dict[Hashable, Call] = {}
     for node in recording.nodes:
         if isinstance(node, Call):
@@ -217,18 +216,23 @@ def _calls(trace: Trace, prediction: Prediction, recording: Recording) -> Iterat
     for one in trace.collectives:
         call = recorded.get((one.name, one.num_bytes, one.ranks))
         if call is not None:
-            found.append((costs.link(call.members).name, (call, one)))
+            formula = costs.formula(call, recording.rank)
+            found.append((formula.link, (call, one)))
     for link, pairs in grouped(found).items():
         alone = _alone([one for _, one in pairs])
         took = zip((call for call, _ in pairs), alone, strict=True)
         for call, seconds in grouped(took).items():
-            cost = costs.of(call, recording.rank)
-            if cost.seconds:
-                moving = cost.seconds * (cost.load or 0.0)
-                latency = cost.seconds - moving
-                usual = _lower_quartile(seconds)
-                ranks = len(call.members)
-                yield CallTime(call.name, link, ranks, latency, moving, usual, len(seconds))
+            formula = costs.formula(call, recording.rank)
+            usual = _lower_quartile(seconds)
+            yield CallTime(
+                call.name,
+                link,
+                len(call.members),
+                formula.latency,
+                formula.moving,
+                usual,
+                len(seconds),
+            )
 
 
 def _alone(collectives: Sequence[Collective]) -> list[float]:
