@@ -37,6 +37,8 @@ class Cost(NamedTuple):
         ports: those that a call uses on its rank: its slowest link, in one direction or both.
         how: the algorithm and the protocol of a call, "ring" or "tree, LL128"; "" for a kernel.
         basis: what the seconds rest on: "network" for a call; of a kernel, see kernels.py.
+        contention: the share of its speed that computing loses while a call goes on; 0 for a
+            kernel.
     """
 
     seconds: float
@@ -44,6 +46,7 @@ class Cost(NamedTuple):
     ports: list[Hashable]
     how: str
     basis: str
+    contention: float = 0.0
 
 
 class Formula(NamedTuple):
@@ -54,12 +57,14 @@ class Formula(NamedTuple):
         moving: seconds that its bytes need on the slowest link.
         link: the slowest link, "inside" of a host or "between" hosts.
         how: the algorithm and the protocol.
+        channels: how many multiprocessors it occupies; 0 if nobody knows.
     """
 
     latency: float
     moving: float
     link: str
     how: str
+    channels: int = 0
 
 
 class Slowest(NamedTuple):
@@ -105,15 +110,24 @@ class Costs:
             return Cost(seconds, None, [], "", usual.basis)
         found = self.formula(node, rank)
         ports = _ports(node, found.link)
+        contention = self._contention(found.channels)
         if self.device.measured is not None:
             known = self.device.measured.call(
                 node.name, found.link, len(node.members), found.latency, found.moving
             )
             if known is not None:
-                return Cost(known.seconds, known.load, ports, found.how, known.basis)
+                basis = known.basis
+                return Cost(known.seconds, known.load, ports, found.how, basis, contention)
         seconds = found.latency + found.moving
         load = found.moving / seconds if seconds else 0.0
-        return Cost(seconds, load, ports, found.how, "network")
+        return Cost(seconds, load, ports, found.how, "network", contention)
+
+    def _contention(self, channels: int) -> float:
+        """What computing loses: as the device says, or the multiprocessors that a call occupies."""
+        device = self.device
+        if device.contention or device.processors is None:
+            return device.contention
+        return min(channels / device.processors.count, 0.9)
 
     @cached_property
     def _slowest_device(self) -> float:
@@ -162,7 +176,8 @@ class Costs:
             chosen = nccl.choose(call.name, parts * size, group, generation)
         kind = "message" if call.peer is not None else chosen.algorithm
         how = f"{kind}, {chosen.protocol}"
-        return Formula(chosen.seconds - chosen.moving, chosen.moving, chosen.link, how)
+        latency = chosen.seconds - chosen.moving
+        return Formula(latency, chosen.moving, chosen.link, how, chosen.channels)
 
     def _group(self, placement: Placement, left: float) -> Group:
         """A group as nccl.py wants it."""

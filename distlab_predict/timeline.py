@@ -4,8 +4,8 @@ Called by prediction.py on the notebook's kernel. The model:
 
 - A stream does one thing after another: a node begins when the one before it on its stream has
   ended, and everything that it waits for. The program is always ahead of its device.
-- A kernel takes as long as its operations or its bytes need, whichever is longer; while messages of
-  its rank travel, the device's `contention` slows it.
+- A kernel takes as long as its operations or its bytes need, whichever is longer; calls of its rank
+  that are under way slow it, as they occupy multiprocessors of the same device.
 - A collective begins when it could on all members, and takes what its formula says (costs.py).
 - A message begins when both sides could, and takes latency + bytes / bandwidth.
 - Calls of a rank that go through the same port at the same time share its bandwidth, as two streams
@@ -41,6 +41,7 @@ class _Job:
         unmet: predecessors that have not ended, plus members that have not called it.
         left: seconds at full speed, as of the time `since`.
         load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
+        contention: the share of their speed that kernels of the same devices lose meanwhile.
         uses: the devices and ports that it shares with other jobs.
         following: jobs that wait for its end.
         speed: the share of full speed at which it goes on; 0 before it begins and after its end.
@@ -52,6 +53,7 @@ class _Job:
     unmet: int
     left: float = 0.0
     load: float | None = None
+    contention: float = 0.0
     uses: list[Use] = field(default_factory=list)
     following: list["_Job"] = field(default_factory=list)
     speed: float = 0.0
@@ -78,7 +80,7 @@ def times_of(
     """
     jobs = _jobs_of(recordings, costs, slower or {})
     each_once = dict.fromkeys(itertools.chain(*jobs))  # some are of several recordings
-    simulation = _Simulation(costs.device.contention)
+    simulation = _Simulation()
     simulation.run(each_once)
     _check_all_began(recordings, jobs)
     times = []
@@ -145,6 +147,7 @@ def _jobs_of(
             if seconds >= job.left:
                 job.left = seconds
                 job.load = cost.load
+                job.contention = cost.contention
             if index < first:
                 before_steps.append(job)
             for use in (DEVICE, *cost.ports):
@@ -194,8 +197,7 @@ def _meeting_of(node: Node, rank: int, recorded: Sequence[int]) -> _Meeting:
 class _Simulation:
     """Jobs under way, from the end of one to the end of the next."""
 
-    def __init__(self, contention: float):
-        self._contention = contention
+    def __init__(self) -> None:
         self._using: defaultdict[Use, dict[_Job, None]] = defaultdict(dict)
         self._now = 0.0
         self._numbers = itertools.count()
@@ -250,8 +252,7 @@ class _Simulation:
         """The share of full speed that a job has beside those that are under way."""
         if job.load is None:
             (device,) = job.uses  # of a kernel, nothing else
-            slowed = any(other.load is not None for other in self._using[device])
-            return 1 - self._contention if slowed else 1.0
+            return 1 - max(other.contention for other in self._using[device])
         slowest = 1.0
         for use in job.uses:
             _, what = use

@@ -79,7 +79,7 @@ def test_a_kernel_takes_what_its_operations_or_its_bytes_need():
 def test_a_message_takes_its_latency_and_its_bytes():
     send = Call((), ("world", "send", 1), "send", (0, 1), (100,), 1)
     cost = Costs(Network(1, "100 B/s"), FREE).of(send, 0)
-    assert cost == (2.0, 0.5, [("inside", "out")], "message", "network")
+    assert cost == (2.0, 0.5, [("inside", "out")], "message", "network", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,10 @@ def test_the_slowest_of_many_devices_sets_the_pace():
     assert Costs(Network(0, "1 B/s"), device, 127).of(kernel, 0)[0] == pytest.approx(
         102.42, abs=0.01
     )
+
+
+def test_a_call_slows_kernels_as_the_device_says():
+    call = Call((), "world", "all_gather", (0, 1), (100,))
+    costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.1))
+    assert costs.of(call, 0).contention == 0.1
+    assert costs.of(Kernel((), "mm", 100, 0), 0).contention == 0.0
