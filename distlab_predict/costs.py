@@ -229,7 +229,8 @@ class Costs:
             return inside
         per_byte = 1 / (placement.between * placement.left_around)
         between = Slowest(network.between.latency, per_byte, "between")
-        if between.per_byte > inside.per_byte:
+        nobody_is_inside = placement.number_of_hosts == placement.ranks
+        if nobody_is_inside or between.per_byte > inside.per_byte:
             return between
         return inside
 

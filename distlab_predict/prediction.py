@@ -19,6 +19,7 @@ from distlab.simulated.network import Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, Part, moments
 from distlab_predict import calibration, grounds, uncertainty
+from distlab_predict.collectives import Collectives, collectives_of
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.timeline import Times, times_of
@@ -229,6 +230,10 @@ class Prediction(ShownAsTable):
     def rests_on(self) -> Table:
         """What the time of the step rests on, and how wrong that may be."""
         return grounds.table(self)
+
+    def collectives(self) -> Collectives:
+        """How each collective of the step runs, what it takes, and what of it is exposed."""
+        return collectives_of(self)
 
     # --- how it is shown ---
 
