@@ -1,0 +1,123 @@
+"""Linear layers that multiply in float8.
+
+Called by pretraining.py for lab 63 and benchmarks; it runs on the ranks, or in predict's process.
+The recipe is that of torchao with a scale for each tensor (github.com/pytorch/ao, torchao/float8).
+
+    in_float8(model)                     # before fully_shard; gathered=True sends float8
+    ...
+    optimizer.step()
+    float8_weights.share_scales(model)   # with gathered=True: one all-reduce for all weights
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distlab_course.float8_numbers import E4M3, E5M2, scaled
+from distlab_course.float8_weights import GatheredWeight, SentWeight
+
+
+def multiply(
+    left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], dtype: torch.dtype, fast: bool
+) -> Tensor:
+    """The product of two matrices in float8, with their scales.
+
+    Args:
+        left, right: matrices with their scales. A GPU reads the left one row by row, and the right
+            one column by column, so they are copied if they are not like that.
+        dtype: of the result.
+        fast: whether sums are kept with fewer digits, as forward passes can afford.
+    """
+    one, one_scale = left
+    other, other_scale = right
+    return torch._scaled_mm(
+        one.contiguous(),
+        other.t().contiguous().t(),
+        scale_a=one_scale.reciprocal(),
+        scale_b=other_scale.reciprocal(),
+        out_dtype=dtype,
+        use_fast_accum=fast,
+    )
+
+
+class _Product(torch.autograd.Function):
+    """inputs @ weight.T, forward and backward in float8; shapes (..., k) and (n, k)."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        values, scale = _weight(weight)
+        given = scaled(inputs.flatten(0, -2), E4M3)
+        result = multiply(given, (values.t(), scale), inputs.dtype, fast=True)
+        # fully_shard warns of layers that return a view
+        return torch.ops.aten._unsafe_view(result, (*inputs.shape[:-1], result.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (gradient,) = gradients
+        inputs, weight = ctx.saved_tensors
+        dtype = gradient.dtype
+        grad, scale = scaled(gradient.flatten(0, -2), E5M2)
+        of_inputs = None
+        if ctx.needs_input_grad[0]:
+            of_inputs = multiply((grad, scale), _weight(weight), dtype, fast=False)
+            of_inputs = of_inputs.view(inputs.shape)
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            given = scaled(inputs.flatten(0, -2), E4M3)
+            of_weight = multiply((grad.t(), scale), given, dtype, fast=False)
+        return of_inputs, of_weight
+
+
+def _weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in float8 with its scale, as it was gathered, or cast here."""
+    if isinstance(weight, GatheredWeight):
+        return weight.eight, weight.scale
+    return scaled(weight, E4M3)
+
+
+class Float8Linear(nn.Linear):
+    """A linear layer that multiplies in float8; its weight and its results are not in float8.
+
+    The number of tokens, and both sizes of the layer, must be multiples of 16 on a GPU.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Shapes (..., in_features) in, (..., out_features) out."""
+        result: Tensor = _Product.apply(input, self.weight)
+        if self.bias is not None:
+            result = result + self.bias
+        return result
+
+
+def in_float8(
+    model: nn.Module, gathered: bool = False, but: Iterable[str] = ("output",)
+) -> nn.Module:
+    """Have the linear layers of a model multiply in float8. Call it before `fully_shard`.
+
+    Runs on: every rank.
+
+    Args:
+        model: changed in place.
+        gathered: whether fully_shard gathers the weights in float8, a byte a number; then call
+            `share_scales` after each step of the optimizer. The first size of each weight must be a
+            multiple of the number of ranks that share it.
+        but: names of layers that stay as they are: by default the last one of a language model,
+            whose results need more digits.
+
+    Returns:
+        the model.
+    """
+    kept = set(but)
+    for name, module in [*model.named_modules()]:
+        if type(module) is not nn.Linear or name in kept:
+            continue
+        layer = Float8Linear.__new__(Float8Linear)
+        layer.__dict__ = module.__dict__
+        if gathered:
+            weight = SentWeight(module.weight.detach())
+            layer.weight = nn.Parameter(weight, module.weight.requires_grad)
+        model.set_submodule(name, layer)
+    return model

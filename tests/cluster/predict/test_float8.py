@@ -1,0 +1,83 @@
+"""Weights gathered in float8: on real ranks as in one process, and with half the bytes."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import distlab
+from distlab_course.float8 import in_float8
+from distlab_course.float8_weights import share_scales
+
+NETWORK = distlab.Network("5 us", "1 GB/s")
+CLUSTER = {"n": 2, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
+
+
+def model_of():
+    torch.manual_seed(0)
+    layers = nn.Linear(64, 128, bias=False), nn.ReLU(), nn.Linear(128, 32, bias=False)
+    return nn.Sequential(*layers)
+
+
+def losses_of(model, after_step, steps=3, dtype=torch.float32):
+    """Losses of a few steps on the same inputs."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    inputs = torch.randn(2, 32, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(inputs).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        after_step(model)
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def sharded(rank, world_size, gathered=True, in_advance=True, dtype=torch.float32):
+    mesh = init_device_mesh("cpu", (world_size,))
+    model = in_float8(model_of(), gathered=gathered)
+    policy = MixedPrecisionPolicy(param_dtype=dtype)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    after_step = share_scales if gathered and in_advance else lambda _: None
+    return losses_of(model, after_step, dtype=dtype)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_ranks_have_the_losses_of_one_process(cluster, gathered, in_advance):
+    """Scales are of whole weights, so float8 has the same numbers however a weight is cut."""
+    expected = losses_of(in_float8(model_of()), lambda _: None)
+    assert expected[2] < 0.9 * expected[0]
+    program = functools.partial(sharded, gathered=gathered, in_advance=in_advance)
+    for losses in cluster.run(program):
+        assert torch.allclose(losses, expected, rtol=1e-5)
+
+
+def predicted(**options):
+    """Names and bytes of the calls of the last step, and the kernels of products."""
+    program = functools.partial(sharded, dtype=torch.bfloat16, **options)
+    recording = distlab.predict(program, 4, NETWORK, distlab.Device.named("H100")).recordings[0]
+    nodes = recording.nodes[slice(*recording.steps[-1])]
+    calls = [(node.name, node.sent[0]) for node in nodes if hasattr(node, "members")]
+    products = [node for node in nodes if node.name == "_scaled_mm"]
+    return calls, products
+
+
+def test_half_the_bytes_are_predicted():
+    calls, products = predicted(gathered=False)
+    assert {product.dtype for product in products} == {"float8_e4m3fn", "float8_e5m2"}
+    assert len(products) == 2 + 2 * 2 - 1  # nobody asks for the gradient of the inputs
+    gathers = [size for name, size in calls if name == "all_gather"]
+    assert sorted(gathers) == [32 * 128 * 2 // 4] * 2 + [64 * 128 * 2 // 4] * 2
+    eight, _ = predicted(gathered=True)
+    assert [size for name, size in eight if name == "all_gather"] == [n // 2 for n in gathers]
+    # the scales of both weights of the step before
+    assert [call for call in eight if call[0] == "all_reduce"] == [("all_reduce", 2 * 4)]
