@@ -8,7 +8,7 @@ from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
 from distlab_predict.streams import NodeLog
-from distlab_predict.uncertainty import RUNS, UNCERTAINTIES, closer_than_known, compare
+from distlab_predict.uncertainty import DOUBLED, RUNS, UNCERTAINTIES, closer_than_known, compare
 
 PEAK = UNCERTAINTIES["peak"]
 NETWORK = UNCERTAINTIES["network"]
@@ -77,6 +77,8 @@ def test_a_measured_step_leaves_less_unknown():
 
 def test_an_operator_whose_operations_nobody_knows_is_named():
     step = prediction(unknown=2)
+    assert step.longer["unknown"].alone == pytest.approx(2 / 12)
+    assert width(step) > 2 / 12
     assert "operators without a cost: 1 (custom)" in repr(step.rests_on())
 
 
@@ -85,8 +87,8 @@ def test_what_the_time_rests_on_adds_up_to_the_step():
     assert repr(step.rests_on()).splitlines() == [
         "What the time rests on",
         "                                                    of the step   known within",
-        "products of matrices, by a share of the peak              75.0%          ± 25%",
-        "exposed communication, by formulas of the network         25.0%          ± 14%",
+        "products of matrices, by a share of the peak              75.0%          ± 26%",
+        "exposed communication, by formulas of the network         25.0%           ± 8%",
         f"by a share of the peak: {PEAK.why}",
         f"by formulas of the network: {NETWORK.why}",
     ]
@@ -97,9 +99,18 @@ def test_predictions_share_what_is_wrong_with_their_costs():
     fewer = prediction(products=10)
     ratio, low, high = compare(fewer, more)
     assert ratio == pytest.approx(1.1)
-    # both rest on the same products, so nothing is left but how runs differ
-    assert (low, high) == pytest.approx((1.1 / (1 + RUNS), 1.1 * (1 + RUNS)))
+    # both rest on the same products, so nothing is left but how two runs differ
+    widest = 1 + 2**0.5 * RUNS
+    assert (low, high) == pytest.approx((1.1 / widest, 1.1 * widest))
     assert not closer_than_known(fewer, more)
+
+
+def test_what_many_ranks_cost_is_known_less():
+    step = prediction()
+    _, low, high = compare(replace(step, ranks=32), step)
+    squares = 2 * RUNS**2 + (4 * DOUBLED) ** 2
+    assert high == pytest.approx(1 + squares**0.5)
+    assert low == pytest.approx(1 / high)
 
 
 def test_predictions_that_rest_on_other_things_may_be_too_close_to_call():
