@@ -18,9 +18,10 @@ from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab.traces.events import Moment, Part, moments
-from distlab_predict import calibration, grounds, uncertainty
+from distlab_predict import calibration, grounds, memory_shown, uncertainty
 from distlab_predict.collectives import Collectives, collectives_of
 from distlab_predict.costs import Costs
+from distlab_predict.device_memory import Use, most_used
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.timeline import Times, times_of
 
@@ -166,21 +167,43 @@ class Prediction(ShownAsTable):
             return 1 / self.seconds
         return tokens
 
+    @cached_property
+    def use(self) -> Use:
+        """What the recorded rank that needs most takes of its device's memory."""
+        return most_used(self)
+
     @property
     def memory(self) -> dict[str, int]:
         """Bytes at the peak by what they are, of the recorded rank that needs most.
 
-        memory.py says what counts.
+        On a named device they are all that is in its memory, what torch cannot use and what is not
+        torch's as well; device_memory.py says what counts.
         """
-        peaks = [recording.peak for recording in self.recordings]
-        return max(peaks, key=lambda peak: sum(peak.values()))
+        return self.use.sizes
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that torch reserves, as torch.cuda.max_memory_reserved has them."""
+        return self.use.reserved
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the device's memory; None if its size is not known."""
+        """Whether the program runs with the device's memory; None if its size is not known.
+
+        It does, if the allocator can give back in time what it keeps for later; a step in which it
+        must takes longer.
+        """
         if self.device.memory is None:
             return None
-        return sum(self.memory.values()) <= self.device.memory
+        return self.use.needed <= self.device.memory
+
+    def memory_by_line(self) -> Table:
+        """What memory holds at its peak, by the line of the program that made it."""
+        return memory_shown.by_line(self)
+
+    def plot_memory(self) -> Axes:
+        """Draw what the memory of the rank that needs most holds during the last step."""
+        return memory_shown.plot(self)
 
     def calibrated(
         self, seconds: float | None = None, *, trace: str | Path | None = None
@@ -275,6 +298,8 @@ class Prediction(ShownAsTable):
             fits = "yes"
             if not self.fits:
                 fits = f"no, it has {gibibytes(self.device.memory)}"
+            elif peak > self.device.memory:
+                fits = "only after giving back what is kept for later"
             rows.append(("fits into the device", fits))
         return rows
 

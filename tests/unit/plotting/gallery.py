@@ -5,6 +5,7 @@ import torch
 
 from distlab import plotting
 from distlab.errors import DeadlockError
+from distlab.plotting.areas import memory_over_time
 from distlab.plotting.differences import differences_by_step
 from distlab.traces.events import Event, Message
 from distlab.traces.shares import Shares
@@ -221,6 +222,16 @@ FIGURES = {
         differences_by_step,
         (APART, {0: 2e-6, 1: 3e-6, 2: 8e-6}, "a long title " * 14),
         {"4 ranks", "2 ranks", "rounding", "step", "relative difference"},
+    ),
+    "memory_over_time": (
+        memory_over_time,
+        (
+            (0.0, 0.5, 1.0),
+            {"activations": (0, 2**32, 0), "parameters": [2**31] * 3, "inputs": (0, 2**28, 0)},
+            {"reserved by torch": 7 * 2**30},
+            "t",
+        ),
+        {"parameters", "activations", "inputs", "reserved by torch, 7 GiB", "memory in GiB", "t"},
     ),
     "space_time": (
         one_step,

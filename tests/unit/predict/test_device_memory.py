@@ -1,0 +1,121 @@
+"""What of a device's memory counts: the program's storages, and on a named GPU all that is there."""
+
+import pytest
+
+from distlab.simulated.devices import Device
+from distlab.simulated.network import Link, Network
+from distlab_predict import device_memory
+from distlab_predict.held import Held, Level, Made
+from distlab_predict.nodes import PRODUCT, Recording
+from distlab_predict.prediction import Prediction
+from distlab_predict.streams import NodeLog
+
+GIB = 1 << 30
+MIB = 1 << 20
+HOSTS = Network(hosts=[8, 8], inside=Link("3 us", "450 GB/s"), between=Link("5 us", "50 GB/s"))
+MADE = (Made("model.py:3", "activations", 2, 3 * GIB), Made("", "parameters", 1, 1 * GIB))
+LEVELS = (Level(0, {"parameters": GIB}), Level(1, {"parameters": GIB, "activations": 3 * GIB}))
+
+
+def prediction(device: Device, reserved: int = 5 * GIB, needed: int = 4 * GIB) -> Prediction:
+    """A step of a product and an all-gather in a host, with 4 GiB of storages at the peak."""
+    log = NodeLog()
+    log.compute("mm", 10, 0, kind=PRODUCT)
+    log.call("world", "all_gather", tuple(range(8)), (1,) * 8)
+    held = Held(MADE, reserved, needed, LEVELS)
+    peak = {"activations": 3 * GIB, "parameters": GIB}
+    recording = Recording(0, log.nodes, [(0, 2)], peak, "", held)
+    return Prediction(16, HOSTS, device, [recording])
+
+
+def test_a_device_without_a_name_holds_the_storages_and_nothing_else():
+    step = prediction(Device("1 TFLOP/s", memory="4 GiB"))
+    assert step.memory == {"activations": 3 * GIB, "parameters": GIB}
+    assert step.reserved == 5 * GIB
+    assert step.fits
+
+
+def test_a_named_device_holds_what_nvidia_smi_would_show():
+    """1 GiB of what is reserved is unused; the rest of the rows are outside of the storages."""
+    step = prediction(Device.named("H100", memory="80 GiB"))
+    assert step.memory == {
+        "activations": 3 * GIB,
+        "parameters": GIB,
+        "fragmentation": GIB,
+        "cuBLAS's workspaces": 64 * MIB,
+        "CUDA context": 700 * MIB,
+        "NCCL's buffers": 576 * MIB,
+    }
+    assert step.reserved == 5 * GIB + 64 * MIB
+    outside = sum(step.memory[kind] for kind in device_memory.OUTSIDE)
+    assert sum(step.memory.values()) == step.reserved + outside
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "words"),
+    [
+        ("7 GiB", True, "yes"),
+        ("6 GiB", True, "only after giving back what is kept for later"),
+        ("5 GiB", False, "no, it has 5.0 GiB"),
+    ],
+)
+def test_a_step_fits_if_the_allocator_can_give_back_in_time(memory, fits, words):
+    """6.3 GiB are there at most, and 5.3 are needed."""
+    step = prediction(Device.named("H100", memory=memory))
+    assert step.fits is fits
+    assert words in repr(step).splitlines()[-1]
+
+
+# --- NCCL ---
+
+
+def noted(*calls: tuple[str, tuple[int, ...], int | None]) -> Recording:
+    """What rank 0 has called: names, members and peers."""
+    log = NodeLog()
+    for name, members, peer in calls:
+        log.call((name, members, peer), name, members, (1,) * len(members), peer)
+    return Recording(0, log.nodes, [(0, len(calls))], {}, "")
+
+
+HOST = tuple(range(8))
+WORLD = tuple(range(16))
+
+
+@pytest.mark.parametrize(
+    ("calls", "mebibytes"),
+    [
+        ([], 0),
+        ([("all_reduce", (0,), None)], 0),
+        ([("all_reduce", HOST, None), ("all_gather", HOST, None)], 576),
+        ([("all_reduce", HOST, None), ("all_gather", WORLD, None)], 576 + 384),
+        ([("send", WORLD, 1), ("recv", WORLD, 1)], 16 * 12),
+        ([("send", WORLD, 9)], 0),
+        ([("all_to_all", HOST, None)], 7 * 32 * 12),
+    ],
+)
+def test_each_communicator_has_buffers_for_each_neighbour(calls, mebibytes):
+    """A ring and a tree in a host have 576 MiB; messages to 7 peers 2.6 GiB, as all-to-alls have."""
+    assert device_memory.nccl_bytes(noted(*calls), HOSTS) == mebibytes * MIB
+
+
+# --- how it is shown ---
+
+
+def test_memory_by_line_says_what_made_what_is_there():
+    table = prediction(Device.named("H100")).memory_by_line()
+    assert repr(table).splitlines() == [
+        "Predicted: what memory holds at its peak, rank 0",
+        "made by                   as           storages   size",
+        "model.py:3                activations         2  3 GiB",
+        "(no line of the program)  parameters          1  1 GiB",
+        "together                                         4 GiB",
+        "The memory of each stream counts at the time when it holds most.",
+    ]
+
+
+def test_the_picture_of_memory_has_each_kind_and_the_limits():
+    axes = prediction(Device.named("H100", memory="80 GiB")).plot_memory()
+    words = axes.figure.alt
+    assert "memory of rank 0 in a step" in words
+    assert "activations" in words
+    assert "the device's memory: 80 GiB" in words
