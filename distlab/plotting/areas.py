@@ -61,6 +61,7 @@ def memory_over_time(
         ax.set(xlim=(times[0], times[-1]), ylim=(0, None))
         even_ticks(ax.xaxis, "s")
         even_ticks(ax.yaxis, "")
+        ax.tick_params(axis="x", pad=8)  # so that the zeros of both axes stay apart
         legend_below(ax, looks, lines)
         describe(ax, title or "memory over time", _in_words(times, sizes, kinds, limits))
     return ax
