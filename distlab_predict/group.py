@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distlab.compat import torch as private
 from distlab.simulated import backend
-from distlab_predict import torch_known
+from distlab_predict import routing, torch_known
 from distlab_predict.streams import NodeLog
 
 NAME = "predicted"
@@ -98,10 +98,28 @@ class Group(backend.Group):
         self, method: str, args: tuple[Any, ...], name: str, sent: tuple[int, ...]
     ) -> Done:
         if name == "all_to_all":  # what stays on this rank comes first
+            sent = _more_of(sent, args)
             sent = sent[self.rank() :] + sent[: self.rank()]
         torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
+        routing.receive(name, args, self.rank(), self.size())
         index = self._log.call(self._name, name, self._members, sent)
         return Done(self._log, index, args[0])
+
+
+def _more_of(sent: tuple[int, ...], args: tuple[Any, ...]) -> tuple[int, ...]:
+    """The bytes that an all_to_all sends to each rank, or gets, if these are more.
+
+    A link carries both at once.
+    """
+    written, given, to_get, *_ = args
+    if isinstance(given, list):
+        got = tuple(tensor.nbytes for tensor in written)
+    elif to_get:
+        bytes_of_row = written[:1].nbytes
+        got = tuple(rows * bytes_of_row for rows in to_get)
+    else:
+        return sent
+    return max(sent, got, key=sum)
 
 
 def install(log: NodeLog, meet: Callable[[int], None]) -> None:

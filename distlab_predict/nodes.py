@@ -92,6 +92,7 @@ class Recording:
             "optimizer", "activations", "unsharded parameters".
         printed: what the program has printed.
         held: more on its memory.
+        assumed: in words, what follows from data that nobody has: "routing: balanced, assumed".
     """
 
     rank: int
@@ -100,6 +101,7 @@ class Recording:
     peak: dict[str, int]
     printed: str
     held: Held = NOTHING
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Run:
         environment: variables of the process that runs the program.
         folder: its working folder.
         path: where it finds modules.
+        skew: how many times as many tokens as the mean the experts of a recorded rank get.
     """
 
     header: bytes
@@ -124,6 +127,7 @@ class Run:
     environment: tuple[tuple[str, str], ...]
     folder: str
     path: tuple[str, ...]
+    skew: float = 1.0
 
 
 Outcome = Recording | Failure  # of a rank

@@ -63,6 +63,10 @@ class Predict:
         roles: ranks that run; the others do what the last one of these before them does. None: rank
             0, the ranks that it sends messages to, and so on.
         tokens: of all ranks together in a step, for `tokens_per_second`.
+        skew: of a mixture of experts. Which experts tokens choose is data, so a prediction assumes
+            that each expert gets as many, and says so. With 1.5, the experts of the predicted rank
+            get one and a half times as many as the mean of all ranks that share its experts, in
+            every layer, and the others wait for it.
 
     Raises:
         ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other
@@ -93,12 +97,13 @@ class Predict:
         *,
         roles: Sequence[int] | None = None,
         tokens: int | None = None,
+        skew: float = 1.0,
     ) -> Prediction:
         """Predict a step of a program; the arguments are described above."""
         _check(program, ranks, network, device, roles)
         if tokens is not None:
             arguments.whole_number("tokens", tokens, 1)
-        run = _run_of(program, ranks, roles)
+        run = _run_of(program, ranks, roles, skew)
         (outcomes,) = self._outcomes([run])
         return _prediction_of(run, outcomes, network, device, tokens)
 
@@ -111,6 +116,7 @@ class Predict:
         *,
         roles: Sequence[int] | None = None,
         tokens: Callable[..., int] | None = None,
+        skew: float = 1.0,
         **choices: Sequence[Any],
     ) -> Predictions:
         """Predict a program on several numbers of ranks, with each of its choices.
@@ -124,7 +130,7 @@ class Predict:
             program: called with (rank, world_size, **choice), otherwise as for `predict`.
             ranks: sizes of the world.
             network: of the machines, or a function of the number of ranks.
-            device, roles: as for `predict`.
+            device, roles, skew: as for `predict`.
             tokens: a function of (ranks, **choice): of all ranks together in a step.
             choices: values for arguments of the program, such as batch=[1, 2, 4]. Where the program
                 raises, as with a mesh that does not divide the ranks, the table says why.
@@ -139,7 +145,7 @@ class Predict:
         wanted = []
         for number in ranks:
             for choice in _each_choice(choices):
-                run = _run_of(functools.partial(program, **choice), number, roles)
+                run = _run_of(functools.partial(program, **choice), number, roles, skew)
                 wanted.append(_Wanted(number, choice, networks[number], run))
         outcomes = self._outcomes([one.run for one in wanted])
         cases = []
@@ -238,8 +244,13 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
 # --- runs ---
 
 
-def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None) -> Run:
+def _run_of(
+    program: Callable[..., Any], ranks: int, roles: Sequence[int] | None, skew: float
+) -> Run:
     """What to record, in this process's environment, folder and path."""
+    if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not skew >= 1:
+        rule = "a number of at least 1"
+        arguments.refuse("skew", rule, skew, "For balanced experts: skew=1.0.")
     pickle_module_by_value(program)
     header, buffers = pack(program, "program")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
@@ -252,6 +263,7 @@ def _run_of(program: Callable[..., Any], ranks: int, roles: Sequence[int] | None
         environment=tuple(environment.items()),
         folder=os.getcwd(),
         path=tuple(sys.path),
+        skew=skew,
     )
 
 

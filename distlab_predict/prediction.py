@@ -270,7 +270,8 @@ class Prediction(ShownAsTable):
         rows += self._memory_rows()
         machines = f"{count(self.ranks, 'rank')}, {self.network}"
         title = f"Predicted, not measured: {machines}"
-        return Table(title, ("", "predicted"), tuple(rows), "lr")
+        notes = tuple(dict.fromkeys(note for one in self.recordings for note in one.assumed))
+        return Table(title, ("", "predicted"), tuple(rows), "lr", notes)
 
     def _rate_rows(self) -> list[tuple[str, str]]:
         """Rows on time, with the interval in the last one."""

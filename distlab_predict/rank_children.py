@@ -30,6 +30,7 @@ from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
 from distlab_predict.recorder import Recorder
 from distlab_predict.recording_process import last_words
+from distlab_predict.routing import Routing
 
 IDLE_SECONDS = 300.0  # after which this process ends; the next prediction starts another
 
@@ -57,16 +58,17 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
     )
     dist.init_process_group = lambda *_, **__: None  # a program that calls it finds it done
     shown = io.StringIO()
+    routing = Routing(run.skew)
     try:
         function = pickling.loads(run.header, run.buffers)
-        with contextlib.redirect_stdout(shown), fake.without_data(recorder):
+        with contextlib.redirect_stdout(shown), fake.without_data(recorder, routing):
             function(rank, run.world_size)
     except fake.NeedsData as error:
         refused = NotImplementedError(f"{no_data.NEEDED} ({error.func})")
         return failure_of(refused.with_traceback(error.__traceback__), rank)
     except Exception as error:
         return failure_of(error, rank)
-    return recorder.recording(shown.getvalue())
+    return recorder.recording(shown.getvalue(), routing.in_words())
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:

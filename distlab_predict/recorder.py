@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):
         method = getattr(fake.group_named(arguments["group_name"]), methods[kind])
         splits = arguments.get("input_split_sizes")
         if kind in SHUFFLING:
-            work = method(made[0], given[0], None, splits)
+            work = method(made[0], given[0], arguments.get("output_split_sizes"), splits)
         else:
             work = method(made, given, None, splits)
         for tensor in made:
@@ -174,15 +174,19 @@ class Recorder(TorchDispatchMode):
             self._steps[-1] = (begin, end)
         self._begin = None
 
-    def recording(self, printed: str) -> Recording:
+    def recording(self, printed: str, assumed: tuple[str, ...] = ()) -> Recording:
         """What was noted of a program that has ended.
 
         A forward pass after its last step, to validate, is no step. In a program without an
         optimizer, all of it is one.
+
+        Args:
+            printed: what the program has printed.
+            assumed: what follows from data that nobody has, in words.
         """
         if self._begin is not None and not self._steps:
             self.end_step()
         begin = self._steps[-1][0] if self._steps else 0
         held = self.journal.held(allocator.is_expandable(os.environ), begin)
         peak = self.journal.peak()
-        return Recording(self.rank, self.log.nodes, self._steps, peak, printed, held)
+        return Recording(self.rank, self.log.nodes, self._steps, peak, printed, held, assumed)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import key_of
 from distlab_predict import torch_known
+from distlab_predict.routing import Routing, mark_of
 from distlab_predict.torch_changed import put
 
 if TYPE_CHECKING:
@@ -36,13 +37,17 @@ Made = Callable[[list[FakeTensor]], FakeTensor]  # makes the result of an operat
 
 
 @contextmanager
-def without_data(recorder: TorchDispatchMode) -> Iterator[None]:
-    """Meanwhile tensors have shapes and no data, and the recorder sees every operator."""
+def without_data(recorder: TorchDispatchMode, routing: Routing | None = None) -> Iterator[None]:
+    """Meanwhile tensors have shapes and no data, and the recorder sees every operator.
+
+    Args:
+        routing: what is assumed of experts; None for balanced ones.
+    """
     # torch hides these methods from torch.compile, which is not used here and costs time
     torch_known.keep_values()
     for mode in (type(recorder), FakeTensorMode):
         put(mode, "__torch_dispatch__", inspect.unwrap(mode.__torch_dispatch__))
-    with _QuickMode(allow_non_fake_inputs=True), recorder:
+    with _QuickMode(routing, allow_non_fake_inputs=True), recorder:
         yield
 
 
@@ -53,8 +58,9 @@ class _QuickMode(FakeTensorMode):
     other libraries; it took most of the time.
     """
 
-    def __init__(self, **options: Any):
+    def __init__(self, routing: Routing | None = None, **options: Any):
         super().__init__(**options)
+        self.routing = routing or Routing()
         # by operator and arguments: how to make the result; None where only torch can
         self._known: dict[tuple[Any, ...], Made | None] = {}
         self._forget_results()
@@ -108,7 +114,7 @@ class _QuickMode(FakeTensorMode):
 
         It is one of them, or has the storage of one, or a storage of its own.
         """
-        if not isinstance(value, FakeTensor):
+        if not isinstance(value, FakeTensor) or mark_of(value) is not None:
             return None
         like: list[Any] = []
         if not _describe([value], like, []):
@@ -166,10 +172,11 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether a tensor is strided, without a known value and without a lazy conj or neg."""
+    """Whether a tensor is strided, without a known value, a mark, and a lazy conj or neg."""
     return (
         tensor.layout is torch.strided
         and tensor.constant is None
+        and mark_of(tensor) is None
         and not tensor.is_conj()
         and not tensor.is_neg()
     )

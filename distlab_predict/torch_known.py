@@ -12,6 +12,9 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from distlab_predict import torch_routing
+from distlab_predict.routing import mark_of
+
 MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
 # operators that make a tensor of nothing but numbers, or of random ones
 MADE_OF_NUMBERS = {"arange", "eye", "full", "ones", "randint", "randperm", "zeros"}
@@ -29,6 +32,7 @@ Run = Callable[[], Any]  # an operator, on tensors without data
 def keep_values() -> None:
     """Have torch keep the values of small tensors, and not only of single numbers."""
     setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", MOST_KNOWN)  # noqa: B010 - torch calls it final
+    setattr(FakeTensor, "mark", None)  # noqa: B010 - of routing.py; torch's class has none
 
 
 def with_values(
@@ -52,8 +56,32 @@ def with_values(
     if operator.namespace in SILENT:
         return run()
     if operator.namespace not in COMPUTING:
-        forget(given)  # a collective writes what other ranks have sent
-        return run()
+        return _of_a_collective(operator, given, run)
+    made = torch_routing.decides(mode, operator, args, kwargs)
+    if made is None:
+        made = _computed(mode, operator, args, kwargs, given, run)
+    torch_routing.follow(operator, args, given, made)
+    return made
+
+
+def _of_a_collective(operator: Any, given: Sequence[FakeTensor], run: Run) -> Any:
+    """What a collective makes: it has no values, as other ranks have sent it."""
+    if operator._overloadpacket.__name__ == "wait_tensor" and mark_of(given[0]):
+        return given[0]
+    if operator._schema.is_mutable:
+        forget(given)
+    return _without_values([tensor for tensor in given if tensor.constant is not None], run)
+
+
+def _computed(
+    mode: FakeTensorMode,
+    operator: Any,
+    args: Any,
+    kwargs: Any,
+    given: Sequence[FakeTensor],
+    run: Run,
+) -> Any:
+    """What an operator of torch's own makes, with values if all of its arguments have them."""
     if not given:
         return _made_of_numbers(mode, operator, args, kwargs, run())
     known = [tensor for tensor in given if tensor.constant is not None]
