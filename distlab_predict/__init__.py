@@ -4,6 +4,9 @@
             -> timeline.py, which finds when, with costs.py
             -> prediction.py, which says what that means
 
+For `predict.plan`, planner.py predicts the layouts that search.py finds worth it (layouts.py), and
+plans.py says which is best, with reasons.py and plan_maps.py.
+
 All of this runs on the notebook's kernel, but recorder.py in a process that forks a child for each
 rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the
 backend, streams.py and memory.py keep account, and torch_fake.py, torch_known.py and

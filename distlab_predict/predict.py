@@ -22,6 +22,8 @@ from distlab.simulated.network import Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import pack, pickle_module_by_value
 from distlab_predict.nodes import Outcomes, Recording, Run
+from distlab_predict.planner import PLAN, Depth, Planner
+from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
 from distlab_predict.predictions import Case, Predictions
 from distlab_predict.recording_process import RecordingProcess
@@ -105,6 +107,7 @@ class Predict:
             arguments.whole_number("tokens", tokens, 1)
         run = _run_of(program, ranks, roles, skew)
         (outcomes,) = self._outcomes([run])
+        _print_again(outcomes)
         return _prediction_of(run, outcomes, network, device, tokens)
 
     def sweep(
@@ -150,8 +153,69 @@ class Predict:
         outcomes = self._outcomes([one.run for one in wanted])
         cases = []
         for one, noted in zip(wanted, outcomes, strict=True):
+            _print_again(noted)
             cases.append(one.case(noted, device, tokens))
         return Predictions(cases)
+
+    def plan(
+        self,
+        program: Callable[..., Any],
+        ranks: int,
+        network: Network,
+        device: Device,
+        *,
+        roles: Sequence[int] | None = None,
+        skew: float = 1.0,
+        tokens: int | Callable[..., int] | None = None,
+        allowed: Callable[..., bool | str] | None = None,
+        depth: str | None = None,
+        period: int | Callable[..., int] = 2,
+        **choices: Sequence[Any],
+    ) -> Plan:
+        """Find the best layout of a program on so many ranks, and say why it is the best.
+
+        Not every combination of the choices is predicted. One that cannot divide or fit, or cannot
+        be the best, is left out, and the plan says why. Progress is shown while it runs.
+
+        Runs on: the notebook's kernel; the programs in processes of their own, as many at once as
+        there are cores.
+
+        Args:
+            program: called with (rank, world_size, **choice), otherwise as for `predict`. It is
+                cheap to refuse a choice: raise before the model is made.
+            ranks, network, device, roles, skew: as for `predict`.
+            tokens: of all ranks together in a step, or a function of (ranks, **choice).
+            allowed: a function of (ranks, **choice) that returns True, or why this choice is not to
+                be tried; None to try all.
+            depth: the name of the argument that says how many layers the model has. Then each
+                choice is predicted with two small numbers of layers, and continued to its own,
+                since each further layer needs as much as the one before. None to predict it whole.
+            period: how many layers make no difference in balance: of a pipeline, its stages. Also
+                a function of (ranks, **choice).
+            choices: values for arguments of the program, such as tensor=[1, 2, 4, 8]. With `depth`,
+                one of them is for its argument, such as layers=[80].
+
+        Raises:
+            ArgumentError: an argument breaks its rule.
+        """
+        _check(program, ranks, network, device, roles)
+        _check_choices(choices)
+        wanted_depth = _depth_of(depth, period, choices)
+        if allowed is not None and not callable(allowed):
+            rule = "a function of the number of ranks and the choice"
+            arguments.refuse("allowed", rule, allowed, PLAN, wrong_type=True)
+
+        def predicted(some: Sequence[dict[str, Any]]) -> list[Prediction | str]:
+            runs = [_run_of(functools.partial(program, **one), ranks, roles, skew) for one in some]
+            answers: list[Prediction | str] = []
+            for choice, run, noted in zip(some, runs, self._outcomes(runs), strict=True):
+                wanted = _Wanted(ranks, choice, network, run)
+                case = wanted.case(noted, device, _tokens_of(tokens))
+                answers.append(case.prediction or case.why)
+            return answers
+
+        planner = Planner(ranks, choices, allowed, wanted_depth, predicted, device.memory)
+        return planner.plan(network, device)
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcomes]:
         """What the ranks of each run have noted, now or before."""
@@ -221,12 +285,40 @@ def _networks(
 
 
 def _check_sweep(ranks: Any, choices: Mapping[str, Any], tokens: Any) -> None:
-    for name, value in {"ranks": ranks, **choices}.items():
-        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-            arguments.refuse(name, "a list of values", value, SWEEP, wrong_type=True)
+    _check_choices({"ranks": ranks, **choices})
     if tokens is not None and not callable(tokens):
         rule = "a function of the number of ranks and the choice"
         arguments.refuse("tokens", rule, tokens, SWEEP, wrong_type=True)
+
+
+def _check_choices(choices: Mapping[str, Any]) -> None:
+    for name, value in choices.items():
+        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+            arguments.refuse(name, "a list of values", value, SWEEP, wrong_type=True)
+
+
+def _tokens_of(tokens: int | Callable[..., int] | None) -> Callable[..., int] | None:
+    """The tokens of a step as a function of the number of ranks and the choice."""
+    if tokens is None or callable(tokens):
+        return tokens
+    arguments.whole_number("tokens", tokens, 1)
+    return lambda ranks, **choice: tokens
+
+
+def _depth_of(
+    name: str | None, period: int | Callable[..., int], choices: Mapping[str, Sequence[Any]]
+) -> Depth | None:
+    """How a model is predicted with fewer layers; None to predict it whole."""
+    if name is None:
+        return None
+    if name not in choices:
+        rule = f"the name of a choice ({', '.join(choices)})"
+        arguments.refuse("depth", rule, name, "For example: depth='layers', layers=[80].")
+    for layers in choices[name]:
+        arguments.whole_number(name, layers, 1)
+    if callable(period):
+        return Depth(name, period)
+    return Depth(name, lambda ranks, **choice: period)
 
 
 def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> None:
@@ -284,7 +376,7 @@ def _fingerprint(run: Run) -> bytes:
 def _prediction_of(
     run: Run, outcomes: Outcomes, network: Network, device: Device, tokens: int | None
 ) -> Prediction:
-    """What the noted calls take on these machines; what the program printed is printed.
+    """What the noted calls take on these machines.
 
     Raises:
         ArgumentError: the program takes no step, has too many roles, or its ranks wait forever.
@@ -294,7 +386,6 @@ def _prediction_of(
     if failures:
         raise rank_error(failures, [one.rank for one in failures], False, "")
     recordings = [outcome for outcome in outcomes if isinstance(outcome, Recording)]
-    sys.stdout.write(recordings[0].printed)
     if run.ranks is None and len(recordings) > MOST_ROLES:
         raise ArgumentError(
             f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles "
@@ -307,3 +398,10 @@ def _prediction_of(
     prediction = Prediction(run.world_size, network, device, recordings, tokens)
     _ = prediction.times  # asked for now, so that what cannot be timed raises here
     return prediction
+
+
+def _print_again(outcomes: Outcomes) -> None:
+    """Print what the program has printed as its first rank; nothing if one has raised."""
+    first, *_ = outcomes
+    if isinstance(first, Recording) and not _has_failed(outcomes):
+        sys.stdout.write(first.printed)

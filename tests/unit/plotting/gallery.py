@@ -7,6 +7,7 @@ from distlab import plotting
 from distlab.errors import DeadlockError
 from distlab.plotting.areas import memory_over_time
 from distlab.plotting.differences import differences_by_step
+from distlab.plotting.maps import Axis, Cell, cell_map
 from distlab.traces.events import Event, Message
 from distlab.traces.shares import Shares
 from distlab.wire.messages import Failure
@@ -123,6 +124,15 @@ LIVES = [(None, 0.0, 9.2), (0, 1.9, 5.3), (1, 1.9, 5.1), (0, 5.4, 8.9), (1, 5.4,
 PRINTED = [(4.5, "epoch 0: loss 2.0"), (8.1, "epoch 1: loss 1.5"), (8.3, "epoch 2: loss 1.1")]
 BUBBLES = {"GPipe": {m: 3 / (m + 3) for m in M}, "Interleaved": {m: 3 / (2 * m + 3) for m in M[2:]}}
 ALIVE = {"GPipe": ((0, 0.01, 0.04, 0.16), (0, 1, 8, 0)), "1F1B": ((0, 0.02, 0.16), (0, 4, 0))}
+LAYOUT_AXES = (Axis("tensor", ["1", "2", "4"]), Axis("pipeline", ["1", "2"]))
+LAYOUTS = {
+    (0, 0): Cell("too large", 7491.0, ["stages 1", "batch 4"]),
+    (1, 0): Cell("fits", 6676.0, ["stages 1", "batch 1", "none"], is_best=True),
+    (2, 0): Cell("fits", 3050.0),
+    (0, 1): Cell("left out"),
+    (1, 1): Cell("refused"),
+    (2, 1): Cell("fits", 4.5, ["full"]),
+}
 BATCHES = np.arange(1, 9)
 WIDTHS = np.geomspace(1, 100, 11)
 QUICKEST = {"a": BATCHES[:, None] + 0 * WIDTHS, "b": WIDTHS / 10 + 0 * BATCHES[:, None]}
@@ -232,6 +242,11 @@ FIGURES = {
             "t",
         ),
         {"parameters", "activations", "inputs", "reserved by torch, 7 GiB", "memory in GiB", "t"},
+    ),
+    "cell_map": (
+        cell_map,
+        (*LAYOUT_AXES, LAYOUTS, "layouts", "tokens/s"),
+        {"tensor", "pipeline", "7,491", "4.5", "batch 1, none", "left out", "–", "best"},
     ),
     "space_time": (
         one_step,
