@@ -5,35 +5,31 @@ recording_process.py and rank_children.py.
 """
 
 import functools
-import hashlib
 import itertools
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from distlab import arguments
-from distlab.diagnosis.failures import rank_error
-from distlab.diagnosis.readable import made_readable
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
-from distlab.wire.messages import Failure
-from distlab.wire.pickling import pack, pickle_module_by_value
-from distlab_predict.nodes import Outcomes, Recording, Run
+from distlab_predict.nodes import Outcomes, Run
 from distlab_predict.planner import PLAN, Depth, Planner
 from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
 from distlab_predict.predictions import Case, Predictions
 from distlab_predict.recording_process import RecordingProcess
-
-EXAMPLE = (
-    'Call distlab.predict(program, ranks=1024, network=Network("5 us", "50 GB/s"), '
-    'device=Device("989 TFLOP/s")).'
+from distlab_predict.runs import (
+    EXAMPLE,
+    fingerprint,
+    has_failed,
+    prediction_of,
+    print_again,
+    run_of,
 )
+
 SWEEP = "Call distlab.predict.sweep(program, ranks=[8, 64], network=..., device=..., batch=[1, 2])."
-MOST_ROLES = 64  # that are found by following messages
 # Programs whose notes are kept. An older one runs again when it is asked for, which takes longer
 # and predicts the same.
 MOST_KEPT = 64
@@ -105,10 +101,10 @@ class Predict:
         _check(program, ranks, network, device, roles)
         if tokens is not None:
             arguments.whole_number("tokens", tokens, 1)
-        run = _run_of(program, ranks, roles, skew)
+        run = run_of(program, ranks, roles, skew)
         (outcomes,) = self._outcomes([run])
-        _print_again(outcomes)
-        return _prediction_of(run, outcomes, network, device, tokens)
+        print_again(outcomes)
+        return prediction_of(run, outcomes, network, device, tokens)
 
     def sweep(
         self,
@@ -148,12 +144,12 @@ class Predict:
         wanted = []
         for number in ranks:
             for choice in _each_choice(choices):
-                run = _run_of(functools.partial(program, **choice), number, roles, skew)
+                run = run_of(functools.partial(program, **choice), number, roles, skew)
                 wanted.append(_Wanted(number, choice, networks[number], run))
         outcomes = self._outcomes([one.run for one in wanted])
         cases = []
         for one, noted in zip(wanted, outcomes, strict=True):
-            _print_again(noted)
+            print_again(noted)
             cases.append(one.case(noted, device, tokens))
         return Predictions(cases)
 
@@ -206,7 +202,7 @@ class Predict:
             arguments.refuse("allowed", rule, allowed, PLAN, wrong_type=True)
 
         def predicted(some: Sequence[dict[str, Any]]) -> list[Prediction | str]:
-            runs = [_run_of(functools.partial(program, **one), ranks, roles, skew) for one in some]
+            runs = [run_of(functools.partial(program, **one), ranks, roles, skew) for one in some]
             answers: list[Prediction | str] = []
             for choice, run, noted in zip(some, runs, self._outcomes(runs), strict=True):
                 wanted = _Wanted(ranks, choice, network, run)
@@ -219,7 +215,7 @@ class Predict:
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcomes]:
         """What the ranks of each run have noted, now or before."""
-        fingerprints = [_fingerprint(run) for run in runs]
+        fingerprints = [fingerprint(run) for run in runs]
         wanted = dict(zip(fingerprints, runs, strict=True))
         new = {key: run for key, run in wanted.items() if key not in self._kept}
         if new:
@@ -227,7 +223,7 @@ class Predict:
             self._kept.update(zip(new, recorded, strict=True))
         outcomes = {key: self._kept[key] for key in wanted}
         for key, found in outcomes.items():
-            if _has_failed(found):
+            if has_failed(found):
                 del self._kept[key]  # what raised may have had another reason
         too_old = list(self._kept)[:-MOST_KEPT]
         for key in too_old:
@@ -261,7 +257,7 @@ class _Wanted:
         """The prediction for what its ranks have noted, or the reason why there is none."""
         try:
             in_step = None if tokens is None else tokens(self.ranks, **self.choice)
-            step = _prediction_of(self.run, noted, self.network, device, in_step)
+            step = prediction_of(self.run, noted, self.network, device, in_step)
         except (ArgumentError, RankError) as error:
             return Case(self.ranks, self.choice, None, str(error))
         return Case(self.ranks, self.choice, step)
@@ -331,77 +327,3 @@ def _check(program: Any, ranks: Any, network: Any, device: Any, roles: Any) -> N
     network.check_size(ranks)
     if roles is not None:
         arguments.ranks("roles", roles, ranks, "For example: roles=[0, 8].")
-
-
-# --- runs ---
-
-
-def _run_of(
-    program: Callable[..., Any], ranks: int, roles: Sequence[int] | None, skew: float
-) -> Run:
-    """What to record, in this process's environment, folder and path."""
-    if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not skew >= 1:
-        rule = "a number of at least 1"
-        arguments.refuse("skew", rule, skew, "For balanced experts: skew=1.0.")
-    pickle_module_by_value(program)
-    header, buffers = pack(program, "program")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere
-    return Run(
-        header=header,
-        buffers=tuple(bytes(buffer) for buffer in buffers),
-        world_size=ranks,
-        ranks=None if roles is None else tuple(roles),
-        max_roles=MOST_ROLES + 1,
-        environment=tuple(environment.items()),
-        folder=os.getcwd(),
-        path=tuple(sys.path),
-        skew=skew,
-    )
-
-
-def _has_failed(outcomes: Outcomes) -> bool:
-    return any(isinstance(outcome, Failure) for outcome in outcomes)
-
-
-def _fingerprint(run: Run) -> bytes:
-    """A digest that tells a run from all others, and keeps none of its program's data alive."""
-    without_program = replace(run, header=b"", buffers=())
-    digest = hashlib.sha256(repr(without_program).encode())
-    for part in (run.header, *run.buffers):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
-
-
-def _prediction_of(
-    run: Run, outcomes: Outcomes, network: Network, device: Device, tokens: int | None
-) -> Prediction:
-    """What the noted calls take on these machines.
-
-    Raises:
-        ArgumentError: the program takes no step, has too many roles, or its ranks wait forever.
-        RankError: the program raised.
-    """
-    failures = [made_readable(outcome) for outcome in outcomes if isinstance(outcome, Failure)]
-    if failures:
-        raise rank_error(failures, [one.rank for one in failures], False, "")
-    recordings = [outcome for outcome in outcomes if isinstance(outcome, Recording)]
-    if run.ranks is None and len(recordings) > MOST_ROLES:
-        raise ArgumentError(
-            f"program must have at most {MOST_ROLES} ranks that send each other messages, if roles "
-            "is not given. Where all ranks do the same, call predict(..., roles=[0])."
-        )
-    if not all(recording.steps for recording in recordings):
-        raise ArgumentError(
-            "program must take a step: call a module, and an optimizer's step(). " + EXAMPLE
-        )
-    prediction = Prediction(run.world_size, network, device, recordings, tokens)
-    _ = prediction.times  # asked for now, so that what cannot be timed raises here
-    return prediction
-
-
-def _print_again(outcomes: Outcomes) -> None:
-    """Print what the program has printed as its first rank; nothing if one has raised."""
-    first, *_ = outcomes
-    if isinstance(first, Recording) and not _has_failed(outcomes):
-        sys.stdout.write(first.printed)
