@@ -150,7 +150,7 @@ def ring(rank, world_size):
 
 def test_a_ring_of_many_ranks_needs_its_roles(monkeypatch):
     """Each rank of it sends a message to one more; where all do the same, one is enough."""
-    monkeypatch.setattr("distlab_predict.predict.MOST_ROLES", 3)
+    monkeypatch.setattr("distlab_predict.runs.MOST_ROLES", 3)
     error = raised(distlab.ArgumentError, distlab.predict, ring, 100, NETWORK, FREE)
     assert "at most 3 ranks that send each other messages" in str(error)
     assert "roles=[0]" in str(error)
