@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from dataclasses import replace
 
 import distlab
 from distlab.errors import ArgumentError, DistlabError
@@ -27,7 +28,7 @@ NETWORK_RULE = (
 def predict(chosen: Chosen) -> int:
     """Print what a step of the program would take on so many ranks; returns the exit status."""
     try:
-        network = network_of(chosen.network)
+        network = network_of(chosen.network, chosen.predict)
         device = Device(chosen.device)
     except ArgumentError as error:
         print(f"distlab run: error: {error}", file=sys.stderr)
@@ -43,14 +44,25 @@ def predict(chosen: Chosen) -> int:
     return 0
 
 
-def network_of(text: str) -> Network:
+def network_of(text: str, ranks: int) -> Network:
     """A network from its latency and its bandwidth, or by its name.
+
+    Args:
+        text: the option.
+        ranks: how many it is for; named hosts are as many as these need.
 
     Raises:
         ArgumentError: it is neither.
     """
     if text in NETWORKS:
-        return Network.named(text)
+        network = Network.named(text)
+        if not network.hosts:
+            return network
+        full, left = divmod(ranks, network.hosts[0])
+        hosts = [network.hosts[0]] * full
+        if left:
+            hosts.append(left)
+        return replace(network, hosts=hosts)
     latency, comma, bandwidth = text.partition(",")
     if not comma:
         names = ", ".join(NETWORKS)

@@ -10,13 +10,18 @@ from tests.refused import raised
 
 
 def test_a_network_has_a_latency_and_a_bandwidth_or_a_name():
-    assert network_of("5 us, 50 GB/s") == Network("5 us", "50 GB/s")
-    assert network_of("InfiniBand NDR") == Network.named("InfiniBand NDR")
-    error = str(raised(ArgumentError, network_of, "fast"))
+    assert network_of("5 us, 50 GB/s", 8) == Network("5 us", "50 GB/s")
+    assert network_of("InfiniBand NDR", 8) == Network.named("InfiniBand NDR")
+    error = str(raised(ArgumentError, network_of, "fast", 8))
     assert error.startswith(
         '--network must be a latency and a bandwidth, as in "5 us, 50 GB/s", or'
     )
     assert error.endswith("got 'fast'.")
+
+
+def test_named_hosts_are_as_many_as_the_ranks_need():
+    assert network_of("H100 hosts", 20).hosts == [8, 8, 4]
+    assert network_of("GB200 NVL72", 144).hosts == [72, 72]
 
 
 def test_ranks_are_numbered_machine_by_machine():
