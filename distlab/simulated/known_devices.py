@@ -64,11 +64,15 @@ _CACHE = 5120
 _A100 = Processors(108, _reached(0.88, 0.88), _AMPERE_TILES, _CACHE * 1.41e9, 1, 1.6e-6)
 
 # Sustained on an H100 in bfloat16: 700 to 716 TFLOP/s of products of 4,096 to 16,384 rows
-# (github.com/vllm-project/vllm, pull request 23280), 794 by MAMF. An H200 reaches 600 to 705 for
-# long (github.com/tile-ai/TileOPs, pull request 1567; github.com/pytorch/pytorch, pull request
-# 156203). In float8 1,403 and 1,453 by MAMF. An H100 that is limited to 500 W reaches 575 and 1,100
-# (github.com/pytorch/FBGEMM, pull request 2546): efficiency=0.8.
+# (github.com/vllm-project/vllm, pull request 23280), 794 by MAMF; in float8 1,403 by MAMF. One that
+# is limited to 500 W reaches 575 and 1,100 (github.com/pytorch/FBGEMM, pull request 2546):
+# efficiency=0.8.
 _H100 = Processors(132, _reached(0.73, 0.70), _HOPPER_TILES, _CACHE * 1.755e9, 2, 0.8e-6)
+
+# An H200 has the same limit of power for more memory. It sustains 603 to 624 TFLOP/s of groups
+# (github.com/tile-ai/TileOPs, pull request 1567), and 705 of large ones (pull request 156203 of
+# github.com/pytorch/pytorch): the middle. In float8 as much less than 1,453 by MAMF.
+_H200 = replace(_H100, reached=_reached(0.66, 0.66))
 
 # Sustained on a B200: 1,420 (torchao's pull request 2427) to 1,610 TFLOP/s (pyptx.dev/performance)
 # of 8,192 rows, columns and numbers in bfloat16; MAMF 1,745 and 3,433 in float8. MAMF of a GB200:
@@ -127,7 +131,13 @@ _GB200_DEVICE = replace(
 _KNOWN = (
     _A100_DEVICE,
     _H100_DEVICE,
-    replace(_H100_DEVICE, name="H200", memory_bandwidth=4.8e12, memory=139 * GIB),
+    replace(
+        _H100_DEVICE,
+        name="H200",
+        memory_bandwidth=4.8e12,
+        memory=139 * GIB,
+        processors=_H200,
+    ),
     _B200_DEVICE,
     _GB200_DEVICE,
     replace(

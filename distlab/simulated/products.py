@@ -16,8 +16,8 @@ them from there. By how much the FLOP/s are off:
 
 - DeepGEMM, float8 on H800, with its own tiles and ramp: 18 rows, median 2 %, worst 34 % (four
   groups of 256 rows).
-- cuBLAS and CUTLASS on H100: 35 rows, median 5 %, worst 25 % (float8 is too slow here). H200: 15 %
-  too quick for minutes at its limit of power, 25 % too slow for MAMF's best shape.
+- cuBLAS and CUTLASS on H100: 35 rows, median 5 %, worst 25 % (float8 is too slow here). H200: 5
+  rows, median 7 %, worst 27 % (the best shape in float8, in a short run).
 - B200 and B300: 22 rows, median 8 %, worst 20 %; GB200 15 and 24 %. MAMF's best shapes, in short
   runs, are all quicker than here.
 - A100: large products within 2 %, but squares of up to 4,096 take 1.2 to 2 times as long as here,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import parallel
 
 import distlab
 from distlab_course.float8 import in_float8
@@ -59,6 +60,25 @@ def test_ranks_have_the_losses_of_one_process(cluster, gathered, in_advance):
     program = functools.partial(sharded, gathered=gathered, in_advance=in_advance)
     for losses in cluster.run(program):
         assert torch.allclose(losses, expected, rtol=1e-5)
+
+
+def divided(rank, world_size):
+    """The result of two layers whose weights are cut between the ranks, and a gradient."""
+    model = in_float8(model_of())
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    parallel.parallelize_module(model, init_device_mesh("cpu", (world_size,)), plan)
+    result = model(torch.ones(16, 64) / torch.arange(1, 65))
+    result.square().sum().backward()
+    return result.detach(), model[0].weight.grad.full_tensor()
+
+
+def test_layers_of_tensor_parallelism_have_the_scales_of_whole_tensors(cluster):
+    model = in_float8(model_of())
+    expected = model(torch.ones(16, 64) / torch.arange(1, 65))
+    expected.square().sum().backward()
+    for result, gradient in cluster.run(divided):
+        assert torch.allclose(result, expected, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(gradient, model[0].weight.grad, rtol=1e-4, atol=1e-6)
 
 
 def predicted(**options):
