@@ -7,7 +7,7 @@ What is known of real devices is in known_devices.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from distlab.arguments import (
@@ -21,6 +21,7 @@ from distlab.arguments import (
     share_below_1,
 )
 from distlab.simulated.attention import Attention, known_attention
+from distlab.simulated.known_devices import DEVICES
 from distlab.simulated.measured import Measured
 from distlab.simulated.products import Processors, bytes_of, matrix_bytes, seconds_of_product
 from distlab.tables import Table, format_seconds
@@ -163,10 +164,8 @@ class Device:
         Raises:
             ArgumentError: no such name, or an argument breaks its rule.
         """
-        from distlab.simulated.known_devices import DEVICES
-
         known = one_of("name", name, DEVICES, 'Call Device.named("H100").')
-        return replace(DEVICES[known], **others)
+        return cls(**{**DEVICES[known], "name": known, **others})
 
     def seconds(self, flops: float, num_bytes: float = 0.0) -> float:
         """How long an operator takes: what its operations or its bytes need, the longer of both."""

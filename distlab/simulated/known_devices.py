@@ -12,10 +12,11 @@ Used by devices.py; runs anywhere. Peaks are without sparsity, and memory is wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
-from distlab.simulated.devices import Device
 from distlab.simulated.products import Processors
 
 GIB = 1 << 30
@@ -82,87 +83,80 @@ _GB200 = replace(_B200, count=152, reached=_reached(0.67, 0.66))
 
 # MAMF of an MI300X: 668 TFLOP/s in bfloat16; nothing was found for float8, which is taken to reach
 # 1.6 times as much. Its tiles are read from the Infinity Cache, at 17.2 TB/s.
-_MI300X = Processors(304, _reached(0.51, 0.41), _AMD_TILES, 17.2e12, 1, 1.6e-6)
+_MI300X_REACHED = _reached(0.51, 0.41) | {"float8_e4m3fnuz": 0.41, "float8_e5m2fnuz": 0.41}
+_MI300X = Processors(304, _MI300X_REACHED, _AMD_TILES, 17.2e12, 1, 1.6e-6)
 
-_A100_DEVICE = Device(
-    312 * TERA,
-    name="A100",
-    memory_bandwidth=2.039e12,
-    memory=79 * GIB,
-    formats=_formats(312, None, float32=19.5, float64=19.5),
-    processors=_A100,
-    attention="flash 2",
-    bandwidth_reached=0.9,  # assumed, as no source was found; torchao measured 0.92 on an H100
-    launch=LAUNCH,
-)
-_H100_DEVICE = Device(
-    989 * TERA,
-    name="H100",
-    memory_bandwidth=3.35e12,
-    memory=79 * GIB,
-    formats=_formats(989, 1979, float32=67, float64=67),
-    processors=_H100,
-    attention="flash 2",
-    bandwidth_reached=0.92,  # torchao, 2.2 of 2.4 TB/s
-    launch=LAUNCH,
-)
+# The arguments of Device.
+_A100_DEVICE: dict[str, Any] = {
+    "flops": 312 * TERA,
+    "memory_bandwidth": 2.039e12,
+    "memory": 79 * GIB,
+    "formats": _formats(312, None, float32=19.5, float64=19.5),
+    "processors": _A100,
+    "attention": "flash 2",
+    "bandwidth_reached": 0.9,  # assumed, as no source was found; torchao measured 0.92 on an H100
+    "launch": LAUNCH,
+}
+_H100_DEVICE = {
+    "flops": 989 * TERA,
+    "memory_bandwidth": 3.35e12,
+    "memory": 79 * GIB,
+    "formats": _formats(989, 1979, float32=67, float64=67),
+    "processors": _H100,
+    "attention": "flash 2",
+    "bandwidth_reached": 0.92,  # torchao, 2.2 of 2.4 TB/s
+    "launch": LAUNCH,
+}
+_H200_DEVICE = _H100_DEVICE | {
+    "memory_bandwidth": 4.8e12,
+    "memory": 139 * GIB,
+    "processors": _H200,
+}
 # Torch sees 178.35 GiB of a B200: 44.59 GiB are 25 % (TorchTitan, pull request 1196). Its driver
 # reports 7.7 TB/s: torchao.
-_B200_DEVICE = Device(
-    2250 * TERA,
-    name="B200",
-    memory_bandwidth=7.67e12,
-    memory=178 * GIB,
-    formats=_formats(2250, 4500, float32=80, float4_e2m1fn_x2=9000),
-    processors=_B200,
-    attention="cudnn",
-    bandwidth_reached=0.84,  # torchao, of a B300
-    launch=LAUNCH,
-)
-_GB200_DEVICE = replace(
-    _B200_DEVICE,
-    flops=2500 * TERA,
-    name="GB200",
-    memory_bandwidth=8e12,
-    memory=186e9,
-    formats=_formats(2500, 5000, float32=80, float4_e2m1fn_x2=10000),
-    processors=_GB200,
-)
-_KNOWN = (
-    _A100_DEVICE,
-    _H100_DEVICE,
-    replace(
-        _H100_DEVICE,
-        name="H200",
-        memory_bandwidth=4.8e12,
-        memory=139 * GIB,
-        processors=_H200,
-    ),
-    _B200_DEVICE,
-    _GB200_DEVICE,
-    replace(
-        _B200_DEVICE,
-        name="B300",
-        memory_bandwidth=8e12,
-        memory=288e9,
-        formats=_formats(2250, 4500, float32=80, float4_e2m1fn_x2=14000),
-    ),
-    replace(
-        _GB200_DEVICE,
-        name="GB300",
-        memory=288e9,
-        formats=_formats(2500, 5000, float32=80, float4_e2m1fn_x2=15000),
-    ),
-    Device(
-        1307 * TERA,
-        name="MI300X",
-        memory_bandwidth=5.3e12,
-        memory=191 * GIB,
-        formats=_formats(1307, 2614, float32=163.4)
-        | {"float8_e4m3fnuz": 2614 * TERA, "float8_e5m2fnuz": 2614 * TERA},
-        processors=_MI300X,
-        bandwidth_reached=0.81,  # assumed: its cache is behind more links than NVIDIA's
-        launch=LAUNCH,
-    ),
-)
-DEVICES = {device.name: device for device in _KNOWN}
+_B200_DEVICE = {
+    "flops": 2250 * TERA,
+    "memory_bandwidth": 7.67e12,
+    "memory": 178 * GIB,
+    "formats": _formats(2250, 4500, float32=80, float4_e2m1fn_x2=9000),
+    "processors": _B200,
+    "attention": "cudnn",
+    "bandwidth_reached": 0.84,  # torchao, of a B300
+    "launch": LAUNCH,
+}
+_GB200_DEVICE = _B200_DEVICE | {
+    "flops": 2500 * TERA,
+    "memory_bandwidth": 8e12,
+    "memory": 186e9,
+    "formats": _formats(2500, 5000, float32=80, float4_e2m1fn_x2=10000),
+    "processors": _GB200,
+}
+_B300_DEVICE = _B200_DEVICE | {
+    "memory_bandwidth": 8e12,
+    "memory": 288e9,
+    "formats": _formats(2250, 4500, float32=80, float4_e2m1fn_x2=14000),
+}
+_GB300_DEVICE = _GB200_DEVICE | {
+    "memory": 288e9,
+    "formats": _formats(2500, 5000, float32=80, float4_e2m1fn_x2=15000),
+}
+_OF_AMD = {"float8_e4m3fnuz": 2614 * TERA, "float8_e5m2fnuz": 2614 * TERA}
+_MI300X_DEVICE = {
+    "flops": 1307 * TERA,
+    "memory_bandwidth": 5.3e12,
+    "memory": 191 * GIB,
+    "formats": _formats(1307, 2614, float32=163.4) | _OF_AMD,
+    "processors": _MI300X,
+    "bandwidth_reached": 0.81,  # assumed: its cache is behind more links than NVIDIA's
+    "launch": LAUNCH,
+}
+DEVICES: Mapping[str, Mapping[str, Any]] = {
+    "A100": _A100_DEVICE,
+    "H100": _H100_DEVICE,
+    "H200": _H200_DEVICE,
+    "B200": _B200_DEVICE,
+    "GB200": _GB200_DEVICE,
+    "B300": _B300_DEVICE,
+    "GB300": _GB300_DEVICE,
+    "MI300X": _MI300X_DEVICE,
+}

@@ -31,7 +31,9 @@ def test_a_known_device_may_be_changed():
 
 
 def test_known_devices_travel_and_are_keys():
-    for name, device in DEVICES.items():
+    for name in DEVICES:
+        device = Device.named(name)
+        assert device == Device.named(name)
         assert device.name == name
         assert {pickle.loads(pickle.dumps(device)): 1}[device] == 1
         assert device.peak("bfloat16") == device.flops
