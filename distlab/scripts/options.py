@@ -348,8 +348,8 @@ def _add_instead(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device",
         default=DEVICE,
-        metavar="FLOPS",
-        help=f"for --predict: operations a second of each rank (default {DEVICE!r})",
+        metavar="NAME",
+        help=f"for --predict: a name, or operations a second of each rank (default {DEVICE!r})",
     )
 
 

@@ -16,6 +16,7 @@ from distlab.errors import ArgumentError, DistlabError
 from distlab.scripts.options import Chosen
 from distlab.scripts.statuses import FAILED, WRONG
 from distlab.simulated.devices import Device
+from distlab.simulated.known_devices import DEVICES
 from distlab.simulated.network import NETWORKS, Network
 from distlab.wire.program import Program
 
@@ -29,7 +30,7 @@ def predict(chosen: Chosen) -> int:
     """Print what a step of the program would take on so many ranks; returns the exit status."""
     try:
         network = network_of(chosen.network, chosen.predict)
-        device = Device(chosen.device)
+        device = device_of(chosen.device)
     except ArgumentError as error:
         print(f"distlab run: error: {error}", file=sys.stderr)
         return WRONG
@@ -68,6 +69,17 @@ def network_of(text: str, ranks: int) -> Network:
         names = ", ".join(NETWORKS)
         raise ArgumentError(f"--network must be {NETWORK_RULE}{names}; got {text!r}.")
     return Network(latency.strip(), bandwidth.strip())
+
+
+def device_of(text: str) -> Device:
+    """A device by its name, or from its operations a second.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if text in DEVICES:
+        return Device.named(text)
+    return Device(text)
 
 
 def run_as_recorded(rank: int, world_size: int, program: Program, on_host: int) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from distlab.errors import ArgumentError
 from distlab.scripts import options
-from distlab.scripts.predicting import network_of, predict, variables_of
+from distlab.scripts.predicting import device_of, network_of, predict, variables_of
+from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from tests.refused import raised
 
@@ -43,3 +44,8 @@ def test_machines_that_cannot_be_read_end_the_command_with_status_2(script, caps
     chosen = options.read(["--predict", "8", *wrong, "train.py"])
     assert predict(chosen) == 2
     assert capsys.readouterr().err.startswith("distlab run: error: ")
+
+
+def test_a_device_has_a_name_or_a_rate():
+    assert device_of("H200") == Device.named("H200")
+    assert device_of("10 TFLOP/s") == Device("10 TFLOP/s")
