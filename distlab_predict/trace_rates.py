@@ -7,14 +7,14 @@ prediction, on as many ranks:
   their operator: the n-th one of a step in the trace is the n-th one of the recorded step. Where
   the numbers do not fit, all of an operator get its mean.
 - An operator that the recorder does not see, such as `linear`, is taken apart.
-- A collective is found by its name, its bytes and its number of ranks. Those that were under way at
-  the same time on one link have shared it. Those that took longest have waited for other ranks, so
-  the lower quartile counts. What it says of other sizes, simulated/measured.py knows.
+- What the trace has beyond that is the time of the kernels that were not found in it, by their
+  bytes: a compiler, or an optimizer, has given them other names.
+
+What it says of other sizes, simulated/measured.py knows.
 """
 
 from __future__ import annotations
 
-import bisect
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from distlab.arguments import wrong
-from distlab.simulated.measured import CallTime, KernelTime, Measured
+from distlab.simulated.measured import KernelTime, Measured
 from distlab.words import grouped
-from distlab_predict.costs import Costs
-from distlab_predict.kineto import Collective, Operator, Trace
-from distlab_predict.nodes import PRODUCT, Call, Kernel, Recording
+from distlab_predict.kineto import Operator, Trace
+from distlab_predict.nodes import PRODUCT, Kernel, Recording
+from distlab_predict.trace_calls import calls_in
 
 if TYPE_CHECKING:
     from distlab_predict.prediction import Prediction
@@ -60,7 +60,7 @@ def match(trace: Trace, prediction: Prediction) -> Measured:
             f"its kernels by their time, and no {names}. Predict the program that was traced, in "
             "the same size and on as many ranks."
         )
-    calls = _calls(trace, prediction, recording)
+    calls = calls_in(trace, prediction, recording)
     return Measured(tuple(search.kernels()), tuple(calls), trace.source, share)
 
 
@@ -105,11 +105,11 @@ class _Search:
         for kernel in step:
             if kernel.kind == PRODUCT:
                 products[kernel.shape, kernel.dtype] = kernel
-        return cls(grouped((kernel.name, kernel) for kernel in step), products)
+        return cls(grouped((_alike(kernel.name), kernel) for kernel in step), products)
 
     def add(self, operator: Operator) -> None:
         """Look at an operator of the trace, or at what it has called."""
-        if operator.name in self.recorded:
+        if _alike(operator.name) in self.recorded:
             self._take(operator)
             return
         if not operator.parts:
@@ -123,7 +123,7 @@ class _Search:
         if operator.seconds <= 0:
             return
         if shape is None:
-            self.found[operator.name].append(operator)
+            self.found[_alike(operator.name)].append(operator)
         elif (shape, _dtype(operator)) in self.products:
             kernel = self.products[shape, _dtype(operator)]
             self.times.append((kernel, operator.seconds))
@@ -137,6 +137,7 @@ class _Search:
         times = list(self.times)
         for name, operators in self.found.items():
             times += _in_order(self.recorded[name], operators)
+        times += self._others(times)
         for kernel, took in grouped((_plain(kernel), took) for kernel, took in times).items():
             yield KernelTime(
                 kernel.name,
@@ -148,6 +149,36 @@ class _Search:
                 statistics.median(took),
                 len(took),
             )
+
+    def _others(self, times: Sequence[tuple[Kernel, float]]) -> Iterator[tuple[Kernel, float]]:
+        """The kernels that were not found, with their share of the time that is left.
+
+        Args:
+            times: of those that were found.
+        """
+        found = {_alike(kernel.name) for kernel, _ in times}
+        missing = []
+        known = 0
+        for name, kernels in self.recorded.items():
+            if name in found:
+                known += len(kernels)
+            else:
+                missing += [kernel for kernel in kernels if not kernel.flops]
+        num_bytes = sum(kernel.num_bytes for kernel in missing)
+        if not num_bytes or not known:
+            return
+        steps = max(1, round(len(times) / known))
+        per_byte = sum(self.unmatched.values()) / steps / num_bytes
+        for kernel in missing:
+            if kernel.num_bytes and per_byte:
+                yield kernel, kernel.num_bytes * per_byte
+
+
+def _alike(name: str) -> str:
+    """The name that operators have in common which devices call differently."""
+    if "scaled_dot_product" in name:
+        return "attention backward" if "backward" in name else "attention"
+    return name
 
 
 def _plain(kernel: Kernel) -> Kernel:
@@ -198,71 +229,3 @@ def _agree(pairs: Iterable[tuple[Kernel, Operator]]) -> bool:
         if num_bytes.setdefault(sizes, kernel.num_bytes) != kernel.num_bytes:
             return False
     return True
-
-
-# --- collectives ---
-
-
-def _calls(trace: Trace, prediction: Prediction, recording: Recording) -> Iterator[CallTime]:
-    """What the trace says of each call of the program."""
-    costs = Costs(prediction.network, prediction.device, prediction.ranks)
-    recorded: dict[Hashable, Call] = {}
-    for node in recording.nodes:
-        if isinstance(node, Call):
-            ranks = 2 if node.peer is not None else len(node.members)
-            recorded.setdefault((node.name, _num_bytes(node), ranks), node)
-            recorded.setdefault((node.name, _num_bytes(node), None), node)
-    found = []
-    for one in trace.collectives:
-        call = recorded.get((one.name, one.num_bytes, one.ranks))
-        if call is not None:
-            formula = costs.formula(call, recording.rank)
-            found.append((formula.link, (call, one)))
-    for link, pairs in grouped(found).items():
-        alone = _alone([one for _, one in pairs])
-        took = zip((call for call, _ in pairs), alone, strict=True)
-        for call, seconds in grouped(took).items():
-            formula = costs.formula(call, recording.rank)
-            usual = _lower_quartile(seconds)
-            yield CallTime(
-                call.name,
-                link,
-                len(call.members),
-                formula.latency,
-                formula.moving,
-                usual,
-                len(seconds),
-            )
-
-
-def _alone(collectives: Sequence[Collective]) -> list[float]:
-    """How long each would have taken alone: while several were under way, they shared a link."""
-    ends = sorted({time for one in collectives for time in (one.begin, one.end)})
-    under_way = [0] * len(ends)
-    for one in collectives:
-        for place in _places(ends, one):
-            under_way[place] += 1
-    alone = []
-    for one in collectives:
-        seconds = 0.0
-        for place in _places(ends, one):
-            seconds += (ends[place + 1] - ends[place]) / under_way[place]
-        alone.append(seconds)
-    return alone
-
-
-def _places(ends: Sequence[float], one: Collective) -> range:
-    """Between which of these times a collective was under way."""
-    return range(bisect.bisect_left(ends, one.begin), bisect.bisect_left(ends, one.end))
-
-
-def _num_bytes(call: Call) -> int:
-    """The bytes of a call, as kineto.Collective has them."""
-    if call.name == "all_to_all":
-        return sum(call.sent)
-    return call.sent[0]
-
-
-def _lower_quartile(seconds: Sequence[float]) -> float:
-    in_order = sorted(seconds)
-    return in_order[(len(in_order) - 1) // 4]

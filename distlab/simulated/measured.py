@@ -15,19 +15,13 @@ The law is scaled so that it is right at the nearest of the measured ones.
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from distlab.simulated.laws import Law, Point, law_of
 from distlab.words import grouped
-
-# work within this factor of what was measured is scaled, other work is extrapolated
-NEAR = 2.0
-ALIKE = 1.05  # sizes that differ less are measured together
-SAME = 1.001  # sizes that differ less are one
 
 
 @dataclass(frozen=True)
@@ -169,23 +163,23 @@ class Measured:
         return {_exact(kernel): kernel for kernel in self.kernels}
 
     @cached_property
-    def _kernel_laws(self) -> dict[Hashable, _Law]:
+    def _kernel_laws(self) -> dict[Hashable, Law]:
         points = []
         for kernel in self.kernels:
-            point = _Point(1.0, _work(kernel), kernel.seconds, _place(kernel))
+            point = Point(1.0, _work(kernel), kernel.seconds, _place(kernel))
             for family in _families(kernel):
                 points.append((family, point))
-        return {family: _law_of(of_it) for family, of_it in grouped(points).items()}
+        return {family: law_of(of_it) for family, of_it in grouped(points).items()}
 
     @cached_property
-    def _call_laws(self) -> dict[Hashable, _Law]:
-        points: list[tuple[Hashable, _Point]] = []
+    def _call_laws(self) -> dict[Hashable, Law]:
+        points: list[tuple[Hashable, Point]] = []
         for call in self.calls:
             place = (call.latency + call.moving,)
-            point = _Point(call.latency, call.moving, call.seconds, place, call.ranks)
+            point = Point(call.latency, call.moving, call.seconds, place, call.ranks)
             points.append(((call.name, call.link), point))
             points.append((call.link, point))
-        return {family: _law_of(of_it) for family, of_it in grouped(points).items()}
+        return {family: law_of(of_it) for family, of_it in grouped(points).items()}
 
 
 # --- what is alike ---
@@ -203,138 +197,13 @@ def _place(kernel: KernelTime) -> tuple[float, ...]:
 
 def _exact(kernel: KernelTime) -> Hashable:
     """What kernels have in common that take the same time."""
-    if kernel.shape:
-        return kernel.kind, kernel.dtype, kernel.shape
+    if kernel.shape:  # attention and its backward pass have one shape, but other FLOPs
+        return kernel.kind, kernel.dtype, kernel.shape, kernel.flops
     return kernel.name, kernel.dtype, kernel.flops, kernel.num_bytes
 
 
 def _families(kernel: KernelTime) -> Iterable[Hashable]:
     """What a kernel has in common with others, from those that are most like it on."""
     if kernel.flops:
-        return [(kernel.kind, kernel.dtype)]
+        return [(kernel.kind, kernel.dtype, "backward" in kernel.name)]
     return [(kernel.name, kernel.dtype), (kernel.name,), ()]
-
-
-# --- the law ---
-
-
-class _Point(NamedTuple):
-    """A measurement.
-
-    Attributes:
-        first, second: what it has of the two terms.
-        seconds: as measured.
-        place: to find the nearest one.
-        mark: what else tells it from others, such as its number of ranks.
-    """
-
-    first: float
-    second: float
-    seconds: float
-    place: tuple[float, ...]
-    mark: int = 0
-
-
-@dataclass
-class _Law:
-    """seconds = a x first + b x second, scaled to be right at the nearest measurement.
-
-    Attributes:
-        a, b: the factors; neither is below 0.
-        points: that they were fitted to.
-    """
-
-    a: float
-    b: float
-    points: list[_Point]
-
-    def _plain(self, first: float, second: float) -> float:
-        return self.a * first + self.b * second
-
-    def seconds(self, first: float, second: float, place: tuple[float, ...]) -> float:
-        """How long something takes."""
-        distances = [_distance(point.place, place) for point in self.points]
-        near = min(distances) + math.log(ALIKE)
-        ratios = []
-        for point, distance in zip(self.points, distances, strict=True):
-            there = self._plain(point.first, point.second)
-            if distance <= near and there:
-                ratios.append(point.seconds / there)
-        right = statistics.median(ratios) if ratios else 1.0
-        return self._plain(first, second) * right
-
-    def basis(self, place: tuple[float, ...], alike: bool = True) -> str:
-        """Whether it was measured, is near what was, or is far from it.
-
-        Args:
-            place: of what is asked for.
-            alike: whether it is what was measured, if it is at the same place.
-        """
-        distance = min(_distance(point.place, place) for point in self.points)
-        if alike and distance <= math.log(SAME):
-            return "measured"
-        return "scaled" if self._is_within(place) else "extrapolated"
-
-    def _is_within(self, place: tuple[float, ...]) -> bool:
-        """Whether each number of a place is in the range of the measured ones, or near it."""
-        like = [point.place for point in self.points if len(point.place) == len(place)]
-        for index, number in enumerate(place):
-            there = [other[index] for other in like]
-            if not there or not min(there) / NEAR <= number <= max(there) * NEAR:
-                return False
-        return True
-
-    def share_of_second(self, first: float, second: float) -> float:
-        """The share of the time that the second term takes."""
-        plain = self._plain(first, second)
-        return self.b * second / plain if plain else 0.0
-
-    @cached_property
-    def marks(self) -> set[int]:
-        """Those of the points."""
-        return {point.mark for point in self.points}
-
-
-def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    """How far two places are from each other: factors between their numbers, as logarithms."""
-    if len(one) != len(other):
-        return math.inf
-    total = 0.0
-    for a, b in zip(one, other, strict=True):
-        if a != b:
-            total += math.inf if min(a, b) <= 0 else abs(math.log(a / b))
-    return total
-
-
-def _law_of(points: list[_Point]) -> _Law:
-    """The law with the smallest relative errors, in squares."""
-    a, b = _fitted(points)
-    return _Law(a, b, points)
-
-
-def _fitted(points: Sequence[_Point]) -> tuple[float, float]:
-    """The two factors of the law.
-
-    Where all points have the terms in the same proportion, both terms get the same factor, so that
-    each keeps its share. A factor that would be below 0 is 0.
-    """
-    uu = uv = vv = u = v = 0.0
-    for point in points:
-        first = point.first / point.seconds
-        second = point.second / point.seconds
-        uu += first * first
-        uv += first * second
-        vv += second * second
-        u += first
-        v += second
-    determinant = uu * vv - uv * uv
-    if determinant <= 1e-9 * uu * vv:
-        same = (u + v) / (uu + 2 * uv + vv)
-        return same, same
-    a = (u * vv - v * uv) / determinant
-    b = (v * uu - u * uv) / determinant
-    if a < 0:
-        return 0.0, v / vv
-    if b < 0:
-        return u / uu, 0.0
-    return a, b

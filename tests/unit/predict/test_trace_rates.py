@@ -129,6 +129,35 @@ def test_operators_that_do_not_match_in_order_get_their_mean(tmp_path):
     assert (found.seconds, found.count) == (pytest.approx(mean), 1)
 
 
+def test_what_is_left_is_the_time_of_kernels_with_other_names(tmp_path):
+    """As fused kernels have, whose bytes are those of the program."""
+    step = prediction(2)
+    renamed = []
+    for event in events(step):
+        fused = event["name"] == "aten::sum"
+        renamed.append(event | {"name": "triton_poi_fused_sum_0"} if fused else event)
+    device = step.calibrated(trace=write(tmp_path / "trace.json", renamed))
+    assert device.measured.share < 1
+    left = sum(event["dur"] for event in events(step) if event["name"] == "aten::sum")
+    sums = [kernel for kernel in device.measured.kernels if kernel.name == "sum"]
+    assert sum(kernel.seconds for kernel in sums) == pytest.approx(left / STEPS / 1e6)
+    by_bytes = [kernel.seconds / kernel.num_bytes for kernel in sums]
+    assert by_bytes[0] == pytest.approx(by_bytes[1])
+
+
+def test_attention_is_found_under_the_name_of_its_device(tmp_path):
+    log = NodeLog()
+    shape = (1, 8, 8, 64, 64, 32, 1)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    log.compute(name, 100, 1, kind="attention", shape=shape, dtype="bfloat16")
+    step = replace(prediction(2), recordings=[Recording(0, log.nodes, [(0, 1)], {}, "")])
+    sizes = [(1, 8, 64, 32)] * 3
+    event = operator("aten::scaled_dot_product_attention", 0, 7, sizes, ["c10::BFloat16"] * 3)
+    device = step.calibrated(trace=write(tmp_path / "trace.json", [event]))
+    (found,) = device.measured.kernels
+    assert (found.shape, found.seconds) == (shape, pytest.approx(7e-6))
+
+
 def test_a_trace_of_another_program_is_refused(tmp_path):
     trace = write(tmp_path / "trace.json", events(prediction(2, width=48)))
     with pytest.raises(ArgumentError) as error:

@@ -1,6 +1,7 @@
 """What follows from measured kernels and calls for others."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,17 @@ def test_kernels_without_flops_ask_their_operator_first_and_then_all():
 def test_a_product_in_another_format_is_not_known():
     assert asked(Measured((product(64, 3.0),)), product(64, 0, "float32")) is None
     assert asked(Measured(), product(64, 0)) is None
+
+
+def test_attention_and_its_backward_pass_have_rates_of_their_own():
+    shape = (1, 8, 8, 64, 64, 32, 1)
+    forward = KernelTime("attention", "attention", shape, "bfloat16", 100, 1, 1.0)
+    backward = KernelTime("attention_backward", "attention", shape, "bfloat16", 250, 1, 5.0)
+    measured = Measured((forward, backward))
+    assert asked(measured, forward).seconds == 1.0
+    assert asked(measured, backward).seconds == 5.0
+    longer = replace(backward, shape=(2, *shape[1:]), flops=500)
+    assert asked(measured, longer).seconds == pytest.approx(10.0, rel=1e-2)
 
 
 def test_a_call_corrects_the_formula_of_its_network():
