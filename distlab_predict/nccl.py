@@ -8,9 +8,9 @@ Called by costs.py, in the notebook's process. NCCL chooses what it believes to 
 - bytes take what the narrowest link needs, of which a protocol reaches a share;
 - NVLS works in chunks, which are small for small buffers, and a smaller chunk reaches less.
 
-The numbers below were read off nccl-tests of two machines, 8 A100 and 8 B200 (see
-tests/unit/predict/published_nccl.py); H100, racks of 72, and hosts with networks follow from them,
-except for the hops between hosts, which are from two hosts of A100, B200 and H200.
+The numbers below were read off nccl-tests: those in a host of 8 A100 and 8 B200, those between
+hosts of 16 and 32 H100 with InfiniBand, whose cards have 2.7 us of latency here. All others in
+tests/unit/predict/published_nccl.py are beside them for comparison.
 """
 
 import math
@@ -27,17 +27,23 @@ from distlab_predict.nccl_tuning import (
 
 # in microseconds, by protocol
 START = {"LL": 7.5, "LL128": 9.0, "Simple": 17.0}
+START_BETWEEN = {"LL": 0.0, "LL128": 16.0, "Simple": 16.0}  # more, if there are several hosts
 HOP_INSIDE = {"LL": 1.2, "LL128": 2.0, "Simple": 3.2}
+HOP_OF_CHAIN = {"LL": 0.6, "LL128": 2.0, "Simple": 3.2}  # of a tree, in a host
 # beside two latencies: the data, and the receiver's word that it has room for more
-HOP_BETWEEN = {"LL": 1.0, "LL128": 13.0, "Simple": 22.0}
+HOP_BETWEEN = {"LL": 0.0, "LL128": 0.0, "Simple": 8.0}
 # of what a ring can have of NVLink: LL sends as many flags as data, and waits for each
 INSIDE = {"LL": 0.4, "LL128": 0.735, "Simple": 0.96}
 # of network cards, by the data sheet: headers, and flags
 BETWEEN = {"LL": 0.4, "LL128": 0.9, "Simple": 0.97}
 START_NVLS = 25.0
-HOP_NVLS = 8.0  # of a tree between hosts, beside two latencies
+# Of network cards, in a tree of more than two hosts: 366 of 400 GB/s, "a good number", which more
+# channels would raise to 380 at the cost of multiprocessors, says an engineer of NVIDIA in
+# github.com/NVIDIA/nccl-tests/issues/309.
+TREE_BETWEEN = 0.92
 # of NVLink, by the data sheet, if chunks were endless
 NVLS = {"Hopper": 0.64, "Blackwell": 0.63}
+NVLS_BETWEEN = 0.94  # of it in a tree between hosts, as ranks also move what their cards carry
 NVLS_OVERHEAD = {"Hopper": 8 << 10, "Blackwell": 21 << 10}  # of a chunk, in bytes
 KIB = 1 << 10
 # Grouped sends and receives. Up to 16 KiB in each of 32 channels they are by LL (src/enqueue.cc,
@@ -159,7 +165,7 @@ def _ring(
         # the last of the links between hosts is not used in the last time around
         steps_between = around * group.hosts - (name == "all_reduce")
         steps_between = min(steps, steps_between)
-    latency = START[protocol] + (steps - steps_between) * HOP_INSIDE[protocol]
+    latency = _start(protocol, group) + (steps - steps_between) * HOP_INSIDE[protocol]
     latency += steps_between * _hop_between(protocol, group)
     of_a_rank = num_bytes
     if name not in ("broadcast", "reduce"):
@@ -172,7 +178,7 @@ def _ring(
 def _tree(num_bytes: float, protocol: str, group: Group, generation: Generation) -> _Spent:
     """Up and down: chains in hosts, and two trees between hosts, each for one half of the bytes."""
     depth = math.ceil(math.log2(group.hosts))
-    latency = START[protocol] + 2 * (group.in_host - 1) * HOP_INSIDE[protocol]
+    latency = _start(protocol, group) + 2 * (group.in_host - 1) * HOP_OF_CHAIN[protocol]
     latency += 2 * depth * _hop_between(protocol, group)
     inside = 2 * num_bytes / _inside(protocol, group, generation)
     between = _of_two_trees(num_bytes, group) / _between(protocol, group, generation)
@@ -183,24 +189,26 @@ def _nvls(num_bytes: float, group: Group, generation: str) -> _Spent:
     """The switch of NVLink adds and multiplies; between hosts the sums go along trees.
 
     Bytes are cut into rounds of a chunk for each rank of a host and channel. A stage of the
-    pipeline is one round behind the one before it, and a tree has three.
+    pipeline is one round behind the one before it: one in a host, and in a tree also one for each
+    of its levels, and one to give the sums to the ranks of a host.
     """
     channels = GENERATIONS[generation].nvls_channels[group.hosts > 1]
     at_once = channels * group.in_host
     chunk = _nvls_chunk(num_bytes, at_once, group.hosts)
     overhead = NVLS_OVERHEAD[generation]
-    rate = group.inside * NVLS[generation] * chunk / (chunk + overhead)
-    latency = START_NVLS
-    stages = 1
+    rate = group.inside * NVLS[generation] * chunk / (chunk + overhead) / 1e6
+    a_round = min(num_bytes, at_once * chunk)
+    latency = START_NVLS + a_round / rate
     between = 0.0
     if group.hosts > 1:
+        rate *= NVLS_BETWEEN
         depth = math.ceil(math.log2(group.hosts))
-        latency += 2 * depth * (2e6 * group.latency + HOP_NVLS)
-        stages = 3
-        cards = group.between * group.left * BETWEEN["Simple"]
-        between = _of_two_trees(num_bytes, group) / cards * 1e6
-    latency += stages * at_once * chunk / rate * 1e6
-    return _narrowest(latency, num_bytes / rate * 1e6, between)
+        latency += 2 * depth * _hop_between("Simple", group)
+        reached = BETWEEN["Simple"] if group.hosts == 2 else TREE_BETWEEN
+        cards = group.between * group.left * reached / 1e6
+        latency += a_round / rate + depth * a_round / cards
+        between = _of_two_trees(num_bytes, group) / cards
+    return _narrowest(latency, num_bytes / rate, between)
 
 
 def _nvls_chunk(num_bytes: float, at_once: float, hosts: int) -> int:
@@ -219,8 +227,8 @@ def _nvls_chunk(num_bytes: float, at_once: float, hosts: int) -> int:
 
 def _pat(num_bytes: float, group: Group) -> _Spent:
     """Logarithmic, one rank in a host: as NCCL believes, as no measurement is known."""
-    hop = (2e6 * group.latency + HOP_BETWEEN["Simple"]) / 3.5
-    latency = START["Simple"] + math.log2(group.hosts) * hop + 2.8 * group.ranks
+    hop = _hop_between("Simple", group) / 3.5
+    latency = _start("Simple", group) + math.log2(group.hosts) * hop + 2.8 * group.ranks
     of_a_rank = num_bytes * (group.ranks - 1) / group.ranks
     cards = group.between * group.left * BETWEEN["Simple"] * 0.75
     return _Spent(latency, of_a_rank / cards * 1e6, "between")
@@ -231,6 +239,13 @@ def _of_two_trees(num_bytes: float, group: Group) -> float:
     if group.hosts == 2:
         return num_bytes
     return 2 * num_bytes
+
+
+def _start(protocol: str, group: Group) -> float:
+    """What starting takes."""
+    if group.hosts == 1:
+        return START[protocol]
+    return START[protocol] + START_BETWEEN[protocol]
 
 
 def _hop_between(protocol: str, group: Group) -> float:
