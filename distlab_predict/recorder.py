@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
-from distlab_predict import allocator, group, memory, operators, streams, torch_gpu
+from distlab_predict import allocator, group, memory, operators, streams, torch_gpu, torch_lists
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
@@ -76,7 +76,8 @@ class Recorder(TorchDispatchMode):
         self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again, with the part of this rank
+            # it comes again, with the part of this rank
+            return torch_lists.on_parts(self.__torch_dispatch__, operator, args, kwargs or {})
         if operator.namespace == "prim":  # more than half of all: where is this tensor?
             if operator is torch.ops.prim.device.default:
                 return fake.device_of(args[0])

@@ -38,6 +38,7 @@ NAMES = [
     "torch.distributed.device_mesh.DeviceMesh._is_current_rank_part_of_mesh",
     "torch.distributed.tensor._collective_utils.local_tensor_mode",
     "torch.distributed.tensor._sharding_prop.ShardingPropagator",
+    "torch.ops.aten._foreach_sqrt.default",
     # DDP
     "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES",
     "torch.distributed._compute_bucket_assignment_by_size",
