@@ -156,3 +156,16 @@ def test_messages_that_travel_slow_what_computes():
     kernel(log, 5)
     costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
     assert times_of([recording(log)], costs) == [[(0, 4), (0, 7)]]
+
+
+def test_a_kernel_is_slowed_by_the_call_that_occupies_most_multiprocessors():
+    """24 of 132 by a ring in a host, 2 by one of a rank in each host."""
+    network = Network.named("H100 hosts", hosts=[8] * 8)
+    costs = Costs(network, Device.named("H100"))
+    ends = []
+    for members in (tuple(range(8)), tuple(range(0, 64, 8))):
+        log = NodeLog()
+        log.call("group", "all_gather", members, (1 << 33,))
+        log.compute("add", 0, 1 << 30)
+        ends.append(times_of([recording(log)], costs)[0][1][1])
+    assert ends[0] / ends[1] == pytest.approx((132 - 2) / (132 - 24))
