@@ -42,7 +42,8 @@ def calls_in(trace: Trace, prediction: Prediction, recording: Recording) -> Iter
         call = recorded.get((one.name, one.num_bytes, one.ranks))
         if call is not None:
             formula = costs.formula(call, recording.rank)
-            found.append((formula.link, (call, one)))
+            if formula.latency + formula.moving:  # otherwise a description says that it is free
+                found.append((formula.link, (call, one)))
     for link, pairs in grouped(found).items():
         alone = _alone([one for _, one in pairs])
         took = zip((call for call, _ in pairs), alone, strict=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 NEAR = 2.0
 ALIKE = 1.05  # sizes that differ less are measured together
 SAME = 1.001  # sizes that differ less are one
+APART = 1.5  # sizes that differ less do not tell an overhead from a rate
 
 
 class Point(NamedTuple):
@@ -115,8 +116,9 @@ def law_of(points: list[Point]) -> Law:
 def _fitted(points: Sequence[Point]) -> tuple[float, float]:
     """The two factors of the law.
 
-    Where all points have the terms in the same proportion, both terms get the same factor, so that
-    each keeps its share. A factor that would be below 0 is 0.
+    Where all points have the terms in nearly the same proportion, nothing tells one from the other.
+    Then both terms get the same factor, so that each keeps its share. A factor that would be below
+    0 is 0.
     """
     uu = uv = vv = u = v = 0.0
     for point in points:
@@ -127,10 +129,10 @@ def _fitted(points: Sequence[Point]) -> tuple[float, float]:
         vv += second * second
         u += first
         v += second
-    determinant = uu * vv - uv * uv
-    if determinant <= 1e-9 * uu * vv:
+    if _are_in_proportion(points):
         same = (u + v) / (uu + 2 * uv + vv)
         return same, same
+    determinant = uu * vv - uv * uv
     a = (u * vv - v * uv) / determinant
     b = (v * uu - u * uv) / determinant
     if a < 0:
@@ -138,3 +140,10 @@ def _fitted(points: Sequence[Point]) -> tuple[float, float]:
     if b < 0:
         return u / uu, 0.0
     return a, b
+
+
+def _are_in_proportion(points: Sequence[Point]) -> bool:
+    """Whether the two terms of all points are in nearly the same proportion."""
+    shares = [point.first / (point.first + point.second) for point in points]
+    others = [point.second / (point.first + point.second) for point in points]
+    return max(shares) <= APART * min(shares) and max(others) <= APART * min(others)

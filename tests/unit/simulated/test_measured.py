@@ -97,6 +97,18 @@ def test_a_call_corrects_the_formula_of_its_network():
     assert measured.call("all_reduce", "inside", 3, 1.0, 10.0).basis == "scaled"
 
 
+def test_calls_of_nearly_one_size_do_not_tell_latency_from_bandwidth():
+    measured = Measured(calls=(all_reduce(1.0, 9.0, 22.0), all_reduce(1.0, 9.1, 18.0)))
+    seconds, _, load = measured.call("all_reduce", "inside", 4, 3.0, 13.5)
+    assert seconds == pytest.approx(2 * 16.5, rel=2e-2)
+    assert load == pytest.approx(13.5 / 16.5)
+
+
+def test_calls_without_a_latency_have_a_bandwidth():
+    measured = Measured(calls=(all_reduce(0.0, 9.0, 18.0), all_reduce(0.0, 90.0, 180.0)))
+    assert measured.call("all_reduce", "inside", 4, 0.0, 30.0).seconds == pytest.approx(60.0)
+
+
 def test_a_call_that_was_not_measured_is_corrected_as_others_on_its_link():
     measured = Measured(calls=(all_reduce(1.0, 1.0, 6.0),))
     assert measured.call("all_gather", "inside", 2, 0.5, 0.5).seconds == pytest.approx(3.0)
