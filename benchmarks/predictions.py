@@ -226,7 +226,7 @@ def table(title: str, rows: list[Row]) -> str:
 def line_of(name: str, row: Row, step: Prediction) -> str:
     """A line of a table, which is printed at once, as the next one may take minutes."""
     speed = beside(row.tokens, step.tokens_per_second, 0)
-    memory = beside(row.memory, sum(step.memory.values()) / GIB, 1)
+    memory = beside(row.memory, step.reserved / GIB, 1)
     line = f"| {name} | {row.ranks} |{speed}{memory}"
     print(line, flush=True)
     return line
@@ -261,6 +261,8 @@ def interleaving() -> str:
 
 def main() -> None:
     """Write the tables into README.md, between their marks."""
+    # as TorchTitan's run_llama_train.sh sets it, at 9dec370
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     tables = [table(title, rows) for title, rows in TABLES.items()]
     text = "\n\n".join([*tables, interleaving()])
     readme = Path(__file__).with_name("README.md")

@@ -12,6 +12,7 @@ plans.py says which is best, with reasons.py and plan_maps.py.
 
 All of this runs on the notebook's kernel, but recorder.py in a process that forks a child for each
 rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the
-backend, streams.py and memory.py keep account, and torch_fake.py, torch_known.py and
+backend, streams.py and memory.py keep account (peaks.py and allocator.py say what that is on a GPU,
+device_memory.py and memory_shown.py show it), and torch_fake.py, torch_known.py and
 torch_changed.py change torch; no_data.py is the number that a tensor without data gives.
 """
