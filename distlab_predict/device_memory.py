@@ -123,8 +123,8 @@ def nccl_bytes(recording: Recording, network: Network) -> int:
             collective.add(node.members)
     found = 0
     for members in collective:
-        hosts = {network.host_of(member) for member in members}
-        channels = CHANNELS_IN_HOST if len(hosts) == 1 else CHANNELS_BETWEEN_HOSTS
+        in_host = network.host_of(min(members)) == network.host_of(max(members))
+        channels = CHANNELS_IN_HOST if in_host else CHANNELS_BETWEEN_HOSTS
         found += NEIGHBOURS * channels * NEIGHBOUR_BYTES
     own_host = network.host_of(recording.rank)
     for members, others in peers.items():
