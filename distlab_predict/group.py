@@ -100,7 +100,10 @@ class Group(backend.Group):
         if name == "all_to_all":  # what stays on this rank comes first
             sent = _more_of(sent, args)
             sent = sent[self.rank() :] + sent[: self.rank()]
-        torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
+        if method == "allreduce" and isinstance(args[1], dist.AllreduceOptions):
+            torch_known.add_up(args[0], args[1].reduceOp, self.size())
+        else:
+            torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
         routing.receive(name, args, self.rank(), self.size())
         index = self._log.call(self._name, name, self._members, sent)
         return Done(self._log, index, args[0])

@@ -17,6 +17,7 @@ NEEDED = (
 )
 # functions of math with one argument that give a float
 OF_MATH = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "fabs", "tanh")
+COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 # what is true of a number that training gives
 IS_FINITE = {"isfinite": True, "isnan": False, "isinf": False}
 
@@ -65,7 +66,7 @@ def _give_methods() -> None:
         setattr(NoData, f"__r{name}__", _unknown)
     for name in ("neg", "pos", "abs", "round"):
         setattr(NoData, f"__{name}__", _unknown)
-    for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor", "ceil"):
+    for name in (*COMPARED, "bool", "int", "index", "trunc", "floor", "ceil"):
         setattr(NoData, f"__{name}__", _refuse)
 
 

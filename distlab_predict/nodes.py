@@ -93,6 +93,7 @@ class Recording:
         printed: what the program has printed.
         held: more on its memory.
         assumed: in words, what follows from data that nobody has: "routing: balanced, assumed".
+        warned: what the program has written to stderr.
     """
 
     rank: int
@@ -102,6 +103,7 @@ class Recording:
     printed: str
     held: Held = NOTHING
     assumed: tuple[str, ...] = ()
+    warned: str = ""
 
 
 @dataclass(frozen=True)

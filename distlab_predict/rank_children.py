@@ -6,14 +6,13 @@ torch is imported once, before any child is forked; recorder.py notes what a chi
 
 import contextlib
 import functools
-import io
 import os
 import sys
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO, NoReturn, cast
 
@@ -28,6 +27,8 @@ from distlab_predict import group, no_data, streams, torch_gpu
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
+from distlab_predict.program_output import Output, without_empty_folders
+from distlab_predict.rank_objects import Given, NotSent, Objects, Waiting, Wanted
 from distlab_predict.recorder import Recorder
 from distlab_predict.recording_process import last_words
 from distlab_predict.routing import Routing
@@ -37,13 +38,13 @@ IDLE_SECONDS = 300.0  # after which this process ends; the next prediction start
 # --- one rank, in a child ---
 
 
-def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
+def record(run: Run, rank: int, parent: Connection) -> Outcome:
     """Run the program as this rank.
 
     Args:
         run: what to run, and where.
         rank: as which.
-        meet: called at once with each rank that it exchanges messages with.
+        parent: is sent at once each rank that it exchanges messages with, and hands objects on.
     """
     os.environ.clear()
     os.environ.update(run.environment)
@@ -52,23 +53,44 @@ def record(run: Run, rank: int, meet: Callable[[int], None]) -> Outcome:
     recorder = Recorder(rank)
     recorder.install()
     streams.install(recorder.log)
-    group.install(recorder.log, functools.cache(meet))
+    group.install(recorder.log, functools.cache(parent.send))
+    changed.replace_all(Objects(rank, parent).functions())
     dist.init_process_group(
         group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore()
     )
     dist.init_process_group = lambda *_, **__: None  # a program that calls it finds it done
-    shown = io.StringIO()
+    output = Output()
     routing = Routing(run.skew)
     try:
         function = pickling.loads(run.header, run.buffers)
-        with contextlib.redirect_stdout(shown), fake.without_data(recorder, routing):
+        with output.collected(), without_empty_folders(), fake.without_data(recorder, routing):
             function(rank, run.world_size)
+    except SystemExit as end:
+        if end.code:
+            return _failure(_ended(end), rank, output)
     except fake.NeedsData as error:
         refused = NotImplementedError(f"{no_data.NEEDED} ({error.func})")
-        return failure_of(refused.with_traceback(error.__traceback__), rank)
+        return _failure(refused.with_traceback(error.__traceback__), rank, output)
     except Exception as error:
-        return failure_of(error, rank)
-    return recorder.recording(shown.getvalue(), routing.in_words())
+        return _failure(error, rank, output)
+    return recorder.recording(output.printed, output.warned, routing.in_words())
+
+
+def _ended(end: SystemExit) -> RuntimeError:
+    """An error for a program that has ended itself."""
+    how = f"exit status {end.code}" if isinstance(end.code, int) else end.code
+    error = RuntimeError(f"the program ended itself: {how}")
+    error.__cause__ = end
+    return error.with_traceback(end.__traceback__)
+
+
+def _failure(error: Exception, rank: int, output: Output) -> Failure:
+    """What a rank has raised, and the last lines that its program has written to stderr."""
+    failure = failure_of(error, rank)
+    words = output.last_words(of_stdout=isinstance(error.__cause__, SystemExit))
+    if words:
+        failure = replace(failure, message=f"{failure.message}\nIts last lines:\n{words}")
+    return replace(failure, consequence=isinstance(error, NotSent))
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
@@ -85,7 +107,8 @@ class Child:
     Attributes:
         rank: which one.
         pid: its number.
-        source: what it sends: the ranks that it meets, and then its outcome.
+        source: the connection to it. It sends the ranks that it meets, objects for other ranks or
+            a wish for theirs, and at last its outcome.
         written: what it has written to its stdout and stderr.
     """
 
@@ -94,13 +117,13 @@ class Child:
     source: Connection
     written: IO[bytes]
 
-    def receive(self) -> int | Outcome:
-        """A rank that the child meets, or its outcome, after which it has ended."""
+    def receive(self) -> int | Given | Wanted | Outcome:
+        """What the child sends; after its outcome it has ended."""
         try:
             received = self.source.recv()
         except EOFError:
             received = None
-        if isinstance(received, int):
+        if isinstance(received, (int, Given, Wanted)):
             return received
         _, status = os.waitpid(self.pid, 0)
         if received is None:
@@ -119,8 +142,8 @@ class Child:
 
 
 def start(run: Run, rank: int) -> Child:
-    """Record in a forked child, which sends the ranks that it meets, and then its outcome."""
-    source, sink = Pipe(duplex=False)
+    """Record in a forked child, which sends what `Child.receive` returns."""
+    source, sink = Pipe()
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child lives
     parent = os.getpid()
     pid = os.fork()
@@ -139,7 +162,7 @@ def _send_outcome(run: Run, rank: int, sink: Connection) -> NoReturn:
     status = 1
     # From here nothing may leave this function: the child would go on as its parent.
     try:
-        sink.send(record(run, rank, sink.send))
+        sink.send(record(run, rank, sink))
         status = 0
     except Exception as error:  # the folder is gone, or what is to be sent cannot be pickled
         sink.send(failure_of(error, rank))
@@ -177,30 +200,44 @@ class Recordings:
         self._runs = runs
         # by run, by rank; None for ranks that have not ended
         self._found: list[dict[int, Outcome | None]] = []
+        # by run: ranks that are recorded only because another one wants their objects
+        self._helpers: list[set[int]] = []
+        self._objects: list[Waiting] = []  # by run
         # (number of the run, rank), in the order in which they start
         self._pending: deque[tuple[int, int]] = deque()
         for number, run in enumerate(runs):
             self._found.append({})
+            self._helpers.append(set())
+            self._objects.append(Waiting())
             for rank in run.ranks or [0]:
                 self._add(number, rank)
-        # children with the numbers of their runs, by the pipe on which they send
+        # children with the numbers of their runs, by the connection to them
         self._running: dict[Connection, tuple[int, Child]] = {}
 
     def outcomes(self) -> list[Outcomes]:
         """Record all of them, and return what the ranks of each have noted."""
-        at_once = machine.cores()
         while self._pending or self._running:
-            while self._pending and len(self._running) < at_once:
-                number, rank = self._pending.popleft()
-                child = start(self._runs[number], rank)
-                self._running[child.source] = (number, child)
+            self._start()
             # wait takes sockets and numbers too, so its types do not say that these are pipes
             for source in cast("list[Connection]", wait(list(self._running))):
                 self._receive(source)
         outcomes = []
-        for ranks in self._found:
-            outcomes.append([outcome for outcome in ranks.values() if outcome is not None])
+        for found, helpers in zip(self._found, self._helpers, strict=True):
+            outcomes.append(_of_roles(found, helpers))
         return outcomes
+
+    def _start(self) -> None:
+        """Start as many ranks as there are cores for; those that wait for objects need none."""
+        waiting = sum(len(objects) for objects in self._objects)
+        free = machine.cores() - len(self._running) + waiting
+        while self._pending and free > 0:
+            number, rank = self._pending.popleft()
+            child = start(self._runs[number], rank)
+            self._running[child.source] = (number, child)
+            free -= 1
+        if waiting == len(self._running):
+            for objects in self._objects:
+                objects.give_up()
 
     def _add(self, number: int, rank: int) -> None:
         """Have a rank of a run recorded, after those that were added before."""
@@ -208,20 +245,47 @@ class Recordings:
         self._pending.append((number, rank))
 
     def _receive(self, source: Connection) -> None:
-        """Note what a child has sent: its outcome, or a rank that it meets, which is to run too."""
+        """Act on what a child has sent."""
         number, child = self._running[source]
         received = child.receive()
-        if not isinstance(received, int):
+        objects = self._objects[number]
+        if isinstance(received, Given):
+            objects.give(received)
+        elif isinstance(received, Wanted):
+            if not objects.want(source, received):
+                self._help(number, received.source)
+        elif isinstance(received, int):
+            self._helpers[number].discard(received)
+            if self._follows(number, received):
+                self._add(number, received)
+        else:
             self._found[number][child.rank] = received
             del self._running[source]
-        elif self._follows(number, received):
-            self._add(number, received)
+            objects.end(child.rank)
+
+    def _help(self, number: int, rank: int) -> None:
+        """Have a rank recorded whose objects another one wants; it is not one of the roles."""
+        found = self._found[number]
+        if rank not in found:
+            self._helpers[number].add(rank)
+            self._add(number, rank)
+        elif found[rank] is not None:
+            self._objects[number].end(rank)
 
     def _follows(self, number: int, rank: int) -> bool:
         """Whether a rank that another one meets is to be recorded, and is not yet."""
         run = self._runs[number]
         found = self._found[number]
         return run.ranks is None and rank not in found and len(found) < run.max_roles
+
+
+def _of_roles(found: dict[int, Outcome | None], helpers: set[int]) -> Outcomes:
+    """The outcomes of the ranks that stand for all; of others only failures."""
+    outcomes = []
+    for rank, outcome in found.items():
+        if outcome is not None and (rank not in helpers or isinstance(outcome, Failure)):
+            outcomes.append(outcome)
+    return outcomes
 
 
 def main() -> None:

@@ -61,6 +61,7 @@ class Recorder(TorchDispatchMode):
         self._steps: list[tuple[int, int]] = []
         # the works of functional collectives, by the storage of their result
         self._works: dict[int, group.Done] = {}
+        self._is_prepared = False
         self._begin: int | None = None  # the first node of the step that has begun
 
     def install(self) -> None:
@@ -69,6 +70,7 @@ class Recorder(TorchDispatchMode):
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
         changed.after_resize(self.journal.resize)
+        changed.after_preparing_stages(self.after_preparing)
 
     # --- operators ---
 
@@ -146,6 +148,12 @@ class Recorder(TorchDispatchMode):
                 self.journal.begin()
             self.journal.name(memory.PARAMETERS, module.parameters())
 
+    def after_preparing(self) -> None:
+        """Leave out of the first step what was called before its stages knew their shapes."""
+        if not self._is_prepared and self._begin is not None and not self._steps:
+            self._begin = len(self.log.nodes)
+        self._is_prepared = True
+
     def before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Say which storages are parameters and gradients, which an optimizer knows."""
         parameters: list[Tensor] = []
@@ -175,7 +183,7 @@ class Recorder(TorchDispatchMode):
             self._steps[-1] = (begin, end)
         self._begin = None
 
-    def recording(self, printed: str, assumed: tuple[str, ...] = ()) -> Recording:
+    def recording(self, printed: str, warned: str = "", assumed: tuple[str, ...] = ()) -> Recording:
         """What was noted of a program that has ended.
 
         A forward pass after its last step, to validate, is no step. In a program without an
@@ -190,4 +198,6 @@ class Recorder(TorchDispatchMode):
         begin = self._steps[-1][0] if self._steps else 0
         held = self.journal.held(allocator.is_expandable(os.environ), begin)
         peak = self.journal.peak()
-        return Recording(self.rank, self.log.nodes, self._steps, peak, printed, held, assumed)
+        return Recording(
+            self.rank, self.log.nodes, self._steps, peak, printed, held, assumed, warned
+        )

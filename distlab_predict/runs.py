@@ -92,7 +92,8 @@ def prediction_of(
 
 
 def print_again(outcomes: Outcomes) -> None:
-    """Print what the program has printed as its first rank; nothing if one has raised."""
+    """Write what the program has written as its first rank; nothing if one has raised."""
     first, *_ = outcomes
     if isinstance(first, Recording) and not has_failed(outcomes):
         sys.stdout.write(first.printed)
+        sys.stderr.write(first.warned)

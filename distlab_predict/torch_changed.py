@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 from torch.utils import data
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
 
 from distlab_predict import no_data, torch_known
@@ -112,6 +113,8 @@ def _tensors() -> Iterator[Patch]:
         yield Patch(math, name, function)
     yield Patch(FakeTensor, "__deepcopy__", _deep_copy)
     yield Patch(nn.init, "_no_grad_trunc_normal_", _normal)
+    yield Patch(torch, "asarray", _with_data(torch.asarray))  # of a file, as safetensors does
+    yield Patch(torch, "load", _loaded)
     yield Patch(torch, "save", _do_nothing)
     yield Patch(checkpoint, "save", _do_nothing)
 
@@ -120,13 +123,11 @@ _OWN_ITEM = Tensor.item
 
 
 def _item(tensor: Tensor) -> Any:
-    """The value of a tensor, as which a floating-point one without data gives a number without."""
+    """The value of a tensor; one without data gives a number without."""
     try:
         return _OWN_ITEM(tensor)
     except torch_known.NEEDS_VALUES:
-        if tensor.is_floating_point():
-            return no_data.NoData()
-        raise
+        return no_data.NoData()
 
 
 def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
@@ -135,6 +136,15 @@ def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:
         raise NotImplementedError(no_data.NEEDED)
     numpy = _with_data(torch.Tensor.numpy)
     return numpy(tensor.constant, force=force)
+
+
+_OWN_LOAD = torch.load
+
+
+def _loaded(*args: Any, **kwargs: Any) -> Any:
+    """What a file has, with tensors that have no data any more."""
+    found = _with_data(_OWN_LOAD)(*args, **kwargs)
+    return tree_map_only(Tensor, Tensor.detach, found)
 
 
 def _decided(function: Function, answer: bool) -> Function:
@@ -171,6 +181,12 @@ def _replace(function: Function, other: Function) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, name, None) is function:
             setattr(module, name, other)
+
+
+def replace_all(functions: Iterable[tuple[Function, Function]]) -> None:
+    """Put others in the places of functions of torch, in each module that has them."""
+    for function, other in functions:
+        _replace(function, other)
 
 
 def after_resize(note: Callable[[torch.UntypedStorage], None]) -> None:
@@ -254,20 +270,30 @@ class _Reducer(dist.Reducer):
 
 
 def _without_vote(self: Any, stages: list[Any], has_backward: bool, *_: Any) -> None:
-    """Go on as if all stages were given their shapes.
+    """Have stages ask each other for the shapes of what they send if this rank's need that.
 
-    Since torch 2.13 stages ask each other whether they were, which needs data.
+    Since torch 2.13 they vote on it by a product of tensors, which needs data; here a stage that
+    needs it knows that the others take part.
     """
+    modes = pipeline_stage.InferenceMode
     for one in stages:
-        if pipeline_stage.InferenceMode.needs_dynamic(one._user_meta, has_backward):
-            how = (
-                "give each PipelineStage its input_args and output_args, "
-                'such as torch.empty(8, 64, device="meta")'
-            )
-            raise NotImplementedError(
-                f"here stages cannot ask each other for the shapes of what they send: {how}"
-            )
-        one._inference_mode = pipeline_stage.InferenceMode.STATIC
+        asks = modes.needs_dynamic(one._user_meta, has_backward)
+        one._inference_mode = modes.DYNAMIC if asks else modes.STATIC
+
+
+def after_preparing_stages(note: Callable[[], None]) -> None:
+    """Have this called when the stages of a pipeline know the shapes of what they send."""
+    schedule = schedules._PipelineSchedule
+    if hasattr(schedule, "_initialize_pp_stages"):  # since torch 2.13
+        prepare: Any = schedule._initialize_pp_stages
+
+        @functools.wraps(prepare)
+        def prepared(*args: Any, **kwargs: Any) -> Any:
+            value = prepare(*args, **kwargs)
+            note()
+            return value
+
+        put(schedule, "_initialize_pp_stages", prepared)
 
 
 # --- what layers do on a GPU ---

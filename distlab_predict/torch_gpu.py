@@ -172,6 +172,8 @@ def _moves() -> Iterator[Patch]:
     # a loader sets it, and would start a thread that pins
     yield Patch(DataLoader, "pin_memory", property(lambda _: False, _nothing))
     yield Patch(torch, "load", _loaded(torch.load))
+    for name in ("tensor", "as_tensor", "asarray"):  # these make a tensor, and move it
+        yield Patch(torch, name, _made(getattr(torch, name)))
 
 
 def _moved(move: Function) -> Function:
@@ -182,6 +184,14 @@ def _moved(move: Function) -> Function:
         return move(tensor, **_with_device_here(kwargs))
 
     return to
+
+
+def _made(make: Function) -> Function:
+    @functools.wraps(make)
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        return make(*args, **_with_device_here(kwargs))
+
+    return call
 
 
 def _parsed(parse: Function) -> Function:

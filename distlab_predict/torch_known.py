@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
@@ -83,11 +84,45 @@ def _computed(
 ) -> Any:
     """What an operator of torch's own makes, with values if all of its arguments have them."""
     if not given:
-        return _made_of_numbers(mode, operator, args, kwargs, run())
+        return _without_nan(_made_of_numbers(mode, operator, args, kwargs, run()))
     known = [tensor for tensor in given if tensor.constant is not None]
+    if not known:
+        return run()
     if len(known) == len(given) and _is_too_large(operator, known, run):
         return _without_values(known, run)
-    return run()
+    return _without_nan(run())
+
+
+def add_up(written: Any, operation: Any, size: int) -> None:
+    """Have tensors be what an all-reduce makes of them if all ranks have the same values.
+
+    The rank that is recorded stands for the others. Where a value is not known, or an operation is
+    none of those below, there are no values afterwards.
+
+    Args:
+        written: the tensors, in lists.
+        operation: a ReduceOp.
+        size: how many ranks there are.
+    """
+    kinds = dist.ReduceOp.RedOpType
+    for tensor in written:
+        if not isinstance(tensor, FakeTensor) or tensor.constant is None:
+            continue
+        if operation == kinds.SUM:
+            with no_dispatch():
+                tensor.constant.mul_(size)
+        elif not any(operation == kind for kind in (kinds.MAX, kinds.MIN, kinds.AVG)):
+            forget(tensor)
+
+
+def _without_nan(made: Any) -> Any:
+    """The same tensor, without values if one is a number without: see no_data.py."""
+    if isinstance(made, FakeTensor) and made.constant is not None and made.is_floating_point():
+        with no_dispatch():
+            is_known = not made.constant.isnan().any()
+        if not is_known:
+            forget(made)
+    return made
 
 
 def filled(tensor: FakeTensor, value: bool) -> FakeTensor:
@@ -114,12 +149,17 @@ def forget(written: Any) -> None:
 
 
 def _made_of_numbers(mode: FakeTensorMode, operator: Any, args: Any, kwargs: Any, made: Any) -> Any:
-    """The same tensor with its values, if it is small and of whole numbers or truths."""
+    """The same tensor with its values, if it is small and of whole numbers or truths.
+
+    Of other numbers only a single one, such as a flag that ranks add up.
+    """
     if not isinstance(made, FakeTensor) or made.constant is not None:
         return made
     if operator._overloadpacket.__name__ not in MADE_OF_NUMBERS or made.device.type != "cpu":
         return made
-    if made.is_floating_point() or made.is_complex() or made.numel() > MOST_KNOWN:
+    if made.numel() > MOST_KNOWN:
+        return made
+    if made.numel() > 1 and (made.is_floating_point() or made.is_complex()):
         return made
     with no_dispatch():
         values = operator(*args, **kwargs)

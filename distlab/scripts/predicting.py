@@ -95,7 +95,7 @@ def run_as_recorded(rank: int, world_size: int, program: Program, on_host: int) 
 
     os.environ.update(variables_of(rank, world_size, on_host))
     os.environ.update(TORCHELASTIC_RUN_ID=program.run_id, ROLE_NAME=program.role)
-    run_as_main(program)
+    run_as_main(program, is_first_to_write=lambda _: False)  # the prediction shows its error
 
 
 def variables_of(rank: int, world_size: int, on_host: int) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """What people write in training programs: it runs unchanged, or its line is named."""
 
 import copy
+import logging
 import math
+import sys
 
 import pytest
 import torch
@@ -171,18 +173,126 @@ def test_a_loss_is_printed_and_a_checkpoint_is_saved_without_data(tmp_path, caps
     assert not list(tmp_path.iterdir())
 
 
+def evaluated(rank, world_size):
+    """Losses in a tensor, a share of right answers, and numbers that ranks add up."""
+    model = DistributedDataParallel(layers())
+    train(model, 2)
+    losses = torch.zeros(3)
+    right = 0
+    with torch.no_grad():
+        for batch in range(3):
+            answers = model(torch.ones(16, 64))
+            losses[batch] = answers.mean().item()
+            right += (answers.argmax(1) == 0).sum().item()
+    rows = torch.tensor(48)
+    dist.all_reduce(rows)
+    mean = torch.tensor([losses.mean().item()])
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    stop = torch.zeros(1)
+    dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+    if not stop:
+        print(f"{losses.mean():.2f} {right / 48:.1%} of {rows.item()} rows, {mean.item()}")
+
+
+def test_ranks_add_up_what_they_know_as_if_all_had_the_same(capsys):
+    distlab.predict(evaluated, 8, NETWORK, FREE)
+    assert capsys.readouterr().out == "(no data) (no data) of 384 rows, (no data)\n"
+
+
+def test_a_snapshot_is_loaded_without_its_data(tmp_path, capsys):
+    file = tmp_path / "snapshot.pt"
+    model = layers()
+    torch.save({"model": model.state_dict(), "epoch": 3}, file)
+
+    def program(rank, world_size):
+        snapshot = torch.load(file, map_location="cuda:0")
+        model = layers()
+        model.load_state_dict(snapshot["model"])
+        print(snapshot["epoch"], snapshot["model"]["0.weight"].sum().item())
+        train(model, 1)
+
+    distlab.predict(program, 8, NETWORK, FREE)
+    assert capsys.readouterr().out == "3 (no data)\n"
+
+
+def test_a_folder_for_checkpoints_is_not_left_empty(tmp_path):
+    """Another run would look for a checkpoint in it."""
+
+    def program(rank, world_size):
+        (tmp_path / "checkpoints" / "last").mkdir(parents=True)
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "logs" / "log.txt").write_text("begin")
+        train(layers(), 1)
+        torch.save({}, tmp_path / "checkpoints" / "last" / "model.pt")
+
+    distlab.predict(program, 8, NETWORK, FREE)
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def warns(rank, world_size):
+    log = logging.getLogger("training")
+    log.addHandler(logging.StreamHandler())
+    for step in range(2):
+        sys.stderr.write(f"\rstep {step}")
+    sys.stderr.write("\n")
+    log.warning("slow")
+    train(layers(), 1)
+    print("done")
+    sys.exit()
+
+
+def test_what_a_program_writes_is_in_its_own_stream(capsys):
+    """Once, and of a progress bar only the last state; to end with status 0 is no failure."""
+    distlab.predict(warns, 8, NETWORK, FREE)
+    written = capsys.readouterr()
+    assert written.out == "done\n"
+    assert written.err == "step 1\nslow\n"
+
+
+def ends_itself(rank, world_size):
+    print("no config.yaml", file=sys.stderr)
+    sys.exit(2)
+
+
+def says_it_and_ends(rank, world_size):
+    print("not enough GPUs")
+    sys.exit("give up")
+
+
+def raises(rank, world_size):
+    print("about to load", file=sys.stderr)
+    print("never shown")
+    raise ValueError("no such layer")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            ends_itself,
+            "the program ended itself: exit status 2\nIts last lines:\nno config.yaml",
+        ),
+        (says_it_and_ends, "the program ended itself: give up\nIts last lines:\nnot enough GPUs"),
+        (raises, "ValueError: no such layer\nIts last lines:\nabout to load\n"),
+    ],
+)
+def test_the_last_lines_of_a_program_that_fails_are_in_its_error(program, words):
+    error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
+    assert words in error
+    assert "never shown" not in error
+
+
 def best_so_far(rank, world_size):
     best = 9.9
     loss = layers()(torch.ones(1, 64)).sum()
     best = min(best, loss.item())
 
 
-def added_up_by_all(rank, world_size):
-    """The value is known before all_reduce, and not after it."""
-    count = torch.tensor(16)
-    dist.all_reduce(count)
-    train(layers(), 1)
-    print("rows of all ranks", count.item())
+def stops_at(rank, world_size):
+    stop = torch.tensor([layers()(torch.ones(1, 64)).sum().item()])
+    dist.all_reduce(stop)
+    while stop > 0:
+        train(layers(), 1)
 
 
 def received(rank, world_size):
@@ -201,7 +311,7 @@ def masked(rank, world_size):
     [
         (reads, "if model(torch.ones(1, 64)).sum().item() > 0:"),
         (best_so_far, "best = min(best, loss.item())"),
-        (added_up_by_all, "count.item()"),
+        (stops_at, "while stop > 0:"),
         (received, "train(nn.Linear(64, 64), size.item())"),
         (masked, "values[values > 0]"),
     ],

@@ -8,7 +8,6 @@ from torch import nn
 
 import distlab
 from tests.cluster.predict.test_predict import FREE, NETWORK, calls
-from tests.refused import raised
 
 NO_NETWORK, DEVICE = distlab.Network(0, "1000 PB/s"), distlab.Device("1 TFLOP/s")
 WIDTH = 256  # so large that computing is limited by operations
@@ -135,10 +134,34 @@ def test_a_pipeline_of_three_dimensions(kind, stages):
     assert [name for name, _, _ in made].count("send") == 8 * (2 * stages - 1)
 
 
-def test_stages_need_their_shapes():
-    program = functools.partial(pipeline, kind="ScheduleGPipe", shapes=False, width=8)
-    error = str(raised(distlab.RankError, distlab.predict, program, 4, NETWORK, FREE))
-    assert (
-        "here stages cannot ask each other for the shapes of what they send: "
-        "give each PipelineStage"
-    ) in error
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [("ScheduleGPipe", 1), ("Schedule1F1B", 1), ("ScheduleInterleaved1F1B", 2)],
+)
+def test_stages_ask_each_other_for_their_shapes(kind, stages):
+    """It takes none of the step's time."""
+    program = functools.partial(pipeline, kind=kind, stages=stages, width=8)
+    given = distlab.predict(program, 4, NETWORK, DEVICE)
+    asked = distlab.predict(functools.partial(program, shapes=False), 4, NETWORK, DEVICE)
+    assert asked.seconds == pytest.approx(given.seconds)
+    assert calls(asked) == calls(given)
+
+
+def once(rank, world_size):
+    """A single step without an optimizer, as in torch's tutorial."""
+    from torch.distributed import pipelining
+
+    model = nn.Linear(WIDTH, WIDTH)
+    stage = pipelining.PipelineStage(model, rank, world_size, torch.device("cuda", rank))
+    schedule = pipelining.ScheduleGPipe(stage, 4, loss_fn=torch.dist)
+    whole = torch.ones(256, WIDTH, requires_grad=True)
+    inputs = [whole] if rank == 0 else []
+    targets = {"target": whole} if rank == world_size - 1 else {}
+    schedule.step(*inputs, **targets)
+
+
+def test_asking_is_no_part_of_a_single_step():
+    """Four micro-batches of three products, on each of two stages: five, with the bubble."""
+    product = 2 * 64 * WIDTH * WIDTH
+    prediction = distlab.predict(once, 2, NO_NETWORK, DEVICE)
+    assert prediction.seconds == pytest.approx(5 * 3 * product / 1e12, rel=0.1)
