@@ -104,14 +104,14 @@ def add_up(written: Any, operation: Any, size: int) -> None:
         operation: a ReduceOp.
         size: how many ranks there are.
     """
-    kinds = dist.ReduceOp.RedOpType
+    ops = dist.ReduceOp
     for tensor in written:
         if not isinstance(tensor, FakeTensor) or tensor.constant is None:
             continue
-        if operation == kinds.SUM:
+        if operation == ops.SUM:
             with no_dispatch():
                 tensor.constant.mul_(size)
-        elif not any(operation == kind for kind in (kinds.MAX, kinds.MIN, kinds.AVG)):
+        elif not any(operation == other for other in (ops.MAX, ops.MIN, ops.AVG)):
             forget(tensor)
 
 
