@@ -183,7 +183,7 @@ def evaluated(rank, world_size):
         for batch in range(3):
             answers = model(torch.ones(16, 64))
             losses[batch] = answers.mean().item()
-            right += (answers.argmax(1) == 0).sum().item()
+            right += (answers[:, 0] > 0).sum().item()
     rows = torch.tensor(48)
     dist.all_reduce(rows)
     mean = torch.tensor([losses.mean().item()])
