@@ -1,7 +1,7 @@
 """What failed on the ranks of a cell, as one error with a message that a learner can act on.
 
 No process is started, ended or asked here. Runs on the notebook's kernel, called by failed_cell.py
-and predict.py, and by joining.py beside it.
+and runs.py, and by joining.py beside it.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Exceptions of ranks, made readable: messages of torch and gloo without what means nothing.
 
-Runs on the notebook's kernel, called by failed_cell.py, generation.py and predict.py, and by
+Runs on the notebook's kernel, called by failed_cell.py, generation.py and runs.py, and by
 endings.py beside it.
 """
 
