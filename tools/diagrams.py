@@ -2,7 +2,8 @@
 
 Every collective, on small integers, for the notebooks: what each rank holds before the call, where
 it travels, and what each rank holds after it. The ring all-reduce in space and time, for
-docs/course.md. What a comparison has found, for docs/silent_mistakes.md. And the maps of maps.py.
+docs/course.md. What a comparison has found, for docs/silent_mistakes.md. The pipeline of
+staircase.py, for the README. And the maps of maps.py.
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ from distlab.traces import virtual
 from distlab.traces.trace import Trace
 from distlab_course.algorithms import schedule
 from tools import maps
+from tools.staircase import staircase
 
 FIGS = Path(__file__).resolve().parent.parent / "figs"
 FLOWS = 1.12  # inches between the two panels, with room for arrows
@@ -348,6 +350,7 @@ def write_figs(folder: str | Path) -> list[Path]:
     figures = {name: partial(diagram, name) for name in (*EXAMPLES, *BARRIERS)}
     figures["ring"] = ring
     figures["comparison"] = comparison
+    figures["staircase"] = staircase
     for name in maps.MAPS:
         figures[name] = partial(maps.draw, name)
     # Neither the date nor matplotlib's name, which would differ from run to run and from version to

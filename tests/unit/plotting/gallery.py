@@ -248,6 +248,11 @@ FIGURES = {
         (*LAYOUT_AXES, LAYOUTS, "layouts", "tokens/s"),
         {"tensor", "pipeline", "7,491", "4.5", "batch 1, none", "left out", "–", "best"},
     ),
+    "staircase": (
+        DIAGRAMS.staircase,
+        (),
+        {"stage 0", "stage 7", "forward", "backward", "averaging with the copies", "1 s"},
+    ),
     "space_time": (
         one_step,
         (),

@@ -32,7 +32,7 @@ def test_figs_are_committed(tmp_path):
         {"font.size": 20, "savefig.facecolor": "red", "figure.autolayout": True}
     ):
         paths = TOOL.write_figs(tmp_path)
-    others = ["ring", "comparison", *TOOL.maps.MAPS]
+    others = ["ring", "comparison", "staircase", *TOOL.maps.MAPS]
     assert len(paths) == 2 * len([*TOOL.EXAMPLES, *TOOL.BARRIERS, *others])
     for path in paths:
         assert path.read_bytes() == (ROOT / "figs" / path.name).read_bytes(), (
