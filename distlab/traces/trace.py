@@ -15,12 +15,13 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab.arguments import refuse
+from distlab.arguments import refuse, wrong
 from distlab.errors import ClusterError
 from distlab.tables import Table, count, format_seconds
 from distlab.traces.events import COMPUTING_KINDS, Contents, Event, Offset
 from distlab.traces.perfetto import perfetto_items
 from distlab.traces.shares import Shares, shares_of
+from distlab.traces.steps import step_of
 from distlab.words import grouped, rank_list
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Trace:
 
     # --- how it is shown ---
 
-    def plot(self, window: tuple[float, float] | None = None) -> Figure:
+    def plot(self, window: tuple[float, float] | None = None, *, step: int | None = None) -> Figure:
         """Draw what each rank did when, and its messages: a space-time diagram.
 
         A bar of communication is hatched while a partner that the call needs has not arrived. Where
@@ -98,18 +99,28 @@ class Trace:
 
         Args:
             window: first and last millisecond to draw; None for all.
+            step: of a training, which step to draw: 0 is the first one, and -1 the last one that
+                all ranks have finished. A step begins where the optimizer's step before it ends,
+                and ends with its own.
 
         Returns:
             The figure; a notebook shows it if it is the last value of a cell.
 
         Raises:
-            ArgumentError: the window is not two times.
+            ArgumentError: the window is not two times, there is no such step, or both are given.
             ClusterError: the trace is still being recorded.
         """
         from distlab.plotting.timelines import space_time  # matplotlib takes its time
 
         view = None
-        if window is not None:
+        title = self._headline()
+        if step is not None:
+            if window is not None:
+                wrong("Give plot either a window or a step, as both say what to draw.")
+            chosen = step_of(step, self.events, self.rows)
+            view = chosen.window
+            title += f", {chosen.name}"
+        elif window is not None:
             first, last = self._checked(window)
             view = first / 1e3, last / 1e3
         return space_time(
@@ -118,7 +129,7 @@ class Trace:
             messages=self.messages,
             collectives=self.collectives,
             window=view,
-            title=self._headline(),
+            title=title,
             notes=self.notes(),
         )
 
@@ -139,18 +150,30 @@ class Trace:
             refuse("window", rule, window, advice)
         return first, last
 
-    def table(self) -> Table:
+    def table(self, *, step: int | None = None) -> Table:
         """Add up calls with the same op, ranks and bytes; those that took longest first.
 
         Runs on: the notebook's kernel.
+
+        Args:
+            step: only calls that began in this step, as for `plot`; None for all.
+
+        Raises:
+            ArgumentError: there is no such step.
         """
+        title = self._headline()
+        events = self.events
+        if step is not None:
+            chosen = step_of(step, self.events, self.rows)
+            events = [event for event in events if chosen.has(event)]
+            title += f", {chosen.name}"
         by_what: dict[tuple[str, str, str], list[Event]] = {}
-        for event in self.events:
+        for event in events:
             if event.kind != "wait":
                 by_what.setdefault(_what(event), []).append(event)
         longest_first = sorted(by_what.values(), key=_seconds_of_all, reverse=True)
         rows = [_row_of(alike) for alike in longest_first]
-        return Table(self._headline(), TABLE_HEADS, tuple(rows), "llrrrrr")
+        return Table(title, TABLE_HEADS, tuple(rows), "llrrrrr")
 
     def shares(self) -> dict[int, Shares]:
         """Where the time of each rank went, by rank: computing, communicating, waiting for others.
