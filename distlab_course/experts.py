@@ -118,7 +118,7 @@ class RoutedExperts(nn.Module):
         here = all_to_all_single(rows, came, went, self.group)
         # They are in the order of their ranks, and of each rank's in the order of experts.
         own = by_rank[1]
-        experts = torch.arange(own.shape[1]).repeat(own.shape[0])
+        experts = torch.arange(own.numel()) % own.shape[1]
         expert_of_row = experts.repeat_interleave(own.flatten(), output_size=len(here))
         order = expert_of_row.argsort(stable=True)
         results = self._computed(here[order], own.sum(0))

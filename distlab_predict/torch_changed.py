@@ -105,6 +105,7 @@ def _tensors() -> Iterator[Patch]:
     yield Patch(FakeTensor, "__format__", lambda *_: no_data.SHOWN)
     yield Patch(Tensor, "item", _item)
     yield Patch(FakeTensor, "numpy", _numpy)
+    yield Patch(FakeTensor, "tolist", _to_list)
     yield Patch(data, "random_split", _with_data(data.random_split))
     for name, answer in no_data.IS_FINITE.items():
         for owner in (torch, Tensor):
@@ -145,6 +146,17 @@ def _loaded(*args: Any, **kwargs: Any) -> Any:
     """What a file has, with tensors that have no data any more."""
     found = _with_data(_OWN_LOAD)(*args, **kwargs)
     return tree_map_only(Tensor, Tensor.detach, found)
+
+
+_OWN_TO_LIST = FakeTensor.tolist
+
+
+def _to_list(tensor: FakeTensor) -> Any:
+    """The values of a small tensor in one go; torch's own asks for each by itself."""
+    if tensor.constant is None:
+        return _OWN_TO_LIST(tensor)
+    to_list = _with_data(torch.Tensor.tolist)
+    return to_list(tensor.constant)
 
 
 def _decided(function: Function, answer: bool) -> Function:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat.torch import key_of
@@ -33,7 +34,7 @@ NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputS
 # of operators that only compute their results, and have no effect elsewhere
 LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
 
-Made = Callable[[list[FakeTensor]], FakeTensor]  # makes the result of an operator from its tensors
+Made = Callable[[list[FakeTensor]], Any]  # makes the result of an operator from its tensors
 
 
 @contextmanager
@@ -85,6 +86,9 @@ class _QuickMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, or make what it has made before."""
+        if func.namespace == "profiler":  # it names a span of time, for nobody here
+            with no_dispatch():
+                return func(*args, **(kwargs or {}))
         if func.namespace not in LIBRARIES:
             return self._run(func, types, args, kwargs)
         described: list[Any] = [id(func), torch.get_default_dtype()]
@@ -110,11 +114,25 @@ class _QuickMode(FakeTensorMode):
         return torch_known.with_values(self, func, args, kwargs, given, run)
 
     def _maker(self, value: Any, given: list[FakeTensor]) -> Made | None:
-        """How to make such a value of such tensors; None if only torch can.
+        """How to make such a value of such tensors; None if only torch can."""
+        if not isinstance(value, (tuple, list)):
+            return self._maker_of_one(value, given)
+        makers = [self._maker_of_one(one, given) for one in value]
+        new = [key_of(one.untyped_storage()) for one in tensors_in(value)]
+        shared = {key_of(tensor.untyped_storage()) for tensor in given}
+        own = [key for key in new if key not in shared]
+        known = [make for make in makers if make is not None]
+        if len(known) < len(makers) or len(set(own)) < len(own):
+            return None
+        kind = list if isinstance(value, list) else tuple
+        return lambda tensors: kind([make(tensors) for make in known])
+
+    def _maker_of_one(self, value: Any, given: list[FakeTensor]) -> Made | None:
+        """The same of a single tensor.
 
         It is one of them, or has the storage of one, or a storage of its own.
         """
-        if not isinstance(value, FakeTensor) or mark_of(value) is not None:
+        if not isinstance(value, FakeTensor) or mark_of(value) is not None or value.is_conj():
             return None
         like: list[Any] = []
         if not _describe([value], like, []):
@@ -132,7 +150,7 @@ class _QuickMode(FakeTensorMode):
 
     def _like(self, like: list[Any], source: int | None, given: list[FakeTensor]) -> FakeTensor:
         """A tensor of this description, in the storage of the given one at `source`."""
-        shape, stride, offset, dtype, device, _ = like
+        shape, stride, offset, dtype, device, *_ = like
         with torch._C._DisableTorchDispatch():
             made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             if source is not None:
@@ -156,6 +174,7 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
                 value.storage_offset(),
                 value.dtype,
                 value.fake_device,
+                value.is_conj(),
                 value.untyped_storage().nbytes(),
             )
             tensors.append(value)
@@ -172,12 +191,11 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether a tensor is strided, without a known value, a mark, and a lazy conj or neg."""
+    """Whether a tensor is strided, without a known value, a mark, and a lazy neg."""
     return (
         tensor.layout is torch.strided
         and tensor.constant is None
         and mark_of(tensor) is None
-        and not tensor.is_conj()
         and not tensor.is_neg()
     )
 

@@ -17,6 +17,7 @@ from distlab_predict import torch_routing
 from distlab_predict.routing import mark_of
 
 MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
+MOST_FRACTIONS = 1 << 10  # likewise, of one with fractions
 # operators that make a tensor of nothing but numbers, or of random ones
 MADE_OF_NUMBERS = {"arange", "eye", "full", "ones", "randint", "randperm", "zeros"}
 COMPUTING = {"aten", "prims"}  # libraries of operators whose values can be computed here
@@ -116,8 +117,15 @@ def add_up(written: Any, operation: Any, size: int) -> None:
 
 
 def _without_nan(made: Any) -> Any:
-    """The same tensor, without values if one is a number without: see no_data.py."""
-    if isinstance(made, FakeTensor) and made.constant is not None and made.is_floating_point():
+    """The same tensor, without values if one is a number without, see no_data.py, or if many are.
+
+    Of many with fractions, such as the angles of places, no program decides anything.
+    """
+    if not isinstance(made, FakeTensor) or made.constant is None:
+        return made
+    if made.numel() > MOST_FRACTIONS and (made.is_floating_point() or made.is_complex()):
+        made.constant = None
+    elif made.is_floating_point():
         with no_dispatch():
             is_known = not made.constant.isnan().any()
         if not is_known:

@@ -161,6 +161,15 @@ def _masked_select(mode: FakeTensorMode, args: Any, _: Any) -> FakeTensor | None
     return empty(mode, (round(mark.share * mask.numel()),), given.dtype)
 
 
+def _repeat_interleave(mode: FakeTensorMode, args: Any, kwargs: Any) -> FakeTensor | None:
+    """Say which expert each row is for: of many rows, nobody needs it."""
+    repeats = args[0]
+    length = kwargs.get("output_size")
+    if length is None or length <= MOST_ASSUMED or not isinstance(mark_of(repeats), Counts):
+        return None
+    return empty(mode, (length,), torch.int64)
+
+
 DECIDED: dict[str, Callable[[FakeTensorMode, Any, Any], FakeTensor | None]] = {
     "histc": _histc,
     "bincount": _bincount,
@@ -169,6 +178,7 @@ DECIDED: dict[str, Callable[[FakeTensorMode, Any, Any], FakeTensor | None]] = {
     "nonzero": _nonzero,
     "index": _index,
     "masked_select": _masked_select,
+    "repeat_interleave": _repeat_interleave,
 }
 
 
