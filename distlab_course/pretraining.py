@@ -65,6 +65,7 @@ def train(
     length: int = 8192,
     reshard: bool | None = None,
     recompute: str = "op",
+    compiles: bool = False,
     dtype: torch.dtype = torch.bfloat16,
     fill: Callable[[Llama], None] = nothing,
     steps: int = 2,
@@ -89,6 +90,7 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
+        compiles: whether torch.compile makes each block; the loss is as it is written.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
@@ -106,7 +108,7 @@ def train(
     reshard = num_stages == 1 if reshard is None else reshard
     models = []
     for stage in range(first_stage, num_stages, pipeline):
-        model = part(size, mesh, experts, stage, num_stages, reshard, recompute, dtype)
+        model = part(size, mesh, experts, stage, num_stages, reshard, recompute, compiles, dtype)
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
@@ -215,6 +217,7 @@ def part(
     stages: int,
     reshard: bool,
     recompute: str,
+    compiles: bool,
     dtype: torch.dtype,
 ) -> Llama:
     """A stage of the model, sharded over the other dimensions; its numbers are yet to be filled."""
@@ -227,6 +230,8 @@ def part(
         every_second = recompute == "layer" and number % 2 == 0
         if recompute in ("full", "op") or every_second:
             block.forward = recomputed(block.forward, some=recompute == "op")
+        if compiles:
+            block.forward = torch.compile(block.forward)
     # The backward pass begins with the root's norm and output, and goes on with the last block, so
     # what was gathered of these two is kept.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)

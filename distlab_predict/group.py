@@ -16,6 +16,7 @@ from distlab.compat import torch as private
 from distlab.simulated import backend
 from distlab_predict import routing, torch_known
 from distlab_predict.streams import NodeLog
+from distlab_predict.torch_fake import tensors_in
 
 NAME = "predicted"
 
@@ -91,6 +92,10 @@ class Group(backend.Group):
         if name == "recv":
             torch_known.forget(tensors)
         stream = (self._name, name, other)
+        if name == "recv":
+            self._log.touch([], tensors)
+        else:
+            self._log.touch(tensors, [])
         index = self._log.call(stream, name, self._members, (size,), other)
         return Done(self._log, index, tensors)
 
@@ -105,6 +110,7 @@ class Group(backend.Group):
         else:
             torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
         routing.receive(name, args, self.rank(), self.size())
+        self._log.touch(list(tensors_in(args)), list(tensors_in(args[0])))
         index = self._log.call(self._name, name, self._members, sent)
         return Done(self._log, index, args[0])
 

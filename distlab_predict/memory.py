@@ -11,8 +11,8 @@ its blocks is found by allocator.py, which puts each storage in its place.
 """
 
 import weakref
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -66,9 +66,6 @@ class Journal:
         self._lines: list[str] = []  # that made them, likewise
         self._living: dict[int, Living] = {}  # by the key of the storage
         self._changes: list[Change] = []
-        # storages without memory from a time on, and from when they have it again
-        self._leaving: defaultdict[int, list[int]] = defaultdict(list)
-        self._returning: defaultdict[int, list[int]] = defaultdict(list)
 
     # --- what happens ---
 
@@ -115,52 +112,35 @@ class Journal:
         for number, stream, size in self._living.values():
             self._changes.append(Change(number, stream, size, len(self._log.nodes)))
 
-    # --- what a compiled program does without ---
-
-    def now(self) -> int:
-        """The present, as `absent` takes times. Times before `begin` do not count."""
-        return len(self._changes)
+    # --- a compiled program ---
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """The number of a tensor's storage, as `absent` takes it; None if it is not known."""
+        """The number of a tensor's storage; None if it is not known."""
         living = self._living.get(key_of(tensor.untyped_storage()))
         if living is None:
             return None
         return living.number
 
-    def absent(self, number: int, since: int = 0, until: int | None = None) -> None:
-        """Say that a storage has no memory for a time, as one inside of a fused kernel.
-
-        Several such times of a storage must not overlap.
+    def replace(self, lives: Mapping[int, tuple[int, int] | None], places: Sequence[int]) -> None:
+        """Have the nodes of a compiled program in place of those that were noted.
 
         Args:
-            number: of the storage.
-            since: a time, see `now`.
-            until: another one, from which it has memory again, if it lives; None for never.
+            lives: by the number of a storage, the first and the last of the new nodes that use it;
+                None for one that has no memory. All others live as they did.
+            places: by a number of old nodes, the number of new ones that are called by then.
         """
-        self._leaving[since].append(number)
-        if until is not None:
-            self._returning[until].append(number)
-
-    def _replayed(self) -> Iterator[Change]:
-        """All changes, without those of storages while they are absent."""
-        living: dict[int, Change] = {}  # last changes of the storages that live, by their numbers
-        absent: set[int] = set()
-        for time, change in enumerate(self._changes):
-            for number in self._leaving.get(time, ()):
-                absent.add(number)
-                if number in living:
-                    yield living[number]._replace(size=-living[number].size, node=change.node)
-            for number in self._returning.get(time, ()):
-                absent.discard(number)
-                if number in living:
-                    yield living[number]._replace(node=change.node)
-            if change.size > 0:
-                living[change.number] = change
-            else:
-                living.pop(change.number, None)
-            if change.number not in absent:
-                yield change
+        changes = []  # with the node, and what comes first: to give back, to take for the next node
+        for change in self._changes:
+            first_use, last_use = lives.get(change.number) or (None, None)
+            node = places[change.node]
+            if change.number not in lives:
+                changes.append((node, 1, change._replace(node=node)))
+            elif first_use is not None and last_use is not None and change.size > 0:
+                end = last_use + 1
+                changes.append((first_use, 2, change._replace(node=first_use)))
+                changes.append((end, 0, change._replace(size=-change.size, node=end)))
+        changes.sort(key=itemgetter(0, 1))
+        self._changes = [change for *_, change in changes]
 
     # --- what it means ---
 
@@ -175,9 +155,12 @@ class Journal:
             is_expandable: whether the segments of its allocator are.
             begin: the index of the first node of the last step.
         """
-        reserved, needed = most_reserved(self._replayed(), is_expandable)
-        levels = levels_since(begin, self._replayed, self._kinds)
+        reserved, needed = most_reserved(self._changes, is_expandable)
+        levels = levels_since(begin, self._replay, self._kinds)
         return Held(tuple(self._made()), reserved, needed, tuple(levels))
 
+    def _replay(self) -> Iterator[Change]:
+        return iter(self._changes)
+
     def _made(self) -> list[Made]:
-        return made_at_peak(self._replayed, self._kinds, self._lines)
+        return made_at_peak(self._replay, self._kinds, self._lines)

@@ -119,6 +119,7 @@ class Run:
         folder: its working folder.
         path: where it finds modules.
         skew: how many times as many tokens as the mean the experts of a recorded rank get.
+        compiled: whether its model is to be noted as torch.compile would make it.
     """
 
     header: bytes
@@ -130,6 +131,7 @@ class Run:
     folder: str
     path: tuple[str, ...]
     skew: float = 1.0
+    compiled: bool = False
 
 
 Outcome = Recording | Failure  # of a rank

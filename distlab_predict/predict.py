@@ -65,6 +65,9 @@ class Predict:
             that each expert gets as many, and says so. With 1.5, the experts of the predicted rank
             get one and a half times as many as the mean of all ranks that share its experts, in
             every layer, and the others wait for it.
+        compiled: whether the program is predicted as torch.compile makes it: fewer kernels, and
+            less that is kept for the backward pass. That is what it gives to torch.compile, or, if
+            it gives nothing, its model and its loss. Without, all is predicted as it is written.
 
     Raises:
         ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other
@@ -96,12 +99,13 @@ class Predict:
         roles: Sequence[int] | None = None,
         tokens: int | None = None,
         skew: float = 1.0,
+        compiled: bool = False,
     ) -> Prediction:
         """Predict a step of a program; the arguments are described above."""
         _check(program, ranks, network, device, roles)
         if tokens is not None:
             arguments.whole_number("tokens", tokens, 1)
-        run = run_of(program, ranks, roles, skew)
+        run = run_of(program, ranks, roles, skew, compiled)
         (outcomes,) = self._outcomes([run])
         print_again(outcomes)
         return prediction_of(run, outcomes, network, device, tokens)
@@ -116,6 +120,7 @@ class Predict:
         roles: Sequence[int] | None = None,
         tokens: Callable[..., int] | None = None,
         skew: float = 1.0,
+        compiled: bool = False,
         **choices: Sequence[Any],
     ) -> Predictions:
         """Predict a program on several numbers of ranks, with each of its choices.
@@ -129,7 +134,7 @@ class Predict:
             program: called with (rank, world_size, **choice), otherwise as for `predict`.
             ranks: sizes of the world.
             network: of the machines, or a function of the number of ranks.
-            device, roles, skew: as for `predict`.
+            device, roles, skew, compiled: as for `predict`.
             tokens: a function of (ranks, **choice): of all ranks together in a step.
             choices: values for arguments of the program, such as batch=[1, 2, 4]. Where the program
                 raises, as with a mesh that does not divide the ranks, the table says why.
@@ -144,7 +149,7 @@ class Predict:
         wanted = []
         for number in ranks:
             for choice in _each_choice(choices):
-                run = run_of(functools.partial(program, **choice), number, roles, skew)
+                run = run_of(functools.partial(program, **choice), number, roles, skew, compiled)
                 wanted.append(_Wanted(number, choice, networks[number], run))
         outcomes = self._outcomes([one.run for one in wanted])
         cases = []
@@ -162,6 +167,7 @@ class Predict:
         *,
         roles: Sequence[int] | None = None,
         skew: float = 1.0,
+        compiled: bool = False,
         tokens: int | Callable[..., int] | None = None,
         allowed: Callable[..., bool | str] | None = None,
         depth: str | None = None,
@@ -179,7 +185,7 @@ class Predict:
         Args:
             program: called with (rank, world_size, **choice), otherwise as for `predict`. It is
                 cheap to refuse a choice: raise before the model is made.
-            ranks, network, device, roles, skew: as for `predict`.
+            ranks, network, device, roles, skew, compiled: as for `predict`.
             tokens: of all ranks together in a step, or a function of (ranks, **choice).
             allowed: a function of (ranks, **choice) that returns True, or why this choice is not to
                 be tried; None to try all.
@@ -202,7 +208,10 @@ class Predict:
             arguments.refuse("allowed", rule, allowed, PLAN, wrong_type=True)
 
         def predicted(some: Sequence[dict[str, Any]]) -> list[Prediction | str]:
-            runs = [run_of(functools.partial(program, **one), ranks, roles, skew) for one in some]
+            runs = []
+            for one in some:
+                chosen = functools.partial(program, **one)
+                runs.append(run_of(chosen, ranks, roles, skew, compiled))
             answers: list[Prediction | str] = []
             for choice, run, noted in zip(some, runs, self._outcomes(runs), strict=True):
                 wanted = _Wanted(ranks, choice, network, run)

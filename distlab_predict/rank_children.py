@@ -50,7 +50,7 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     os.environ.update(run.environment)
     os.chdir(run.folder)
     sys.path[:] = run.path
-    recorder = Recorder(rank)
+    recorder = Recorder(rank, run.compiled)
     recorder.install()
     streams.install(recorder.log)
     group.install(recorder.log, functools.cache(parent.send))

@@ -18,7 +18,17 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab.compat import torch as private
-from distlab_predict import allocator, group, memory, operators, streams, torch_gpu, torch_lists
+from distlab_predict import (
+    allocator,
+    compiled,
+    group,
+    inductor,
+    memory,
+    operators,
+    streams,
+    torch_gpu,
+    torch_lists,
+)
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
@@ -52,12 +62,13 @@ class Recorder(TorchDispatchMode):
         journal: what became of its memory.
     """
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, is_compiled: bool = False):
         super().__init__()
         self.rank = rank
         self.log = streams.NodeLog()
         self.log.line = Lines().here
         self.journal = memory.Journal(self.log)
+        self._compiled = compiled.Compiled(self.log, self.journal) if is_compiled else None
         self._steps: list[tuple[int, int]] = []
         # the works of functional collectives, by the storage of their result
         self._works: dict[int, group.Done] = {}
@@ -71,6 +82,8 @@ class Recorder(TorchDispatchMode):
         register_optimizer_step_post_hook(self.after_optimizer)
         changed.after_resize(self.journal.resize)
         changed.after_preparing_stages(self.after_preparing)
+        if self._compiled is not None:
+            changed.put(torch, "compile", self._compiled.compile)
 
     # --- operators ---
 
@@ -103,11 +116,16 @@ class Recorder(TorchDispatchMode):
         if name in GATHERED:
             self.journal.name(memory.UNSHARDED, [*given, *made])
         if operator.namespace in FUNCTIONAL:
+            self.log.is_functional = True
             self._note_functional(name, fake.named(operator, args), made)
+            self.log.is_functional = False
         elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
             work = operators.work_of(operator, args, kwargs, value, given)
             num_bytes = fake.traffic(operator, args, given, made)
             again = fake.repeats_forward()
+            if self._compiled is not None:
+                called = inductor.Called(operator, name, work.kind, args, given, made)
+                self._compiled.add(called)
             self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
 
     def _note_functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
@@ -142,6 +160,8 @@ class Recorder(TorchDispatchMode):
 
     def before_module(self, module: torch.nn.Module, _: Any) -> None:
         """Begin a step with the first module that is called."""
+        if self._compiled is not None:
+            self._compiled.enter()
         if self._begin is None:
             self._begin = len(self.log.nodes)
             if not self._steps:
@@ -195,9 +215,14 @@ class Recorder(TorchDispatchMode):
         """
         if self._begin is not None and not self._steps:
             self.end_step()
-        begin = self._steps[-1][0] if self._steps else 0
+        nodes = self.log.nodes
+        steps = self._steps
+        if self._compiled is not None:
+            made = self._compiled.end(steps)
+            self.journal.replace(made.lives, made.places)
+            nodes = made.nodes
+            steps = [(made.places[begin], made.places[end]) for begin, end in steps]
+        begin = steps[-1][0] if steps else 0
         held = self.journal.held(allocator.is_expandable(os.environ), begin)
         peak = self.journal.peak()
-        return Recording(
-            self.rank, self.log.nodes, self._steps, peak, printed, held, assumed, warned
-        )
+        return Recording(self.rank, nodes, steps, peak, printed, held, assumed, warned)

@@ -28,7 +28,11 @@ MOST_ROLES = 64  # that are found by following messages
 
 
 def run_of(
-    program: Callable[..., Any], ranks: int, roles: Sequence[int] | None, skew: float
+    program: Callable[..., Any],
+    ranks: int,
+    roles: Sequence[int] | None,
+    skew: float,
+    compiled: bool,
 ) -> Run:
     """What to record, in this process's environment, folder and path."""
     if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not skew >= 1:
@@ -47,6 +51,7 @@ def run_of(
         folder=os.getcwd(),
         path=tuple(sys.path),
         skew=skew,
+        compiled=compiled,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Set
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from distlab_predict.no_data import NoData
 from distlab_predict.nodes import Call, Kernel, Node, Stream
@@ -26,12 +27,16 @@ class NodeLog:
         nodes: in the order in which they were called.
         current: returns the stream that the program is on.
         line: returns the line of the program that calls, as of `Kernel`.
+        touch: is given what a collective or a message reads and writes, before its node is noted.
+        is_functional: whether the collective that is called is one of DTensor's.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.current: Callable[[], Stream] = lambda: 0
         self.line: Callable[[], str] = lambda: ""
+        self.touch: Callable[[list[Tensor], list[Tensor]], None] = lambda *_: None
+        self.is_functional = False
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
     def ends(self, stream: Stream) -> frozenset[int]:

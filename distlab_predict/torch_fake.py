@@ -216,17 +216,17 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
     """
     if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
         return 2 * sum(tensor.nbytes for tensor in args[0])
-    written = made or tensors_in(_changed(operator, args))
+    written = made or tensors_in(changed(operator, args))
     return sum(tensor.nbytes for tensor in (*tensors, *written))
 
 
-def _changed(operator: Any, args: tuple) -> list[Any]:
+def changed(operator: Any, args: tuple) -> list[Any]:
     """The arguments that an operator changes in place."""
-    changed = []
+    found = []
     for argument, value in zip(operator._schema.arguments, args, strict=False):
         if argument.alias_info and argument.alias_info.is_write:
-            changed.append(value)
-    return changed
+            found.append(value)
+    return found
 
 
 # --- arguments and names ---
@@ -284,9 +284,14 @@ def ddp_asks(operator: Any, caller: FrameType) -> bool:
     return asks and caller.f_code is torch.autograd.graph._engine_run_backward.__code__
 
 
+def is_in_backward() -> bool:
+    """Whether this thread runs a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def repeats_forward() -> bool:
     """Whether this thread computes a forward pass inside of a backward pass.
 
     Activation checkpointing does so.
     """
-    return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()
+    return is_in_backward() and torch.is_grad_enabled()

@@ -17,6 +17,20 @@ PREDICTIONS = PACKAGE + "_predict" + os.sep
 TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 
 
+def number_in_forward() -> int:
+    """The number of the operator of the forward pass that is called now."""
+    # torch counts before it calls the operator
+    return torch._C._autograd._get_sequence_nr() - 1
+
+
+def number_in_backward() -> int:
+    """The number of the operator of the forward pass whose gradient is computed; -1 for none."""
+    node = torch._C._current_autograd_node()
+    if node is None:
+        return -1
+    return node._sequence_nr()
+
+
 class Lines:
     """Lines of the program that runs.
 
@@ -33,14 +47,10 @@ class Lines:
         """The line that calls now, as "train.py:12"; "" if none does."""
         in_backward = torch._C._current_graph_task_id() != -1
         if in_backward and not torch.is_grad_enabled():
-            node = torch._C._current_autograd_node()
-            line = None
-            if node is not None:
-                line = self._of_forward.get(node._sequence_nr())
+            line = self._of_forward.get(number_in_backward())
             return line or self._on_stack(sys._getframe(1))
         line = self._on_stack(sys._getframe(1))
-        # torch counts before it calls the operator
-        self._of_forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
+        self._of_forward.setdefault(number_in_forward(), line)
         return line
 
     def _on_stack(self, frame: FrameType | None) -> str:

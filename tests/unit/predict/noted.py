@@ -1,5 +1,7 @@
 """What the recorder notes of a program that runs in the test's own process."""
 
+import torch
+
 from distlab_predict import torch_fake as fake
 from distlab_predict.recorder import Recorder
 
@@ -10,3 +12,32 @@ def kernels(program):
     with fake._QuickMode(allow_non_fake_inputs=True), recorder:
         program()
     return recorder.log.nodes
+
+
+def compiled(make, prepare=lambda recorder: None, after=lambda: None):
+    """What is noted of a model's forward and backward pass, as it would be compiled.
+
+    Args:
+        make: returns the model and its inputs. The sum of its results has the gradient 1.
+        prepare: is called with the recorder before.
+        after: is called after the backward pass.
+    """
+    recorder = Recorder(0, is_compiled=True)
+    prepare(recorder)
+    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+        model, *inputs = make()
+        recorder.before_module(torch.nn.Module(), ())
+        result = model(*inputs)
+        gradient = None
+        if result.dim():
+            gradient = torch.empty_like(result)
+        result.backward(gradient)
+        after()
+        recorder.end_step()
+        del result, gradient
+    return recorder.recording("")
+
+
+def step(recording):
+    """The kernels of a recording's only step."""
+    return recording.nodes[slice(*recording.steps[0])]

@@ -109,25 +109,29 @@ def test_the_line_that_made_a_storage_stays_with_it():
     )
 
 
-def test_a_storage_inside_of_a_fused_kernel_has_no_memory():
-    """Of three storages, the one in the middle is absent: from its beginning, or for a while."""
-    journal = memory.Journal(NodeLog())
+def test_storages_of_a_compiled_program_live_while_its_nodes_use_them():
+    """Four nodes are three now. Of three storages, one is not there, and one goes early."""
+    log = NodeLog()
+    journal = memory.Journal(log)
     journal.begin()
     kept = []
-    times = []
     for size in (10, 20, 40):
-        times.append(journal.now())
         tensor = torch.zeros(size)
         journal.add(tensor)
         kept.append(tensor)
-    inside = journal.number_of(kept[1])
-    assert inside == 1
-    journal.absent(inside, since=times[2])
+        log.compute("add", 0, 0)
+    log.compute("add", 0, 0)
+    assert [journal.number_of(tensor) for tensor in kept] == [0, 1, 2]
+    assert journal.number_of(torch.zeros(3)) is None
+    assert journal.peak() == {"activations": 4 * (10 + 20 + 40)}
+    journal.replace({0: (0, 1), 1: None}, [0, 1, 1, 2, 3])
     assert journal.peak() == {"activations": 4 * (10 + 40)}
-    journal.absent(0, since=times[1], until=times[2])
-    assert journal.peak() == {"activations": 4 * (10 + 40)}
-    journal.absent(2)
-    assert journal.peak() == {"activations": 4 * 20}
+    levels = journal.held(False, 0).levels
+    assert levels == (
+        Level(0, {"activations": 4 * 10}),
+        Level(1, {"activations": 4 * (10 + 40)}),
+        Level(2, {"activations": 4 * 40}),
+    )
 
 
 def test_levels_are_those_of_the_last_step():

@@ -1,0 +1,207 @@
+"""Notes what a program's operators read and write, so that it can be predicted as compiled.
+
+Called by recorder.py, in the process of a rank that is recorded. What the program gives to
+torch.compile is compiled, and its gradient. In a program that does not call torch.compile, it is
+all of a model's forward and backward pass, and its loss. The optimizer, FSDP2's copies and
+collectives never are. What follows a collective of DTensor's is compiled with what is before it, as
+DTensor's own program is; what follows any other is not.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distlab_predict import inductor
+from distlab_predict import torch_fake as fake
+from distlab_predict.dataflow import OPAQUE, Access, Dataflow, Operation
+from distlab_predict.fused import Fused, fused
+from distlab_predict.memory import Journal
+from distlab_predict.nodes import Stream
+from distlab_predict.streams import NodeLog
+from distlab_predict.torch_lines import number_in_backward, number_in_forward
+
+HELD = -1  # the index of no node, for what the program itself reads
+# FSDP2's operators, which it calls between those of a model
+OF_FSDP = {"all_gather_copy_in", "chunk_cat", "split_with_sizes_copy"}
+
+
+class Compiled:
+    """The operators of a program with what they read and write.
+
+    Args:
+        log: of the nodes.
+        journal: of the storages.
+    """
+
+    def __init__(self, log: NodeLog, journal: Journal):
+        self._log = log
+        self._journal = journal
+        self._flow = Dataflow()
+        self._unit = 0
+        self._is_in_model = False
+        self._was_in_backward = False
+        self._stream: Stream = None  # that the model computes on
+        self._says_what = False  # whether the program calls torch.compile
+        self._calls = 0  # of what it has compiled
+        self._in_call = 0  # the number of the call that is under way; 0 for none
+        self._of_forward: dict[int, int] = {}  # numbers of calls, by the operator's number
+        self._last = 0  # number of the call of the last operator
+        self._statistics = 0  # how many storages without a tensor there are
+        log.touch = self._touch
+
+    def enter(self) -> None:
+        """Note that a module is called."""
+        self._is_in_model = True
+        self._was_in_backward = False
+        if self._stream is None:
+            self._stream = self._log.current()
+
+    def add(self, called: inductor.Called) -> None:
+        """Note an operator whose kernel is the next node."""
+        is_backward = self._is_in_backward()
+        made = called.made or list(fake.tensors_in(fake.changed(called.operator, called.args)))
+        called = called._replace(made=made)
+        call = self._call_of(is_backward)
+        if not self._is_compiled(called) or (self._says_what and not call):
+            self._break()
+            self._note(OPAQUE, False, is_backward, _all_of(called.given), _all_of(made))
+            return
+        reads = self._accesses(inductor.read_by(called))
+        size = max((tensor.numel() for tensor in (*called.given, *made)), default=0)
+        for part in inductor.parts_of(called):
+            writes = self._written(part)
+            operation = self._operation(part.role, True, is_backward, size)
+            self._flow.add(operation, reads, writes)
+
+    def _touch(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        """Note the tensors of a collective or a message, which is the next node."""
+        if not self._log.is_functional:
+            self._break()
+        self._note(OPAQUE, False, self._is_in_backward(), _all_of(given), _all_of(made))
+
+    def end(self, steps: Sequence[tuple[int, int]]) -> Fused:
+        """What the compiled program has its device do instead.
+
+        Args:
+            steps: by step, the index of its first node, and the number of nodes at its end.
+        """
+        bounds = {bound for step in steps for bound in step}
+        return fused(self._log.nodes, self._flow, bounds)
+
+    # --- what is compiled ---
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        """Stand in for torch.compile: what it returns is noted as compiled when it is called."""
+        if model is None:
+            return functools.partial(self.compile, **options)
+        self._says_what = True
+        if isinstance(model, torch.nn.Module):
+            model.compile(**options)  # it calls this method again, with a function
+            return model
+
+        @functools.wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outside = self._in_call
+            if not outside:  # a part of what is compiled is compiled with it
+                self._calls += 1
+                self._in_call = self._calls
+            try:
+                result = model(*args, **kwargs)
+            finally:
+                self._in_call = outside
+            if not outside:
+                self._hold(fake.tensors_in(result))
+            return result
+
+        return call
+
+    def _call_of(self, is_backward: bool) -> int:
+        """The number of the call that has called this operator, or the one of its gradient."""
+        if not is_backward:
+            call = self._in_call
+        else:
+            call = self._of_forward.get(number_in_backward(), -1)
+            if call == -1:  # the sum of two gradients is of no operator
+                call = self._last
+        if not is_backward or fake.repeats_forward():
+            self._of_forward.setdefault(number_in_forward(), call)
+        if call != self._last:
+            self._break()
+        self._last = call
+        return call
+
+    def _is_in_backward(self) -> bool:
+        is_now = fake.is_in_backward()
+        if is_now:
+            self._was_in_backward = True
+        elif self._was_in_backward:  # what follows is no model's until a module is called
+            self._was_in_backward = False
+            self._is_in_model = False
+        return is_now
+
+    def _is_compiled(self, called: inductor.Called) -> bool:
+        if not self._is_in_model or called.name in OF_FSDP or called.name.startswith("_foreach"):
+            return False
+        return self._log.current() is self._stream
+
+    def _break(self) -> None:
+        """Begin another part of the program, which is compiled by itself."""
+        self._unit += 1
+
+    # --- what is read and written ---
+
+    def _hold(self, tensors: Iterable[Tensor]) -> None:
+        """Note that the program has these tensors, so that they must be written."""
+        parts = [fake.part_of(tensor) for tensor in tensors]
+        self._note(OPAQUE, False, self._is_in_backward(), _all_of(parts), [], node=HELD)
+
+    def _note(
+        self,
+        role: str,
+        is_compiled: bool,
+        is_backward: bool,
+        reads: Iterable[tuple[Tensor, int]],
+        writes: Iterable[tuple[Tensor, int]],
+        node: int | None = None,
+    ) -> None:
+        operation = self._operation(role, is_compiled, is_backward, 0)
+        if node is not None:
+            operation.node = node
+        self._flow.add(operation, self._accesses(reads), self._accesses(writes))
+
+    def _operation(self, role: str, is_compiled: bool, is_backward: bool, size: int) -> Operation:
+        index = len(self._log.nodes)
+        is_again = fake.repeats_forward()
+        return Operation(index, role, self._unit, is_compiled, is_backward, is_again, size)
+
+    def _written(self, part: inductor.Part) -> list[Access]:
+        accesses = []
+        for tensor, is_reduced in part.writes:
+            for access in self._accesses([(tensor, tensor.nbytes)]):
+                accesses.append(access._replace(is_reduced=is_reduced))
+        if part.statistics:
+            self._statistics += 1
+            storage = -self._statistics
+            self._flow.sizes[storage] = part.statistics
+            accesses.append(Access(storage, 0, part.statistics, is_reduced=True))
+        return accesses
+
+    def _accesses(self, tensors: Iterable[tuple[Tensor, int]]) -> list[Access]:
+        """The parts of storages that these tensors are, each with the bytes that are used."""
+        accesses = []
+        for tensor, num_bytes in tensors:
+            storage = self._journal.number_of(tensor)
+            if storage is None:  # a number of the program's own, and no tensor of the device
+                continue
+            size = tensor.untyped_storage().nbytes()
+            self._flow.sizes[storage] = max(size, self._flow.sizes.get(storage, 0))
+            begin = int(tensor.storage_offset()) * tensor.element_size()
+            accesses.append(Access(storage, begin, min(num_bytes, size)))
+        return accesses
+
+
+def _all_of(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    return [(tensor, tensor.nbytes) for tensor in tensors]

@@ -1,0 +1,169 @@
+"""The nodes of a compiled program instead of those of an eager one, and how long storages live.
+
+Called by compiled.py when a program has ended, in the process of a rank that is recorded. Pure
+functions of plain data; fusion.py says which kernels there are.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distlab_predict.dataflow import OPAQUE, Dataflow, Operation
+from distlab_predict.fusion import FusedKernel, bytes_of, kernels_of
+from distlab_predict.nodes import BYTES, Kernel, Node
+
+MOST_NAMES = 5  # of operators in the name of a kernel
+
+Lives = dict[int, tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a compiled program has its device do.
+
+    Attributes:
+        nodes: in their order.
+        lives: by the numbers of the storages that the compiled program makes, the first and the
+            last node at which they have memory; None for those that it does without.
+        places: by a number of old nodes, the number of new nodes that are called by then.
+    """
+
+    nodes: list[Node]
+    lives: Lives
+    places: list[int]
+
+
+def fused(nodes: Sequence[Node], flow: Dataflow, bounds: Collection[int]) -> Fused:
+    """The nodes of a program after what is compiled was fused.
+
+    Args:
+        nodes: as the program has called them.
+        flow: its operators, of which each is one of the nodes.
+        bounds: indices of nodes before which something else begins, as a step.
+    """
+    operations: defaultdict[int, list[Operation]] = defaultdict(list)
+    for operation in flow.operations:
+        operations[operation.node].append(operation)
+    runs = _runs(nodes, operations, bounds)
+    of_runs = []
+    for run in runs:
+        of_runs.append([operation for node in run for operation in operations[node]])
+    renewed = _Renewed(nodes, flow)
+    for run, own, kernels in zip(runs, of_runs, kernels_of(flow, of_runs), strict=True):
+        if own:
+            renewed.add(run, kernels)
+        else:
+            renewed.take_over(run.start)
+    return renewed.fused()
+
+
+def _runs(
+    nodes: Sequence[Node],
+    operations: Mapping[int, Sequence[Operation]],
+    bounds: Collection[int],
+) -> list[range]:
+    """Nodes that are called one after another, and nothing else waits for one in their middle.
+
+    What is not compiled, and each node that is not known here, is alone.
+    """
+    waited_for: set[int] = set()
+    for index, node in enumerate(nodes):
+        waited_for.update(before for before in node.after if before != index - 1)
+    runs: list[range] = []
+    begin = 0
+    for index in range(1, len(nodes) + 1):
+        goes_on = (
+            index < len(nodes)
+            and nodes[index].after == (index - 1,)
+            and index - 1 not in waited_for
+            and index not in bounds
+            and _are_compiled_together(operations.get(index - 1), operations.get(index))
+        )
+        if not goes_on:
+            runs.append(range(begin, index))
+            begin = index
+    return [run for run in runs if run]
+
+
+def _are_compiled_together(
+    one: Sequence[Operation] | None, other: Sequence[Operation] | None
+) -> bool:
+    """Whether two nodes are of the same graph: those of the two passes are not."""
+    if one is None or other is None or not (one[0].is_compiled and other[0].is_compiled):
+        return False
+    return one[0].unit == other[0].unit and one[0].is_backward == other[0].is_backward
+
+
+class _Renewed:
+    """New nodes, as they are made one after another.
+
+    Args:
+        nodes: the old ones.
+        flow: their operators.
+    """
+
+    def __init__(self, nodes: Sequence[Node], flow: Dataflow):
+        self._old = nodes
+        self._sizes = flow.sizes
+        self._nodes: list[Node] = []
+        self._ends: dict[int, tuple[int, ...]] = {}  # what stands for an old node, for others
+        self._places = [0]
+        self._lives: Lives = dict.fromkeys(storage for storage in flow.made if storage >= 0)
+
+    def fused(self) -> Fused:
+        """What was made of all nodes."""
+        return Fused(self._nodes, self._lives, self._places)
+
+    def take_over(self, index: int) -> None:
+        """Take an old node as it is."""
+        self._nodes.append(replace(self._old[index], after=self._after(index)))
+        self._ends[index] = (len(self._nodes) - 1,)
+        self._places.append(len(self._nodes))
+
+    def add(self, run: range, kernels: Sequence[FusedKernel]) -> None:
+        """Make the nodes of a run; each waits for the one before it."""
+        before = len(self._nodes)
+        ends = self._after(run.start)
+        for kernel in kernels:
+            index = len(self._nodes)
+            self._note_life(kernel, index)
+            self._nodes.append(self._node_of(kernel, ends))
+            ends = (index,)
+        self._ends[run[-1]] = ends
+        for number in range(1, len(run) + 1):
+            self._places.append(before + len(kernels) * number // len(run))
+
+    def _after(self, index: int) -> tuple[int, ...]:
+        """The new nodes that an old one waits for."""
+        after: set[int] = set()
+        for before in self._old[index].after:
+            after.update(self._ends[before])
+        return tuple(sorted(after))
+
+    def _node_of(self, kernel: FusedKernel, after: tuple[int, ...]) -> Node:
+        """A node that does what a kernel does."""
+        old = [self._old[operation.node] for operation in kernel.operations]
+        if kernel.role == OPAQUE:
+            return replace(old[0], after=after)
+        parts = [node for node in old if isinstance(node, Kernel)]
+        names = list(dict.fromkeys(node.name.strip("_") for node in parts))
+        if len(names) > MOST_NAMES:
+            names = [*names[:MOST_NAMES], "..."]
+        largest = max(parts, key=lambda node: node.num_bytes)
+        return Kernel(
+            after=after,
+            name="_".join(["fused", *names]),
+            flops=0,
+            num_bytes=sum(bytes_of(kernel, self._sizes)),
+            again=all(node.again for node in parts),
+            kind=BYTES,
+            dtype=largest.dtype,
+            line=largest.line,
+        )
+
+    def _note_life(self, kernel: FusedKernel, index: int) -> None:
+        """Note the storages that a kernel uses."""
+        for value in (*kernel.loads, *kernel.stores):
+            if value.storage in self._lives:
+                first, _ = self._lives[value.storage] or (index, index)
+                self._lives[value.storage] = (first, index)
