@@ -5,7 +5,8 @@
             -> prediction.py, which says what that means
 
 costs.py asks kernels.py for what a kernel takes, and for a call placement.py, which knows where a
-group is, and nccl.py, which chooses as NCCL does (nccl_tuning.py). collectives.py shows the result.
+group is, and nccl.py, which chooses as NCCL does (nccl_tuning.py, nccl_groups.py). collectives.py
+shows the result.
 
 For `predict.plan`, planner.py predicts the layouts that search.py finds worth it (layouts.py), and
 plans.py says which is best, with reasons.py and plan_maps.py.

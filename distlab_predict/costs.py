@@ -14,7 +14,6 @@ timeline.py.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
 from typing import NamedTuple
 
 from distlab.simulated.collectives import algorithm
@@ -22,9 +21,9 @@ from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost
 from distlab_predict import kernels, nccl
-from distlab_predict.nccl_tuning import Group
+from distlab_predict.nccl_groups import Group
 from distlab_predict.nodes import Call, Kernel, Node
-from distlab_predict.placement import Placement, placement_of
+from distlab_predict.placement import Placement, placement_of, slowest_of
 
 
 class Cost(NamedTuple):
@@ -132,7 +131,7 @@ class Costs:
     @cached_property
     def _slowest_device(self) -> float:
         """How many times longer the slowest of the ranks' devices needs than the usual one."""
-        return 1 + self.device.spread * NormalDist().inv_cdf(self.ranks / (self.ranks + 1))
+        return slowest_of(self.ranks, self.device.spread)
 
     def formula(self, call: Call, rank: int) -> Formula:
         """What a call of this rank takes by a formula, and on which link."""
@@ -188,6 +187,7 @@ class Costs:
             inside=self.network.inside.bandwidth,
             between=placement.between,
             latency=latency,
+            cards=placement.cards,
             left=left,
         )
 

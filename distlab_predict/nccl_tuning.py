@@ -3,115 +3,23 @@
 Called by nccl.py, in the notebook's process. Pure functions. What it believes is not what was
 measured: latencies are about half, as only the order of the ways counts. nccl.py has what they
 take. Numbers are those of NCCL 2.30.7, src/graph/tuning.cc (tables from line 153, the model from
-line 252, the correction of trees from line 617) and src/graph/topo.h (bandwidth of a link of
-NVLink). Units here are NCCL's own: microseconds and GB/s.
+line 252, the correction of trees from line 617). Units here are NCCL's own: microseconds and GB/s.
 """
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from distlab_predict.nccl_groups import (
+    GENERATIONS,
+    Generation,
+    Group,
+    Way,
+    channels_of,
+    heads,
+    ring_over_nvlink,
+    searched,
+)
 
-class Way(NamedTuple):
-    """How NCCL runs a collective.
-
-    Attributes:
-        algorithm: "ring", "tree", "NVLS" (the switch of NVLink reduces and multiplies), "NVLS tree"
-            (that in hosts, and a tree between them), or "PAT" (logarithmic, one rank in a host).
-        protocol: "LL" (a flag with every 4 bytes), "LL128" (with every 120 bytes), or "Simple".
-    """
-
-    algorithm: str
-    protocol: str
-
-
-class Group(NamedTuple):
-    """Where the ranks of a group are.
-
-    Attributes:
-        ranks: how many.
-        hosts: on how many hosts, or domains of NVLink, in equal parts.
-        inside: bytes a second of NVLink, from one rank, by the data sheet.
-        between: bytes a second of all network cards that its ranks of a host use, by the data
-            sheet; without other hosts, any number.
-        latency: of a message between hosts, in seconds.
-        left: the share of `between` that it has, above switches that others use as well, or on its
-            slowest host.
-    """
-
-    ranks: int
-    hosts: int
-    inside: float
-    between: float = math.inf
-    latency: float = 0.0
-    left: float = 1.0
-
-    @property
-    def in_host(self) -> float:
-        """How many ranks each host has."""
-        return self.ranks / self.hosts
-
-
-class Generation(NamedTuple):
-    """What NCCL knows of a generation of GPUs. Three numbers are for 1, 2 and more hosts.
-
-    Attributes:
-        link: the share of NVLink's bandwidth that a ring can have.
-        channels: of a ring in a host.
-        nvls_channels: of NVLS in a host, and on several; 0 without NVLS.
-        nvls: its efficiency.
-        ll: the most that LL reaches.
-        ring_ll128, tree_ll128, tree, nvls_tree: the most that a channel reaches.
-    """
-
-    link: float
-    channels: int
-    nvls_channels: tuple[int, int]
-    nvls: float
-    ll: tuple[float, float, float]
-    ring_ll128: float
-    tree_ll128: tuple[float, float, float]
-    tree: tuple[float, float, float]
-    nvls_tree: tuple[float, float, float]
-
-
-# 20, 20.6 and 40.1 of the 25, 25 and 50 GB/s of a link. Hosts of A100s have AMD's processors, which
-# LL goes through between hosts, and the others Intel's.
-GENERATIONS = {
-    "Ampere": Generation(
-        link=20 / 25,
-        channels=24,
-        nvls_channels=(0, 0),
-        nvls=0.0,
-        ll=(87.7, 22.5, 19),
-        ring_ll128=20,
-        tree_ll128=(20, 20, 20),
-        tree=(24, 23.6, 17.8),
-        nvls_tree=(0, 0, 0),
-    ),
-    "Hopper": Generation(
-        link=20.6 / 25,
-        channels=24,
-        nvls_channels=(16, 16),
-        nvls=0.85,
-        ll=(141, 39, 20.4),
-        ring_ll128=36.7,
-        tree_ll128=(36.7, 36.7, 29),
-        tree=(38.7, 41.4, 36),
-        nvls_tree=(0, 57.7, 45.5),
-    ),
-    "Blackwell": Generation(
-        link=40.1 / 50,
-        channels=32,
-        nvls_channels=(24, 32),
-        nvls=0.74,
-        ll=(282, 39, 20.4),
-        ring_ll128=40,
-        tree_ll128=(55.6, 31.67, 20),
-        tree=(70, 42.8, 24),
-        nvls_tree=(0, 96, 80),
-    ),
-}
 PROTOCOLS = ("LL", "LL128", "Simple")
 ByProtocol = tuple[float, float, float]  # of LL, LL128, Simple
 BASE: dict[str, ByProtocol] = {
@@ -131,6 +39,7 @@ HOP_BETWEEN: dict[str, ByProtocol] = {
     "NVLS tree": (0, 0, 20.9),
 }
 NVLS_LATENCY = 25
+CARD = 0.96  # cards of 400, 200 and 100 Gb/s count as 48, 24 and 12 GB/s (src/graph/search.cc)
 NET_OVERHEAD = (1, 1, 3)  # each step of a ring between hosts also takes the processor's time
 PLATEAU = 1.4  # of the latency of an all-reduce by a ring between hosts, in Simple
 # of a tree's bandwidth, by the power of two of the size, from 64 B on
@@ -159,25 +68,13 @@ def believed(name: str, num_bytes: float, group: Group, generation: str) -> dict
     return times
 
 
-def channels_of(way: Way, group: Group, generation: Generation) -> int:
-    """How many channels a way has, each of which is a block of threads on a multiprocessor.
-
-    Between hosts a ring has two for each card, and each rank its own card.
-    """
-    if way.algorithm.startswith("NVLS"):
-        return generation.nvls_channels[group.hosts > 1]
-    if group.hosts == 1:
-        return generation.channels
-    return min(generation.channels, max(2, round(2 * group.in_host)))
-
-
 def _ways(name: str, group: Group, generation: Generation) -> Iterator[Way]:
     """The ways that there are for a collective."""
     for protocol in PROTOCOLS:
         yield Way("ring", protocol)
         if name == "all_reduce":
             yield Way("tree", protocol)
-    has_switch = generation.nvls > 0 and group.in_host > 2
+    has_switch = generation.nvls > 0 and group.in_host > 2 and heads(group) > 1
     if name == "all_reduce" and has_switch:
         yield Way("NVLS" if group.hosts == 1 else "NVLS tree", "Simple")
     if name in ("all_gather", "reduce_scatter") and group.hosts == group.ranks:
@@ -201,20 +98,23 @@ def _bandwidth(
     name: str, way: Way, num_bytes: float, group: Group, generation: Generation
 ) -> float:
     """The bytes of the buffer that NCCL expects a way to get through, in GB/s."""
-    channels = channels_of(way, group, generation)
+    channels = searched(group, generation)
     inside = group.inside * generation.link / 1e9
-    between = group.between / 1e9
-    if group.hosts == 1:
-        between = math.inf
-    busbw = min(inside, between)
+    between = math.inf
+    of_a_ring = inside
+    if group.hosts > 1:
+        between = CARD * group.between / 1e9
+        of_a_ring = min(inside * ring_over_nvlink(group), between)
     share = group.ranks / _steps(name, group)
     if way.algorithm == "ring":
+        busbw = of_a_ring
         if way.protocol == "LL":
             busbw = min(busbw / 2, _by_hosts(generation.ll, group))
         if way.protocol == "LL128":
             busbw = min(0.92 * busbw, channels * generation.ring_ll128)
     elif way.algorithm == "tree":
         share = 0.5
+        busbw = of_a_ring
         if group.hosts == 2:
             busbw = min(inside, 2 * between)
         busbw = min(0.92 * busbw, channels * _by_hosts(generation.tree, group))
@@ -226,9 +126,10 @@ def _bandwidth(
         busbw *= _correction(way.protocol, num_bytes)
     elif way.algorithm == "PAT":
         share = 1.0
-        busbw *= 0.75
+        busbw = 0.75 * of_a_ring
     else:
         # an all-reduce has both of its halves under way at the same time
+        channels = heads(group)
         busbw = 2 * inside * generation.nvls * (channels - 1) / channels
         if group.hosts > 1:
             doubled = 2 if group.hosts == 2 else 1

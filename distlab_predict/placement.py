@@ -23,6 +23,7 @@ class Placement(NamedTuple):
         hosts: the host of each.
         between: bytes a second that its ranks of a host have to other hosts, all together; 0 if
             they are on one host.
+        cards: how many network cards its ranks of a host have for it.
         left_around: the share of it that is left to a ring or a tree, whose neighbours are mostly
             below the same leaf switch, and which goes at the pace of the slowest host.
         left_to_all: the share that is left where each rank sends to all others.
@@ -31,6 +32,7 @@ class Placement(NamedTuple):
     ranks: int
     hosts: tuple[int, ...]
     between: float
+    cards: float
     left_around: float
     left_to_all: float
 
@@ -44,24 +46,53 @@ def placement_of(members: Sequence[int], network: Network) -> Placement:
     """Where the ranks of a group are, and what the network has for them."""
     first_after = list(itertools.accumulate(network.hosts))
     hosts = tuple(bisect.bisect(first_after, rank) for rank in members)
-    members_by_host = Counter(hosts)
-    number = len(members_by_host)
+    there = Counter(hosts)
+    number = len(there)
     if number == 1 or network.between is None:
-        return Placement(len(members), hosts, 0.0, 1.0, 1.0)
-    share = 1.0
-    for host, members_there in members_by_host.items():
-        share = min(share, members_there / network.hosts[host])
-    cards = network.rails or 1
-    between = share * cards * network.between.bandwidth
-    slowest = 1 + network.spread * NormalDist().inv_cdf(number / (number + 1))
-    around, to_all = _above_leaves(sorted(members_by_host), network)
+        return Placement(len(members), hosts, 0.0, 1.0, 1.0, 1.0)
+    cards = min(
+        _cards_of(members_here, network.hosts[host], network)
+        for host, members_here in there.items()
+    )
+    between = cards * network.between.bandwidth
+    slowest = slowest_of(number, network.spread)
+    around, to_all = _above_leaves(sorted(there), network)
     return Placement(
         len(members),
         hosts,
         between,
+        max(1.0, cards),
         1 / (max(1.0, around * network.oversubscription) * slowest),
         1 / (max(1.0, to_all * network.oversubscription) * slowest),
     )
+
+
+def _cards_of(members: int, ranks: int, network: Network) -> float:
+    """How many network cards of a host are left to a group, which may be a part of one.
+
+    Args:
+        members: of the group on this host.
+        ranks: of the host.
+        network: of the hosts.
+    """
+    if network.rails is None:
+        return members / ranks
+    # of a host with fewer ranks than others, cards are idle as well
+    of_a_rank = max(1, network.rails // max(network.hosts))
+    return members / ranks * min(network.rails, of_a_rank * ranks)
+
+
+def slowest_of(number: int, spread: float) -> float:
+    """How many times longer the slowest of some devices or hosts needs than the usual one.
+
+    One of `number` others is expected to be slower than that: it is a little less than the expected
+    maximum of normal variables.
+
+    Args:
+        number: of them.
+        spread: the standard deviation of their speeds, as a share.
+    """
+    return 1 + spread * NormalDist().inv_cdf(number / (number + 1))
 
 
 def _above_leaves(hosts: Sequence[int], network: Network) -> tuple[float, float]:

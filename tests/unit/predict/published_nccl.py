@@ -12,7 +12,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 # RoCE, and cards of virtual machines: their latency is such that a table's first row is right
 SLOWER = {
-    "A100 hosts": Link("6 us", "200 Gb/s"),
+    "A100 hosts": Link("6 us", "100 Gb/s"),
     "H100 hosts": Link("6 us", "400 Gb/s"),
     "B200 hosts": Link("4 us", "400 Gb/s"),
 }
@@ -123,10 +123,13 @@ TABLES = [
     ),
     Published(
         name="16 A100 by RoCE",
-        source=("oracle-quickstart/oci-hpc-oke, docs/running-rdma-workloads-on-oke-a100.md"),
+        source=(
+            "oracle-quickstart/oci-hpc-oke, docs/running-rdma-workloads-on-oke-a100.md; its hosts "
+            "have 1.6 Tb/s, by cards of 100 Gb/s"
+        ),
         network="A100 hosts",
         hosts=[8, 8],
-        changes={"between": SLOWER["A100 hosts"]},
+        changes={"rails": 16, "between": SLOWER["A100 hosts"]},
         rows=[
             Row(
                 "all_reduce",
@@ -155,7 +158,7 @@ TABLES = [
         name="8 H100",
         source=(
             "github.com/NVIDIA/nccl-tests/issues/290; all-gather: issues/1281 of "
-            "NVIDIA/nccl names 350 to 360 GB/s"
+            "NVIDIA/nccl names 350 to 360 GB/s; reduce-scatter: issues/1047 of NVIDIA/nccl"
         ),
         network="H100 hosts",
         hosts=[8],
@@ -169,6 +172,11 @@ TABLES = [
                 "all_gather",
                 8192 * MIB,
                 "20837 41593",
+            ),
+            Row(
+                "reduce_scatter",
+                128 * MIB,
+                "377.2 709.7 1377.8 2689.3 5295.9 10505 20754",
             ),
         ],
     ),

@@ -62,6 +62,13 @@ def test_named_hosts_are_those_of_data_sheets():
     assert Network.named("GB200 NVL72").hosts == [72]
 
 
+def test_named_hosts_have_a_card_for_each_rank():
+    """A job that has one GPU of each host does not have the cards of the others."""
+    assert Network.named("H100 hosts", hosts=[1, 1]).rails == 1
+    assert Network.named("H100 hosts", hosts=[2, 4]).rails == 4
+    assert Network.named("H100 hosts", hosts=[1, 1], rails=2).rails == 2
+
+
 LINK = Link(0, 1)
 LATENCY = "latency must be 0 or more, as a number or with a unit (s), got"
 SIZE = "network must be of 4 ranks, like the cluster,"
@@ -102,8 +109,15 @@ REFUSED = {
     "oversubscription must be 1 or more, got 0.5. For example: oversubscription=2.0.": lambda: (
         Network(hosts=[2], inside=LINK, between=LINK, oversubscription=0.5)
     ),
-    "rails=, leaf= and oversubscription= need hosts=, inside= and between=.": lambda: Network(
-        0, 1, rails=8
+    "rails=, leaf=, oversubscription= and spread= need hosts=, inside= and between=.": lambda: (
+        Network(0, 1, rails=8)
+    ),
+    "and spread= need hosts=": lambda: Network(0, 1, spread=0.1),
+    "between= needs hosts= and inside=: without hosts there is one link between any two.": lambda: (
+        Network(0, 1, between=LINK)
+    ),
+    "hosts must be a list of numbers of ranks, got 16. For example: hosts=[4, 4].": lambda: (
+        of_hosts(16)
     ),
     "spread must be at least 0 and below 1": lambda: Network(0, 1, spread=1),
     "nccl must be one of 'Ampere', 'Hopper', 'Blackwell', got 'H100'.": lambda: Network(
