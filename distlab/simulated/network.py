@@ -70,7 +70,7 @@ class Network:
             below them. Llama 3 had "1:7" between pods of 3,072 GPUs: leaf=384, oversubscription=7.
         spread: the standard deviation of the speed of hosts' links, as a share of the speed: the
             more hosts a collective has, the slower the slowest, which sets its pace; for `predict`.
-            With 0.08, rings of 4 to 128 hosts of H100 are within 5 % of what
+            With 0.08, rings of 4 to 128 hosts of H100 are within 6 % of what
             github.com/NVIDIA/nccl/issues/1229 reports.
         nccl: the generation of NVIDIA's GPUs, one of NCCL_GENERATIONS. `predict` then chooses
             algorithms (ring, tree, NVLS, PAT) and protocols (LL, LL128, Simple) as NCCL does, and

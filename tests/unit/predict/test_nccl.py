@@ -266,7 +266,7 @@ def test_rings_on_many_hosts_are_slower_by_the_spread_of_hosts():
         network = Network.named("H100 hosts", hosts=[8] * hosts, spread=0.08)
         n = 8 * hosts
         took = cost(network, tuple(range(n)), "reduce_scatter", 8 * GIB // n).seconds
-        assert 8 * GIB * (n - 1) / n / took / 1e9 == pytest.approx(busbw, rel=0.05)
+        assert 8 * GIB * (n - 1) / n / took / 1e9 == pytest.approx(busbw, rel=0.06)
 
 
 def test_a_domain_of_72_is_a_host_of_72():
