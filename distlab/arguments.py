@@ -140,6 +140,14 @@ def share_below_1(name: str, value: Any) -> float:
     return share
 
 
+def share_above_0(name: str, value: Any) -> float:
+    """Return a share above 0, up to and with 1, as a float."""
+    share = quantity(name, value, NO_UNIT, "0.5")
+    if share > 1:
+        refuse(name, "above 0 and up to 1", share, f"For example: {name}=0.5.")
+    return share
+
+
 def one_of(name: str, value: Any, choices: Iterable[Any], advice: str = "") -> Any:
     """Return a value if it is one of `choices`."""
     allowed = list(choices)
@@ -175,4 +183,5 @@ def mapping(name: str, value: Any, what: str, advice: str = "") -> Mapping[Any, 
 def instance(name: str, value: Any, kind: type, advice: str) -> None:
     """Refuse a value that is no object of a class."""
     if not isinstance(value, kind):
-        refuse(name, f"a {kind.__name__}", value, advice, wrong_type=True)
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        refuse(name, f"{article} {kind.__name__}", value, advice, wrong_type=True)

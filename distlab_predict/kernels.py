@@ -6,8 +6,12 @@ What was measured on the device is asked first. A device that has a table (Devic
 products of matrices reach by number format and shape, and attention by its own rate. Any other
 device does all operations at one rate. A kernel takes at least as long as its bytes.
 
-`efficiency` is of products of matrices. Attention is further from the limit of power that slows
-these down, so its rate is as measured.
+`efficiency` is of products of matrices, and attention's rate is as measured. What slows products
+down is the limit of power, and FlashAttention-2 needs less of it: on an A100 that is limited to
+300 W instead of 400 W it takes as long (known_attention.py), while products take 4 % longer
+(github.com/mag-/gpu_benchmark). Kernels that use more of an H100's tensor cores, those of cuDNN,
+FlashAttention-3 and -4, are near that limit: their rates drop by 10 % where they run for tens of
+milliseconds. With a lower limit they would be slower than here.
 """
 
 import math
@@ -22,6 +26,7 @@ from distlab_predict.nodes import ATTENTION, GROUPED, PRODUCT, UNKNOWN, Kernel
 # the peak; or nothing, as nobody knows its operations.
 BASES = ("measured", "scaled", "extrapolated", "shape", "bytes", "peak", "unknown")
 ROWS = 128  # of queries, which a multiprocessor works on at a time
+HALF = ("bfloat16", "float16")  # number formats in which attention was measured
 
 
 class KernelCost(NamedTuple):
@@ -67,7 +72,7 @@ def _by_table(kernel: Kernel, device: Device, moving: float) -> float | None:
         if kernel.kind == PRODUCT:
             m *= groups  # a batch: each has its own rows
         return device.product_seconds(m, n, k, kernel.dtype, groups, kernel.num_bytes)
-    if kernel.kind == ATTENTION and device.attention is not None:
+    if kernel.kind == ATTENTION and device.attention is not None and kernel.dtype in HALF:
         batch, heads, _, queries, keys, numbers, causal = kernel.shape
         backward = "backward" in kernel.name
         rate = device.attention.rate(backward, bool(causal), numbers, keys)

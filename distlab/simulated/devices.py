@@ -6,6 +6,7 @@ What is known of real devices is in known_devices.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,16 @@ from distlab.arguments import (
     NO_UNIT,
     SECONDS,
     instance,
+    mapping,
     one_of,
     quantity,
     refuse,
+    share_above_0,
     share_below_1,
+    wrong,
 )
-from distlab.simulated.attention import Attention, known_attention
+from distlab.simulated.attention import Attention
+from distlab.simulated.known_attention import known_attention
 from distlab.simulated.known_devices import DEVICES
 from distlab.simulated.measured import Measured
 from distlab.simulated.products import Processors, bytes_of, matrix_bytes, seconds_of_product
@@ -28,6 +33,8 @@ from distlab.tables import Table, format_seconds
 
 BINARY = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 FLOPS = {"FLOP/s": 1.0}  # units, for `quantity`
+A_FORMAT = 'For example: formats={"bfloat16": "989 TFLOP/s"}.'
+NAME_OF_FORMAT = re.compile(r"(b?float|u?int|complex)\d\w*")  # as torch names them
 # m, n, k: what a layer of Llama 3 8B multiplies for 16,384 tokens, one of 70B on each of 8 ranks of
 # tensor parallelism, and a product that is too small for a device
 SHAPES = (
@@ -47,10 +54,13 @@ class Device:
         Device("989 TFLOP/s", memory_bandwidth="3.35 TB/s")  # operations, or bytes
         Device.named("H100")                    # what products of each shape and format reach
         Device.named("H100", memory="94 GiB", efficiency=0.9, attention="cudnn")
+        Device("165 TFLOP/s", memory_bandwidth="1 TB/s", formats={"bfloat16": "165 TFLOP/s"},
+               processors=Processors(128, {"bfloat16": 0.9}, ((128, 128), (128, 256)), 5e12))
 
     The first takes its operations / (`flops` x `efficiency`) for every kernel, or its bytes /
     `memory_bandwidth`, whichever is longer. A named device has a table as well, which `predict`
-    asks; a simulated cluster counts operations in either case.
+    asks; a simulated cluster counts operations in either case. The last is one that is not known:
+    `Processors` is in distlab.simulated.products, `Attention` in distlab.simulated.attention.
 
     Args:
         flops: floating-point operations a second, or a text such as "10 TFLOP/s": operations are
@@ -60,7 +70,8 @@ class Device:
             operator takes as long as its operations or its bytes need. None: bytes cost nothing.
         memory: bytes, or a text such as "80 GB" or "79 GiB"; None if it is not known.
         efficiency: the share of `flops` that matrix products reach, above 0 and up to 1; of a
-            device with a table, the share of what the table says.
+            device with a table, the share of what the table says of products alone, as attention
+            has rates of its own. An H100 that is limited to 500 W has 0.8.
         contention: the share of its speed that computing loses while messages travel, because the
             same device sends them; for `predict`.
         spread: the standard deviation of such devices' speeds, as a share of the speed: the more
@@ -73,8 +84,8 @@ class Device:
         formats: FLOP/s of products at their peak, by number format as torch names it, such as
             {"bfloat16": "989 TFLOP/s"}; other formats have `flops`. None for no others. "float32"
             is without TF32, which torch does not use unless it is told to.
-        processors: its multiprocessors, so that a product's shape counts; see products.py. None:
-            every shape is as good as any other.
+        processors: its multiprocessors, so that a product's shape counts in the number formats of
+            `formats`. None: every shape is as good as any other.
         attention: what attention kernels reach, or the name of an implementation that is known for
             the device: "flash 2", "flash 3", "flash 4" or "cudnn". None: what other kernels do.
         bandwidth_reached: the share of `memory_bandwidth` that kernels reach, above 0 and up to 1.
@@ -91,7 +102,8 @@ class Device:
         launch: in seconds.
 
     Raises:
-        ArgumentError: not such a number or text, or no such implementation of attention.
+        ArgumentError: not such a number or text, no such implementation of attention, or
+            processors without formats.
     """
 
     flops: float
@@ -136,24 +148,23 @@ class Device:
             memory = _bytes(memory)
         if processors is not None:
             instance("processors", processors, Processors, 'Call Device.named("H100").')
-        by_format = {}
-        for dtype, rate in (formats or {}).items():
-            by_format[dtype] = quantity(f"formats[{dtype!r}]", rate, FLOPS, "989 TFLOP/s")
+            if not formats:
+                wrong(f"Shapes count in the number formats of a device, which has none. {A_FORMAT}")
         set_frozen(
             self,
             flops=flops,
             memory_bandwidth=memory_bandwidth,
             memory=memory,
-            efficiency=_share("efficiency", efficiency),
+            efficiency=share_above_0("efficiency", efficiency),
             contention=share_below_1("contention", contention),
             spread=share_below_1("spread", spread),
             measured=measured,
             if_slower=if_slower,
             name=name,
-            formats=by_format,
+            formats=_formats(formats or {}),
             processors=processors,
             attention=_attention(name, attention),
-            bandwidth_reached=_share("bandwidth_reached", bandwidth_reached),
+            bandwidth_reached=share_above_0("bandwidth_reached", bandwidth_reached),
             launch=quantity("launch", launch, SECONDS, "2 us", zero=True),
         )
 
@@ -214,7 +225,7 @@ class Device:
         Args:
             shapes: (m, n, k) of an m x k matrix times a k x n one; usual ones if none is given.
         """
-        formats = [*self.formats] or ["flops"]
+        formats = [*self.formats] or ["bfloat16"]
         rows = []
         for m, n, k in shapes or SHAPES:
             cells = [f"{m:,} x {k:,} times {k:,} x {n:,}"]
@@ -234,12 +245,16 @@ class Device:
         return self.name or f"{self.flops / 1e12:,.4g} TFLOP/s"
 
 
-def _share(name: str, value: float) -> float:
-    """Read a share above 0, up to 1."""
-    share = quantity(name, value, NO_UNIT, "0.5")
-    if share > 1:
-        refuse(name, "above 0 and up to 1", share, f"For example: {name}=0.5.")
-    return share
+def _formats(given: Mapping[Any, float | str]) -> dict[str, float]:
+    """Read FLOP/s by number format, which may be torch's own object, torch.bfloat16."""
+    mapping("formats", given, "FLOP/s by number format", A_FORMAT)
+    found = {}
+    for dtype, rate in given.items():
+        name = str(dtype).removeprefix("torch.")
+        if NAME_OF_FORMAT.fullmatch(name) is None:
+            refuse("formats", "FLOP/s by number format as torch names it", given, A_FORMAT)
+        found[name] = quantity(f"formats[{name!r}]", rate, FLOPS, "989 TFLOP/s")
+    return found
 
 
 def _bytes(value: float | str) -> float:
@@ -255,9 +270,11 @@ def _bytes(value: float | str) -> float:
 def _attention(device: str, attention: Attention | str | None) -> Attention | None:
     """Read what attention reaches, or look up an implementation for a device of this name."""
     if isinstance(attention, str):
-        known = known_attention().get(device, {})
-        chosen = one_of("attention", attention, known, 'Call Device.named("H100").')
-        return known[chosen]
+        known = known_attention().get(device)
+        if known is None:
+            rule = "an Attention on a device that is not one of known_attention.py"
+            refuse("attention", rule, attention, 'For example: Device.named("H100").attention.')
+        return known[one_of("attention", attention, known, 'Call Device.named("H100").')]
     if attention is not None:
         instance("attention", attention, Attention, 'For example: attention="flash 2".')
     return attention

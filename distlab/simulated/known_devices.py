@@ -29,24 +29,29 @@ def _tiles(sides: tuple[int, ...], largest: int) -> tuple[tuple[int, int], ...]:
     return tuple((m, n) for m, n in product(sides, sides) if m * n <= largest)
 
 
-def _formats(half: float, eight: float | None, **others: float) -> dict[str, float]:
-    """FLOP/s by number format, from TFLOP/s: of those with 16 bits, with 8, and of others."""
+def _by_format(half: float, eight: float | None, **others: float) -> dict[str, float]:
+    """A number for each number format: for those with 16 bits, with 8, and for others."""
     found = {"bfloat16": half, "float16": half}
     if eight is not None:
         found |= {"float8_e4m3fn": eight, "float8_e5m2": eight}
-    found |= others
-    return {dtype: teraflops * TERA for dtype, teraflops in found.items()}
+    return found | others
 
 
-def _reached(half: float, eight: float, float32: float = 0.9) -> dict[str, float]:
+def _formats(half: float, eight: float | None, **others: float) -> dict[str, float]:
+    """FLOP/s by number format, from TFLOP/s."""
+    return {
+        dtype: teraflops * TERA for dtype, teraflops in _by_format(half, eight, **others).items()
+    }
+
+
+def _reached(half: float, eight: float, four: float = 0.6) -> dict[str, float]:
     """Shares of the peak, by number format.
 
     float32, without tensor cores: 18.9 of 19.5 TFLOP/s on an A100 PCIe (issue 4 of
     github.com/Yinghan-Li/YHs_Sample), less where the power is needed. float4: 5.4 of 9 PFLOP/s on a
     B200 (github.com/pytorch/ao, pull request 2427).
     """
-    shares = _formats(half / TERA, eight / TERA, float32=float32 / TERA)
-    return shares | {"float4_e2m1fn_x2": 0.6}
+    return _by_format(half, eight, float32=0.9, float4_e2m1fn_x2=four)
 
 
 # The sums of a tile stay in registers, or in tensor memory, which hold 128 x 256 of them for each
@@ -58,33 +63,50 @@ _AMD_TILES = _tiles((64, 128, 256), 256 * 256)
 # Nothing was published for those after it; the H100 has as much at its own clock here, the two dies
 # of a B200 twice as much.
 _CACHE = 5120
+# A wave's ramp is an assumption: the time of a load from memory, 0.8 us, where the stores of a tile
+# overlap, twice that where they do not. Blackwell's tensor memory holds the sums of two tiles, so
+# that the next one begins before the last one is stored: half of it.
+_LOAD = 0.8e-6
 
-# Sustained on an A100: the 271 TFLOP/s of MAMF, as it is far from its limit of power. A wave's ramp
-# on it and on the others is an assumption: the time of a load from memory, 0.8 us, where tiles
-# overlap, twice that where they do not.
-_A100 = Processors(108, _reached(0.88, 0.88), _AMPERE_TILES, _CACHE * 1.41e9, 1, 1.6e-6)
+# Sustained on an A100: 258 TFLOP/s of 8,192 rows, columns and numbers, if these are random
+# (thonking.ai, "Strangely, Matrix Multiplications on GPUs Run Faster ..."; 295 of zeros, which need
+# less power), 268 to 273 by others (MAMF; triton-lang/triton, issue 743): the middle.
+_A100 = Processors(108, _reached(0.86, 0.86), _AMPERE_TILES, _CACHE * 1.41e9, 1, 2 * _LOAD)
 
 # Sustained on an H100 in bfloat16: 700 to 716 TFLOP/s of products of 4,096 to 16,384 rows
 # (github.com/vllm-project/vllm, pull request 23280), 794 by MAMF; in float8 1,403 by MAMF. One that
 # is limited to 500 W reaches 575 and 1,100 (github.com/pytorch/FBGEMM, pull request 2546):
 # efficiency=0.8.
-_H100 = Processors(132, _reached(0.73, 0.70), _HOPPER_TILES, _CACHE * 1.755e9, 2, 0.8e-6)
+_H100 = Processors(132, _reached(0.73, 0.70), _HOPPER_TILES, _CACHE * 1.755e9, 2, _LOAD)
 
 # An H200 has the same limit of power for more memory. It sustains 603 to 624 TFLOP/s of groups
 # (github.com/tile-ai/TileOPs, pull request 1567), and 705 of large ones (pull request 156203 of
-# github.com/pytorch/pytorch): the middle. In float8 as much less than 1,453 by MAMF.
+# github.com/pytorch/pytorch): the middle. In float8 as much less than 1,453 by MAMF. An H200 NVL,
+# which is limited to 600 W, sustains 600 and 1,142 (docs/examples/gemm_profiling of
+# github.com/NVIDIA/TransformerEngine at 8f2e635).
 _H200 = replace(_H100, reached=_reached(0.66, 0.66))
 
-# Sustained on a B200: 1,420 (torchao's pull request 2427) to 1,610 TFLOP/s (pyptx.dev/performance)
-# of 8,192 rows, columns and numbers in bfloat16; MAMF 1,745 and 3,433 in float8. MAMF of a GB200:
-# 1,822 and 3,616 of a peak that is 11 % higher; of a B300 1,769 and 3,353.
-_B200 = Processors(148, _reached(0.72, 0.70), _HOPPER_TILES, 2 * _CACHE * 1.85e9, 2, 0.8e-6)
-_GB200 = replace(_B200, count=152, reached=_reached(0.67, 0.66))
+# Sustained on a B200 (1,000 W): 1,420 (torchao's pull request 2427) to 1,650 TFLOP/s
+# (pyptx.dev/performance) in bfloat16. A B300 (1,100 W) sustains 1,463 to 1,503 of a model's layers,
+# 2,815 in float8, and 5,090 in float4, whose peak alone is higher than a B200's (TransformerEngine,
+# as above). MAMF has 1,745 and 3,433 of the one, and 1,769 and 3,353 of the other.
+_B200 = Processors(148, _reached(0.70, 0.66), _HOPPER_TILES, 2 * _CACHE * 1.85e9, 2, _LOAD / 2)
+_B300 = replace(_B200, reached=_reached(0.70, 0.66, 0.38))
 
-# MAMF of an MI300X: 668 TFLOP/s in bfloat16; nothing was found for float8, which is taken to reach
-# 1.6 times as much. Its tiles are read from the Infinity Cache, at 17.2 TB/s.
-_MI300X_REACHED = _reached(0.51, 0.41) | {"float8_e4m3fnuz": 0.41, "float8_e5m2fnuz": 0.41}
-_MI300X = Processors(304, _MI300X_REACHED, _AMD_TILES, 17.2e12, 1, 1.6e-6)
+# A GB300 (1,400 W) reaches 1,717 to 1,812 TFLOP/s in bfloat16 (facebookexperimental/triton, pull
+# request 740), and would in float8 be better by as much as a B300 is. A GB200 (1,200 W) was not
+# found but for MAMF, 1,822 and 3,616: it is taken to lie between them as its power does.
+_GB300 = replace(_B200, count=152, reached=_reached(0.74, 0.69, 0.40))
+_GB200 = replace(_GB300, reached=_reached(0.67, 0.64))
+
+# Sustained on an MI300X: 708 TFLOP/s in bfloat16 and 1,273 in float8 of the best shape, by AMD with
+# random numbers in a warm device ("Measuring Max-Achievable FLOPs - Part 2"); torch had 668 in
+# bfloat16, by MAMF. Its tiles are read from the Infinity Cache, at 17.2 TB/s.
+_EIGHT_OF_AMD = 0.47
+_MI300X_REACHED = _reached(0.52, _EIGHT_OF_AMD) | dict.fromkeys(
+    ("float8_e4m3fnuz", "float8_e5m2fnuz"), _EIGHT_OF_AMD
+)
+_MI300X = Processors(304, _MI300X_REACHED, _AMD_TILES, 17.2e12, 1, 2 * _LOAD)
 
 # The arguments of Device.
 _A100_DEVICE: dict[str, Any] = {
@@ -112,13 +134,14 @@ _H200_DEVICE = _H100_DEVICE | {
     "memory": 139 * GIB,
     "processors": _H200,
 }
-# Torch sees 178.35 GiB of a B200: 44.59 GiB are 25 % (TorchTitan, pull request 1196). Its driver
-# reports 7.7 TB/s: torchao.
+# Torch sees 178.35 GiB of a B200: 44.59 GiB are 25 % (TorchTitan, pull request 1196), of 179.06 in
+# nvidia-smi. There a GB200 has 185.0, a B300 268.6 and a GB300 277.5, of which torch is taken to
+# see 1 GiB less. The driver of a B200 reports 7.7 TB/s: torchao.
 _B200_DEVICE = {
     "flops": 2250 * TERA,
     "memory_bandwidth": 7.67e12,
     "memory": 178 * GIB,
-    "formats": _formats(2250, 4500, float32=80, float4_e2m1fn_x2=9000),
+    "formats": _formats(2250, 4500, float32=75, float64=37, float4_e2m1fn_x2=9000),
     "processors": _B200,
     "attention": "cudnn",
     "bandwidth_reached": 0.84,  # torchao, of a B300
@@ -127,25 +150,27 @@ _B200_DEVICE = {
 _GB200_DEVICE = _B200_DEVICE | {
     "flops": 2500 * TERA,
     "memory_bandwidth": 8e12,
-    "memory": 186e9,
-    "formats": _formats(2500, 5000, float32=80, float4_e2m1fn_x2=10000),
+    "memory": 184 * GIB,
+    "formats": _formats(2500, 5000, float32=80, float64=40, float4_e2m1fn_x2=10000),
     "processors": _GB200,
 }
 _B300_DEVICE = _B200_DEVICE | {
     "memory_bandwidth": 8e12,
-    "memory": 288e9,
-    "formats": _formats(2250, 4500, float32=80, float4_e2m1fn_x2=14000),
+    "memory": 267 * GIB,
+    "formats": _formats(2250, 4500, float32=75, float64=1.2, float4_e2m1fn_x2=14000),
+    "processors": _B300,
 }
 _GB300_DEVICE = _GB200_DEVICE | {
-    "memory": 288e9,
-    "formats": _formats(2500, 5000, float32=80, float4_e2m1fn_x2=15000),
+    "memory": 276 * GIB,
+    "formats": _formats(2500, 5000, float32=80, float64=1.4, float4_e2m1fn_x2=15000),
+    "processors": _GB300,
 }
 _OF_AMD = {"float8_e4m3fnuz": 2614 * TERA, "float8_e5m2fnuz": 2614 * TERA}
 _MI300X_DEVICE = {
     "flops": 1307 * TERA,
     "memory_bandwidth": 5.3e12,
     "memory": 191 * GIB,
-    "formats": _formats(1307, 2614, float32=163.4) | _OF_AMD,
+    "formats": _formats(1307, 2614, float32=163.4, float64=163.4) | _OF_AMD,
     "processors": _MI300X,
     "bandwidth_reached": 0.81,  # assumed: its cache is behind more links than NVIDIA's
     "launch": LAUNCH,

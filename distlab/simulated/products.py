@@ -18,9 +18,10 @@ them from there. By how much the FLOP/s are off:
   groups of 256 rows).
 - cuBLAS and CUTLASS on H100: 35 rows, median 5 %, worst 25 % (float8 is too slow here). H200: 5
   rows, median 7 %, worst 27 % (the best shape in float8, in a short run).
-- B200 and B300: 22 rows, median 8 %, worst 20 %; GB200 15 and 24 %. MAMF's best shapes, in short
-  runs, are all quicker than here.
-- A100: large products within 2 %, but squares of up to 4,096 take 1.2 to 2 times as long as here,
+- B200 and B300: 26 rows, median 9 %, worst 18 %. GB300: 6 rows, 3 and 7 %. GB200: 16 and 20 %.
+  MAMF's best shapes, in short runs, are all quicker than here.
+- MI300X: 4 % too slow for the best shapes.
+- A100: large products within 4 %, but squares of up to 4,096 take 1.2 to 2 times as long as here,
   and why is not known.
 """
 
@@ -32,6 +33,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from distlab.arguments import NO_UNIT, quantity, refuse, share_above_0, whole_number
+
 PARTS = (1, 2, 4, 8)  # into which a tile may be cut along k
 SHORTEST = 512  # of k in such a part
 PARTIAL_BYTES = 4  # of a sum of a part: float32
@@ -41,13 +44,19 @@ PARTIAL_BYTES = 4  # of a sum of a part: float32
 class Processors:
     """The multiprocessors of a device, and how a library multiplies matrices on them.
 
-    Attributes:
+        Processors(128, {"bfloat16": 0.9}, ((128, 128), (128, 256)), 5e12, ramp=1e-6)
+
+    Args:
         count: how many there are.
-        reached: by number format, the share of the peak while all of them multiply.
-        tiles: rows and columns of a tile of the result.
+        reached: by number format, the share of the peak while all of them multiply, above 0 and up
+            to 1; other formats reach all of it.
+        tiles: rows and columns of a tile of the result, of which a library takes the quickest.
         cache_bandwidth: bytes a second from the cache to all multiprocessors.
         sharing: how many neighbours read the longer side of their tiles once for all of them.
         ramp: seconds of a wave in which it does not multiply.
+
+    Raises:
+        ArgumentError: a value that breaks its rule.
     """
 
     count: int
@@ -56,6 +65,18 @@ class Processors:
     cache_bandwidth: float
     sharing: int = 1
     ramp: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole_number("count", self.count, 1, advice="For example: count=132.")
+        whole_number("sharing", self.sharing, 1, advice="For example: sharing=2.")
+        quantity("cache_bandwidth", self.cache_bandwidth, NO_UNIT, "5e12")
+        quantity("ramp", self.ramp, NO_UNIT, "1e-6", zero=True)
+        for dtype, reached in self.reached.items():
+            share_above_0(f"reached[{dtype!r}]", reached)
+        sizes = {len(tile) for tile in self.tiles}
+        if sizes != {2}:
+            advice = "For example: tiles=((128, 128), (128, 256))."
+            refuse("tiles", "rows and columns of one tile or more", self.tiles, advice)
 
 
 def bytes_of(dtype: str) -> float:

@@ -83,7 +83,15 @@ def test_attention_on_a_device_whose_attention_nobody_measured():
     device = Device.named("MI300X")
     seconds, basis = seconds_of(attention(1), device)
     assert basis == "peak"
-    assert seconds == pytest.approx(attention(1).flops / 2 / (1307e12 * 0.51), rel=0.01)
+    assert seconds == pytest.approx(attention(1).flops / 2 / (1307e12 * 0.52), rel=0.01)
+
+
+def test_attention_in_float32_has_no_tensor_cores():
+    """FlashAttention does not multiply float32, so its rates do not count."""
+    kernel = replace(attention(0), dtype="float32")
+    seconds, basis = seconds_of(kernel, H100)
+    assert basis == "peak"
+    assert seconds == pytest.approx(kernel.flops / (67e12 * 0.9), rel=0.01)
 
 
 def test_few_heads_leave_multiprocessors_idle():

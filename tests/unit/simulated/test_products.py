@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from distlab.errors import ArgumentError
 from distlab.simulated.devices import Device
-from distlab.simulated.products import bytes_of, matrix_bytes
+from distlab.simulated.products import Processors, bytes_of, matrix_bytes
 from tests.unit.simulated.measured_products import MEASURED, Rows
 
 H100 = Device.named("H100")
@@ -37,7 +38,7 @@ def errors(source: str, device: str) -> list[float]:
     """
     found = []
     for rows in MEASURED:
-        if source not in rows.source or device not in rows.device:
+        if source not in rows.source or device != rows.device:
             continue
         machine = device_of(rows)
         for groups, m, n, k, teraflops in rows.shapes:
@@ -56,10 +57,16 @@ def errors(source: str, device: str) -> list[float]:
     [
         ("DeepGEMM", "H800", 18, 0.03, 0.35),
         ("vllm", "H100", 17, 0.07, 0.15),
-        ("", "500 W", 16, 0.06, 0.26),
+        ("", "H100, 500 W", 16, 0.06, 0.26),
         ("", "H200", 5, 0.09, 0.28),
-        ("", "B200", 22, 0.09, 0.24),
-        ("engineering", "A100", 1, 0.03, 0.03),
+        ("", "B200", 20, 0.09, 0.19),
+        ("", "B300", 6, 0.09, 0.18),
+        ("", "GB200", 2, 0.17, 0.21),
+        ("", "GB300", 6, 0.04, 0.08),
+        ("", "MI300X", 2, 0.05, 0.05),
+        ("engineering", "A100", 1, 0.04, 0.04),
+        ("thonking", "A100", 1, 0.04, 0.04),
+        ("gpu_benchmark", "A100", 1, 0.04, 0.04),
     ],
 )
 def test_products_take_what_was_measured(source, device, rows, median, worst):
@@ -106,3 +113,22 @@ def test_sizes_of_number_formats():
     assert bytes_of("bool") == 1
     assert matrix_bytes(2, 10, 3, 4, "float32") == (40 + 24 + 30) * 4
     assert matrix_bytes(1, 10, 3, 4, "float8_e5m2") == 40 + 12 + 60
+
+
+BAD = {
+    "count must be a whole number of 1 or more, got 0": {"count": 0},
+    "sharing must be a whole number of 1 or more, got 1.5": {"sharing": 1.5},
+    "cache_bandwidth must be above 0": {"cache_bandwidth": 0},
+    "ramp must be 0 or more": {"ramp": -1e-6},
+    "reached['bfloat16'] must be above 0 and up to 1, got 70.0": {"reached": {"bfloat16": 70}},
+    "tiles must be rows and columns of one tile or more, got ()": {"tiles": ()},
+    "tiles must be rows and columns of one tile or more, got ((128,),)": {"tiles": ((128,),)},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_multiprocessors_that_cannot_be_are_refused(message):
+    good = {"count": 128, "reached": {}, "tiles": ((128, 128),), "cache_bandwidth": 5e12}
+    with pytest.raises(ArgumentError) as caught:
+        Processors(**{**good, **BAD[message]})
+    assert str(caught.value).startswith(message)
