@@ -109,8 +109,16 @@ def in_float8(
 
     Returns:
         the model.
+
+    Raises:
+        ValueError: the model is a linear layer itself, which cannot be replaced in place.
     """
-    kept = set(but)
+    if isinstance(model, nn.Linear):
+        raise ValueError(
+            f"model must be a module with linear layers in it, got {model}. "
+            "Call in_float8(nn.Sequential(layer))."
+        )
+    kept = {but} if isinstance(but, str) else set(but)
     for name, module in [*model.named_modules()]:
         if type(module) is not nn.Linear or name in kept:
             continue

@@ -7,7 +7,7 @@ What is known of real devices is in known_devices.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from distlab.arguments import (
     refuse,
     share_above_0,
     share_below_1,
+    whole_number,
     wrong,
 )
 from distlab.simulated.attention import Attention
@@ -224,10 +225,14 @@ class Device:
 
         Args:
             shapes: (m, n, k) of an m x k matrix times a k x n one; usual ones if none is given.
+
+        Raises:
+            ArgumentError: not three whole numbers of 1 or more.
         """
         formats = [*self.formats] or ["bfloat16"]
         rows = []
-        for m, n, k in shapes or SHAPES:
+        for shape in shapes or SHAPES:
+            m, n, k = _three_sizes(shape)
             cells = [f"{m:,} x {k:,} times {k:,} x {n:,}"]
             for dtype in formats:
                 seconds = self.product_seconds(m, n, k, dtype)
@@ -243,6 +248,14 @@ class Device:
 
     def __str__(self) -> str:
         return self.name or f"{self.flops / 1e12:,.4g} TFLOP/s"
+
+
+def _three_sizes(shape: Any) -> tuple[int, int, int]:
+    """Read m, n and k of a product."""
+    if not isinstance(shape, Sequence) or len(shape) != 3:
+        refuse("shape", "m, n and k", shape, "For example: .table((16384, 4096, 4096)).")
+    m, n, k = (whole_number(name, size, 1) for name, size in zip("mnk", shape, strict=True))
+    return m, n, k
 
 
 def _formats(given: Mapping[Any, float | str]) -> dict[str, float]:

@@ -48,10 +48,10 @@ def _reached(half: float, eight: float, four: float = 0.6) -> dict[str, float]:
     """Shares of the peak, by number format.
 
     float32, without tensor cores: 18.9 of 19.5 TFLOP/s on an A100 PCIe (issue 4 of
-    github.com/Yinghan-Li/YHs_Sample), less where the power is needed. float4: 5.4 of 9 PFLOP/s on a
-    B200 (github.com/pytorch/ao, pull request 2427).
+    github.com/Yinghan-Li/YHs_Sample), less where the power is needed; float64 is taken to be alike.
+    float4: 5.4 of 9 PFLOP/s on a B200 (github.com/pytorch/ao, pull request 2427).
     """
-    return _by_format(half, eight, float32=0.9, float4_e2m1fn_x2=four)
+    return _by_format(half, eight, float32=0.9, float64=0.9, float4_e2m1fn_x2=four)
 
 
 # The sums of a tile stay in registers, or in tensor memory, which hold 128 x 256 of them for each

@@ -72,8 +72,12 @@ def test_some_layers_stay_as_they_are():
     assert type(model.first) is Float8Linear
     assert model.first.weight is weight
     assert type(model.output) is nn.Linear
+    in_float8(model, but="output")  # one name, not its letters
+    assert type(model.output) is nn.Linear
     in_float8(model, but=())
     assert type(model.output) is Float8Linear
+    with pytest.raises(ValueError, match="model must be a module with linear layers in it, got L"):
+        in_float8(nn.Linear(16, 16))
 
 
 def test_a_weight_that_is_sent_in_float8_is_trained_and_copied_like_others():

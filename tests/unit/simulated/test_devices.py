@@ -167,6 +167,8 @@ REFUSED = {
     "memory must be above 0, as a number or with a unit (B), got '2'": lambda: Device(
         1, memory="2"
     ),
+    "shape must be m, n and k, got 4096": lambda: Device.named("H100").table(4096),
+    "n must be a whole number of 1 or more, got 0": lambda: Device(1).table((1, 0, 1)),
     "efficiency must be above 0 and up to 1, got 1.5": lambda: Device(1, efficiency=1.5),
 }
 
