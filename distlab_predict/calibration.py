@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOWEST = 0.01  # efficiency
 TRIES = 30
+CLOSE = 1e-5  # to a step's time; an efficiency is rounded to 1e-4
 
 
 def from_seconds(prediction: Prediction, seconds: float) -> Device:
@@ -56,6 +57,10 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
 def from_trace(prediction: Prediction, path: str | Path) -> Device:
     """The device with what a trace says of its kernels and calls.
 
+    How long the traced step is predicted with them is noted beside how long it took. What is
+    missing is time in which neither a kernel nor a call ran: Python was not ahead of the device, or
+    data was not there.
+
     Args:
         prediction: of the program that was traced, on as many ranks.
         path: of the trace of one rank, .json or .json.gz.
@@ -64,7 +69,9 @@ def from_trace(prediction: Prediction, path: str | Path) -> Device:
         ArgumentError: it is no such trace, has no shapes, or is of another program.
     """
     measured = trace_rates.match(kineto.read(path), prediction)
-    return replace(prediction.device, measured=measured)
+    device = replace(prediction.device, measured=measured)
+    explained = replace(prediction, device=device).seconds
+    return replace(device, measured=replace(measured, explained=explained))
 
 
 def _efficiency(prediction: Prediction, seconds: float) -> float:
@@ -83,7 +90,7 @@ def _efficiency(prediction: Prediction, seconds: float) -> float:
     for _ in range(TRIES):
         middle = low - below * (high - low) / (above - below)
         off = _seconds_at(prediction, 1 / middle) - seconds
-        if abs(off) < 1e-6 * seconds:
+        if abs(off) < CLOSE * seconds:
             return 1 / middle
         if off < 0:
             low, below = middle, off

@@ -122,8 +122,13 @@ class Costs:
         return Cost(seconds, load, ports, found.how, "network", contention)
 
     def _contention(self, channels: int) -> float:
-        """What computing loses: as the device says, or the multiprocessors that a call occupies."""
+        """What computing loses: as the device says, or the multiprocessors that a call occupies.
+
+        Kernels of a trace with calls were measured beside them, and have lost it already.
+        """
         device = self.device
+        if device.measured is not None and device.measured.calls:
+            return 0.0
         if device.contention or device.processors is None:
             return device.contention
         return min(channels / device.processors.count, 0.9)

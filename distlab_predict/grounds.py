@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from distlab.tables import Table
+from distlab.simulated.measured import Measured
+from distlab.tables import Table, format_seconds
 from distlab_predict.nodes import ATTENTION, CONVOLUTION, GROUPED, PRODUCT, UNKNOWN, Kernel
 from distlab_predict.uncertainty import UNCERTAINTIES, costs_of
 
@@ -88,11 +89,21 @@ def table(prediction: Prediction) -> Table:
         notes.append(f"{BASES[basis]}: {UNCERTAINTIES[basis].why}")
     measured = prediction.device.measured
     if measured is not None:
-        matched = f"{measured.share:.0%} of its kernels by their time"
-        notes.append(f"from {measured.source}, where the program that was traced has {matched}")
+        notes += _from_trace(measured)
     notes += _unknown(prediction)
     heads = ("", "of the step", "known within")
     return Table("What the time rests on", heads, tuple(rows), "lrr", tuple(notes))
+
+
+def _from_trace(measured: Measured) -> list[str]:
+    """Notes on a trace: what of it the program has, and what of a step it explains."""
+    source = measured.source
+    notes = [f"{measured.share:.0%} of the kernels in {source}, by their time, are predicted"]
+    if measured.explained:
+        step = format_seconds(measured.step).strip()
+        explained = format_seconds(measured.explained).strip()
+        notes.append(f"a step in {source} took {step}, its kernels and calls explain {explained}")
+    return notes
 
 
 def _unknown(prediction: Prediction) -> list[str]:

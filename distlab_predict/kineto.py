@@ -1,63 +1,26 @@
 """Reads a trace that torch.profiler wrote: how long operators and collectives took on a rank.
 
-Called by calibration.py, on the notebook's kernel. The format is Chrome's, and what its events
-carry is Kineto's (libkineto/src/output_json.cpp in pytorch/kineto). On a GPU a kernel carries the
-number of the call that launched it ("correlation"), and that call happened while an operator ran,
-on the same thread. On a CPU an operator takes as long as its event.
+Called by calibration.py, on the notebook's kernel. On a GPU a kernel carries the number of the call
+that launched it ("correlation"), and that call happened while an operator ran, on the same thread.
+On a CPU an operator takes as long as its event.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distlab.arguments import refuse
+from distlab.simulated.products import bytes_of
+from distlab.words import grouped
+from distlab_predict.kineto_file import OPERATORS, Event, read_file
+from distlab_predict.kineto_names import collective_named, dtype_named
 
-HOW = 'Write one with profile(record_shapes=True) and prof.export_chrome_trace("trace.json").'
-OPERATORS = {"cpu_op", "operator"}
 LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"}
 KERNELS = {"kernel", "gpu_memcpy", "gpu_memset"}
-MARK = "user_annotation"
-# by the name in a trace, without underscores
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherbase": "all_gather",
-    "allgatherintotensorcoalesced": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reducescatterbase": "reduce_scatter",
-    "reducescattertensorcoalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "alltoallbase": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "recv": "recv",
-}
-# torch's names by those in a trace: C++ types, and c10's ScalarType in lower case
-DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "signed char": "int8",
-    "char": "int8",
-    "unsigned char": "uint8",
-    "byte": "uint8",
-}
-SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "int16": 2, "float16": 2}
-SIZES |= {"bfloat16": 2}  # bytes of an element; all others have one
+MESSAGES = {"send", "recv"}
 
 
 @dataclass
@@ -107,12 +70,15 @@ class Trace:
     Attributes:
         source: the file's name.
         rank: of the trace; None if it does not say it.
+        seconds: from the begin of its first operator or collective to the last end; on a GPU, of
+            kernels.
         operators: those that no other operator has called, in the order of their begin.
         collectives: in no order.
     """
 
     source: str
     rank: int | None
+    seconds: float
     operators: list[Operator]
     collectives: list[Collective]
 
@@ -126,151 +92,93 @@ def read(path: str | Path) -> Trace:
     Raises:
         ArgumentError: it cannot be read, is no such trace, or has no shapes.
     """
-    path = Path(path)
-    content = _content(path)
-    events = content.get("traceEvents") if isinstance(content, dict) else content
-    if not isinstance(events, list):
-        refuse("trace", "a trace of torch.profiler", str(path), HOW)
-    complete = [event for event in events if _is_complete(event)]
-    if not any(_category(event) in OPERATORS for event in complete):
-        refuse("trace", "a trace of torch.profiler that has operators", str(path), HOW)
-    if not any("Input Dims" in _of(event) for event in complete):
-        refuse("trace", "one with the shapes of its operators", str(path), HOW)
-    world = content.get("distributedInfo", {}) if isinstance(content, dict) else {}
-    kernels = [event for event in complete if _category(event) in KERNELS]
+    file = read_file(path)
+    kernels = [event for event in file.events if event.category in KERNELS]
+    operators = [event for event in file.events if event.category in OPERATORS]
+    collectives = list(_collectives(kernels or file.events, _only_group(file.world)))
+    rank = file.world.get("rank")
     return Trace(
-        path.name,
-        world.get("rank"),
-        _operators(complete, kernels),
-        list(_collectives(kernels or complete, _only_group(world))),
+        source=file.name,
+        rank=rank if isinstance(rank, int) else None,
+        seconds=_duration([*(kernels or operators), *collectives]),
+        operators=_operators(file.events, kernels),
+        collectives=collectives,
     )
 
 
-def _content(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        ArgumentError: it cannot be read.
-    """
-    try:
-        raw = path.read_bytes()
-        if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        return json.loads(raw)
-    except OSError as error:  # gzip's as well
-        why = f"Reading it failed: {error}."
-    except (EOFError, zlib.error):
-        why = "It ends early, or is damaged. Copy it again."
-    except ValueError:
-        why = HOW
-    refuse("trace", "a file with a trace of torch.profiler", str(path), why)
-
-
-# --- events ---
-
-
-def _is_complete(event: Any) -> bool:
-    """Whether an event has a begin and a duration."""
-    return isinstance(event, dict) and event.get("ph") == "X" and "dur" in event
-
-
-def _category(event: dict[str, Any]) -> str:
-    return str(event.get("cat", "")).lower()
-
-
-def _of(event: dict[str, Any]) -> dict[str, Any]:
-    """What an event carries."""
-    arguments = event.get("args")
-    return arguments if isinstance(arguments, dict) else {}
-
-
-def _seconds(event: dict[str, Any]) -> float:
-    """How long an event took; a trace has microseconds."""
-    return float(event["dur"]) / 1e6
-
-
-def _ends(event: dict[str, Any]) -> tuple[float, float]:
-    """Begin and end of an event, in seconds."""
-    begin = float(event["ts"]) / 1e6
-    return begin, begin + _seconds(event)
-
-
-def dtype_named(name: str) -> str:
-    """The number format that a trace names: "bfloat16" for "c10::BFloat16"."""
-    short = name.removeprefix("c10::").lower()
-    return DTYPES.get(short, short)
+def _duration(parts: Sequence[Event | Collective]) -> float:
+    """Seconds from the first begin to the last end."""
+    return max(part.end for part in parts) - min(part.begin for part in parts)
 
 
 # --- operators ---
 
 
-def _operators(events: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[Operator]:
+def _operators(events: Sequence[Event], kernels: Sequence[Event]) -> list[Operator]:
     """The operators of all threads, with the kernels that they have launched."""
-    took: dict[Any, float] = {}  # by launch, what its kernels took
+    took: dict[Hashable, float] = {}  # by launch, what its kernels took
     for kernel in kernels:
         if not _is_collective(kernel):
-            launch = _of(kernel).get("correlation")
-            took[launch] = took.get(launch, 0.0) + _seconds(kernel)
-    by_thread: dict[Any, list[dict[str, Any]]] = {}
-    for event in events:
-        is_launch = _category(event) in LAUNCHES and _of(event).get("correlation") in took
-        # a call of a group is a Collective
-        is_operator = _category(event) in OPERATORS and not event["name"].startswith("c10d::")
-        if is_launch or is_operator:
-            by_thread.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+            launch = kernel.carried.get("correlation")
+            took[launch] = took.get(launch, 0.0) + kernel.seconds
+    by_thread = grouped((event.thread, event) for event in events if _is_of_operators(event, took))
     found: list[Operator] = []
     for thread in by_thread.values():
         found += _nested(thread, took if kernels else None)
     return sorted(found, key=lambda operator: operator.begin)
 
 
-def _nested(events: list[dict[str, Any]], took: dict[Any, float] | None) -> list[Operator]:
+def _is_of_operators(event: Event, took: Mapping[Hashable, float]) -> bool:
+    """Whether an event is an operator, or launches a kernel; a call of a group is neither."""
+    if event.category in LAUNCHES:
+        return event.carried.get("correlation") in took
+    return event.category in OPERATORS and not event.name.startswith("c10d::")
+
+
+def _nested(events: Iterable[Event], took: Mapping[Hashable, float] | None) -> list[Operator]:
     """The operators of a thread that no other one has called.
 
     Args:
         events: operators, and calls that launch kernels.
         took: the seconds of each launch's kernels; None if there is no GPU.
     """
-    events.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
     outermost: list[Operator] = []
     open_ones: list[tuple[float, Operator]] = []  # with the time of its end, from outside in
-    for event in events:
-        begin = float(event["ts"])
-        while open_ones and open_ones[-1][0] <= begin:
+    for event in sorted(events, key=lambda event: (event.begin, -event.end)):
+        while open_ones and open_ones[-1][0] <= event.begin:
             open_ones.pop()
-        if _category(event) in LAUNCHES:
-            seconds = took.get(_of(event).get("correlation"), 0.0) if took else 0.0
+        if event.category in LAUNCHES:
+            seconds = took[event.carried["correlation"]] if took else 0.0
             for _, around in open_ones:
                 around.seconds += seconds
             continue
         operator = _operator(event)
-        if took is None and "autograd::" not in event["name"]:  # which only calls others
-            operator.seconds = _seconds(event)
+        if took is None and "autograd::" not in event.name:  # which only calls others
+            operator.seconds = event.seconds
         siblings = open_ones[-1][1].parts if open_ones else outermost
         siblings.append(operator)
-        open_ones.append((begin + float(event["dur"]), operator))
+        open_ones.append((event.end, operator))
     return outermost
 
 
-def _operator(event: dict[str, Any]) -> Operator:
-    carried = _of(event)
+def _operator(event: Event) -> Operator:
     return Operator(
-        name=str(event.get("name", "")).rpartition("::")[2],
-        begin=float(event["ts"]) / 1e6,
-        dims=carried.get("Input Dims", ()),
-        dtypes=[dtype_named(name) for name in carried.get("Input type", ())],
+        name=event.name.rpartition("::")[2],
+        begin=event.begin,
+        dims=event.list("Input Dims"),
+        dtypes=[dtype_named(str(name)) for name in event.list("Input type")],
     )
 
 
 # --- collectives ---
 
 
-def _is_collective(kernel: dict[str, Any]) -> bool:
-    name = str(kernel.get("name", "")).lower()
-    return name.startswith(("nccl", "rccl")) or "Collective name" in _of(kernel)
+def _is_collective(kernel: Event) -> bool:
+    is_nccl = kernel.name.lower().startswith(("nccl", "rccl"))
+    return is_nccl or "Collective name" in kernel.carried
 
 
-def _collectives(events: Iterable[dict[str, Any]], ranks: int | None) -> Iterator[Collective]:
+def _collectives(events: Iterable[Event], ranks: int | None) -> Iterator[Collective]:
     """Collectives that a trace describes: kernels of NCCL, or gloo's own events on a CPU.
 
     Args:
@@ -278,43 +186,45 @@ def _collectives(events: Iterable[dict[str, Any]], ranks: int | None) -> Iterato
         ranks: of the only group; None if there are several.
     """
     for event in events:
-        carried = _of(event)
-        if "Collective name" in carried and _category(event) in KERNELS:
-            name = _collective(str(carried["Collective name"]))
-            side = "Out" if name == "reduce_scatter" else "In"
-            elements = int(carried.get(f"{side} msg nelems", 0))
-            size = _size(str(carried.get("dtype", "")))
-            yield Collective(name, elements * size, carried.get("Group size"), *_ends(event))
-        elif str(event.get("name", "")).startswith("gloo:"):
-            name = _collective(str(event["name"]).removeprefix("gloo:"))
-            num_bytes = 0
-            for dims, kind in zip(
-                carried.get("Input Dims", ()), carried.get("Input type", ()), strict=False
-            ):
-                num_bytes += _elements(dims) * _size(kind)
-            yield Collective(name, num_bytes, ranks, *_ends(event))
+        if "Collective name" in event.carried and event.category in KERNELS:
+            name = collective_named(str(event.carried["Collective name"]))
+            num_bytes = _nccl_bytes(name, event)
+            group = event.carried.get("Group size")
+        elif event.name.startswith("gloo:"):
+            name = collective_named(event.name.removeprefix("gloo:"))
+            num_bytes = _gloo_bytes(event)
+            group = ranks
+        else:
+            continue
+        if name in MESSAGES:
+            group = 2  # a trace has the ranks of the whole group
+        yield Collective(name, num_bytes, group, event.begin, event.end)
 
 
-def _collective(name: str) -> str:
-    """Our name of a collective, or the trace's if we have none."""
-    return COLLECTIVES.get(name.replace("_", "").lower(), name)
+def _nccl_bytes(name: str, event: Event) -> int:
+    """What a rank sends in a kernel of NCCL."""
+    side = "Out" if name == "reduce_scatter" else "In"
+    elements = event.carried.get(f"{side} msg nelems")
+    if not isinstance(elements, int):
+        return 0
+    return elements * _element_bytes(event.carried.get("dtype"))
 
 
-def _size(dtype: str) -> int:
-    """Bytes of an element."""
-    return SIZES.get(dtype_named(dtype), 1)
+def _gloo_bytes(event: Event) -> int:
+    """What a rank gives to a collective of gloo."""
+    num_bytes = 0
+    for dims, dtype in zip(event.list("Input Dims"), event.list("Input type"), strict=False):
+        num_bytes += math.prod(dims) * _element_bytes(dtype)
+    return num_bytes
 
 
-def _elements(dims: Any) -> int:
-    """How many elements a tensor of these sizes has."""
-    elements = 1
-    for size in dims:
-        elements *= int(size)
-    return elements
+def _element_bytes(dtype: Any) -> int:
+    """Bytes of an element, by the trace's name of its format."""
+    return int(bytes_of(dtype_named(str(dtype))))
 
 
-def _only_group(world: dict[str, Any]) -> int | None:
-    """The number of ranks of the only group."""
+def _only_group(world: Mapping[str, Any]) -> int | None:
+    """The number of ranks of the only group; None if there are several."""
     groups = world.get("pg_config") or []
     if len(groups) > 1:
         return None

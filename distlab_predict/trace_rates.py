@@ -16,7 +16,7 @@ What it says of other sizes, simulated/measured.py knows.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from distlab.arguments import wrong
 from distlab.simulated.measured import KernelTime, Measured
 from distlab.words import grouped
 from distlab_predict.kineto import Operator, Trace
+from distlab_predict.kineto_file import HOW
 from distlab_predict.nodes import PRODUCT, Kernel, Recording
 from distlab_predict.trace_calls import calls_in
 
@@ -53,6 +54,8 @@ def match(trace: Trace, prediction: Prediction) -> Measured:
     total = search.found_seconds + sum(search.unmatched.values())
     share = search.found_seconds / total if total else 0.0
     unmatched = sorted(search.unmatched, key=search.unmatched.__getitem__, reverse=True)
+    if not total:
+        wrong(f"The trace {trace.source} has no kernel that took time. {HOW}")
     if share < LEAST_MATCHED:
         names = ", ".join(unmatched[:3])
         wrong(
@@ -61,7 +64,8 @@ def match(trace: Trace, prediction: Prediction) -> Measured:
             "the same size and on as many ranks."
         )
     calls = calls_in(trace, prediction, recording)
-    return Measured(tuple(search.kernels()), tuple(calls), trace.source, share)
+    step = trace.seconds / search.steps()
+    return Measured(tuple(search.kernels()), tuple(calls), trace.source, share, step)
 
 
 def _recording(trace: Trace, prediction: Prediction) -> Recording:
@@ -132,6 +136,14 @@ class _Search:
             return
         self.found_seconds += operator.seconds
 
+    def steps(self) -> int:
+        """How many steps the trace has: how often most of a step's operators were found in it."""
+        counts = Counter(_alike(kernel.name) for kernel, _ in self.times)
+        for name, operators in self.found.items():
+            counts[name] += len(operators)
+        often = [count / len(self.recorded[name]) for name, count in counts.items()]
+        return max(1, round(statistics.median(often)))
+
     def kernels(self) -> Iterator[KernelTime]:
         """What the trace says of each kernel of the program."""
         times = list(self.times)
@@ -158,17 +170,13 @@ class _Search:
         """
         found = {_alike(kernel.name) for kernel, _ in times}
         missing = []
-        known = 0
         for name, kernels in self.recorded.items():
-            if name in found:
-                known += len(kernels)
-            else:
+            if name not in found:
                 missing += [kernel for kernel in kernels if not kernel.flops]
         num_bytes = sum(kernel.num_bytes for kernel in missing)
-        if not num_bytes or not known:
+        if not num_bytes:
             return
-        steps = max(1, round(len(times) / known))
-        per_byte = sum(self.unmatched.values()) / steps / num_bytes
+        per_byte = sum(self.unmatched.values()) / self.steps() / num_bytes
         for kernel in missing:
             if kernel.num_bytes and per_byte:
                 yield kernel, kernel.num_bytes * per_byte
@@ -191,7 +199,9 @@ def _product(operator: Operator) -> tuple[int, ...] | None:
     if operator.name not in FACTORS:
         return None
     left, right = FACTORS[operator.name]
-    if len(operator.dims) <= right or not operator.dims[left] or not operator.dims[right]:
+    if min(len(operator.dims), len(operator.dtypes)) <= right:
+        return None
+    if len(operator.dims[left]) < 2 or len(operator.dims[right]) < 2:
         return None
     *batch, m, k = operator.dims[left]
     n = operator.dims[right][-1]

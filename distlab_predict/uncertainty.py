@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from distlab.simulated.measured import Measured
 from distlab_predict.costs import Cost, Costs
 from distlab_predict.nodes import Kernel, Node
 
@@ -55,7 +56,7 @@ DOUBLED = 0.005  # for each doubling of the ranks
 UNCERTAINTIES = {
     "measured": Uncertainty(0.01, 0.01, "the same kernel differs from run to run"),
     "scaled": Uncertainty(0.01, 0.05, "scaled from measured sizes near it"),
-    "extrapolated": Uncertainty(0.05, 0.15, "far from all sizes that were measured"),
+    "extrapolated": Uncertainty(0.05, 0.15, "by the law that fits the measured sizes"),
     "shape": Uncertainty(0.06, 0.05, "half of published products are within 2 to 8 %"),
     "bytes": Uncertainty(0.08, 0.05, "copies reach 81 to 92 % of the bandwidth"),
     "peak": Uncertainty(0.25, 0.06, "published steps reach 52 to 87 % of the peak"),
@@ -72,18 +73,32 @@ MOST_TRIED = 0.1
 
 
 def interval(prediction: Prediction) -> tuple[float, float]:
-    """The shortest and the longest time that a step may take, in seconds."""
+    """The shortest and the longest time that a step may take, in seconds.
+
+    If the step of a trace was longer than its kernels and calls explain, any other step may also be
+    so much longer; the same is true of a shorter one.
+    """
     squares = RUNS**2
     calibrated = dict(prediction.device.if_slower)
-    for basis, longer in prediction.longer.items():
+    for basis, step in prediction.longer.items():
         known = UNCERTAINTIES[basis]
         if basis in calibrated:
-            squares += (longer.together * known.common) ** 2
-            squares += (longer.alone * known.own) ** 2
+            squares += (step.together * known.common) ** 2
+            squares += (step.alone * known.own) ** 2
         else:
-            squares += (longer.alone * known.both) ** 2
-    widest = 1 + math.sqrt(squares)
-    return prediction.seconds / widest, prediction.seconds * widest
+            squares += (step.alone * known.both) ** 2
+    shorter, longer = _not_explained(prediction.device.measured)
+    least = prediction.seconds / (1 + math.sqrt(squares + shorter**2))
+    most = prediction.seconds * (1 + math.sqrt(squares + longer**2))
+    return least, most
+
+
+def _not_explained(measured: Measured | None) -> tuple[float, float]:
+    """By which shares a traced step was shorter, and longer, than its kernels and calls explain."""
+    if measured is None or not measured.explained:
+        return 0.0, 0.0
+    ratio = measured.step / measured.explained
+    return max(0.0, 1 / ratio - 1), max(0.0, ratio - 1)
 
 
 class Longer(NamedTuple):

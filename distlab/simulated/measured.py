@@ -1,6 +1,6 @@
 """How long kernels and collectives took where they were measured, and what follows for others.
 
-`Measured` is plain data, made by distlab_predict/kineto.py from a trace of a profiler.
+`Measured` is plain data, made by distlab_predict/trace_rates.py from a trace of a profiler.
 `Device.measured` holds it, and distlab_predict/kernels.py and costs.py ask it first. Runs anywhere;
 needs no torch.
 
@@ -92,13 +92,18 @@ class Measured:
         kernels: by operator, number format and shape.
         calls: by collective, link, ranks and size.
         source: of the numbers, "trace.json".
-        share: of the time of the kernels in it, those that the program was known to have.
+        share: of the time of the kernels in the trace, that of those which the predicted program
+            has as well.
+        step: seconds that a step of the trace took.
+        explained: seconds of them that are predicted with these kernels and calls.
     """
 
     kernels: tuple[KernelTime, ...] = ()
     calls: tuple[CallTime, ...] = ()
     source: str = ""
     share: float = 1.0
+    step: float = 0.0
+    explained: float = 0.0
 
     def kernel(
         self,

@@ -72,6 +72,36 @@ def test_collectives_of_gloo_are_of_the_only_group(tmp_path):
     assert (found.name, found.num_bytes, found.ranks) == ("all_reduce", 1024, 3)
 
 
+def test_messages_have_two_ranks_in_groups_of_any_size(tmp_path):
+    events = [product(0, 5), nccl(10, 100, "send", 1000, 1000, 4)]
+    (found,) = read(write(tmp_path / "gpu.json", events)).collectives
+    assert (found.name, found.num_bytes, found.ranks) == ("send", 4000, 2)
+    path = write(tmp_path / "cpu.json", [product(0, 5), gloo(10, 100, 256, "recv")], ranks=3)
+    (found,) = read(path).collectives
+    assert (found.name, found.num_bytes, found.ranks) == ("recv", 1024, 2)
+
+
+def test_a_trace_lasts_from_its_first_operator_or_kernel_to_the_last_end(tmp_path):
+    path = write(tmp_path / "cpu.json", [product(5, 10), product(30, 5)])
+    assert read(path).seconds == pytest.approx(30e-6)
+    events = [product(0, 10), launch(2, 1), kernel(50, 10, 1), kernel(100, 20, 1)]
+    assert read(write(tmp_path / "gpu.json", events)).seconds == pytest.approx(70e-6)
+
+
+def test_events_without_a_name_or_a_time_are_left_out(tmp_path):
+    events = [product(0, 5) for _ in range(3)]
+    del events[0]["name"]
+    del events[1]["ts"]
+    events[2]["dur"] = "long"
+    path = write(tmp_path / "trace.json", [*events, product(9, 5), 7])
+    assert len(read(path).operators) == 1
+
+
+def test_a_compressed_file_needs_no_name_that_says_so(tmp_path):
+    path = write(tmp_path / "trace.json.gz", [product(0, 5)])
+    assert len(read(path.rename(tmp_path / "trace.json")).operators) == 1
+
+
 def refused(path):
     """What is said of a file that is no such trace."""
     with pytest.raises(ArgumentError) as error:
@@ -105,3 +135,6 @@ def test_a_damaged_file_is_refused(tmp_path):
     path.write_bytes(b"no gzip")
     assert "Not a gzipped file" in refused(path)
     assert "No such file" in refused(tmp_path / "other.json")
+    (tmp_path / "cut.json").write_bytes(b'{"traceEvents": [')
+    assert "It is not JSON, or ends early." in refused(tmp_path / "cut.json")
+    assert "trace must be the path of a file, got 5." in refused(5)

@@ -6,7 +6,9 @@ import pytest
 
 from distlab.errors import ArgumentError
 from distlab.simulated.devices import Device
+from distlab.simulated.measured import Measured
 from distlab.simulated.network import Network
+from distlab_predict.costs import Costs
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.prediction import Prediction
 from distlab_predict.streams import NodeLog
@@ -80,7 +82,43 @@ def test_other_sizes_and_ranks_follow_from_a_trace(tmp_path):
     far = prediction(4, device, width=512)
     assert "extrapolated" in far.longer
     assert far.interval[1] / far.seconds > same.interval[1] / same.seconds
-    assert "from trace.json.gz, where the program that was traced has 100%" in repr(same.rests_on())
+    assert "100% of the kernels in trace.json.gz, by their time, are predicted" in repr(
+        same.rests_on()
+    )
+
+
+def test_time_that_nothing_in_a_trace_explains_is_in_the_interval(tmp_path):
+    step = prediction(2)
+    apart = []
+    waited = 0.0
+    for event in events(step):
+        apart.append(event | {"ts": event["ts"] + waited})
+        if event["name"] != "aten::linear":  # which the next one is inside of
+            waited += event["dur"]  # for Python
+    device = step.calibrated(trace=write(tmp_path / "trace.json", apart))
+    measured = device.measured
+    assert measured.explained == pytest.approx(prediction(2, device).seconds)
+    assert 1.8 < measured.step / measured.explained < 2.5
+    shortest, longest = prediction(2, device).interval
+    assert shortest > 0.95 * measured.explained
+    assert longest == pytest.approx(measured.step, rel=0.01)
+    assert "a step in trace.json took " in repr(prediction(2, device).rests_on())
+
+
+def test_a_trace_of_a_shorter_step_moves_only_the_lower_limit():
+    measured = Measured(source="trace.json", step=1.0, explained=2.0)
+    step = prediction(2, Device("1 TFLOP/s", measured=measured))
+    usual = prediction(2, Device("1 TFLOP/s"))
+    assert step.interval[0] < 0.5 * step.seconds
+    assert step.interval[1] == pytest.approx(usual.interval[1])
+
+
+def test_kernels_measured_beside_calls_are_not_slowed_by_them_again(tmp_path):
+    step = prediction(2, Device("1 TFLOP/s", memory_bandwidth="1 GB/s", contention=0.5))
+    call = step.recordings[0].nodes[-1]
+    assert Costs(step.network, step.device, 2).of(call, 0).contention == 0.5
+    device = step.calibrated(trace=write(tmp_path / "trace.json", events(step)))
+    assert Costs(step.network, device, 2).of(call, 0).contention == 0.0
 
 
 def test_a_program_with_other_operators_keeps_what_is_described(tmp_path):
@@ -166,6 +204,12 @@ def test_a_trace_of_another_program_is_refused(tmp_path):
         "The trace trace.json is of another program: the predicted one has "
     )
     assert "and no mm. Predict the program that was traced" in str(error.value)
+
+
+def test_a_trace_without_any_time_is_refused(tmp_path):
+    nothing = [event | {"dur": 0} for event in events(prediction(2))]
+    with pytest.raises(ArgumentError, match=r"The trace trace\.json has no kernel that took time"):
+        prediction(2).calibrated(trace=write(tmp_path / "trace.json", nothing))
 
 
 def test_one_of_seconds_and_trace_is_needed():
