@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distlab.errors import ArgumentError
+from distlab import arguments
 from distlab.simulated.devices import Device
 from distlab.tables import format_seconds
 from distlab_predict import kineto, trace_rates
@@ -34,17 +34,19 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
         seconds: that it took.
 
     Raises:
-        ArgumentError: no efficiency makes the step as short, or as long.
+        ArgumentError: not a number above 0, or no efficiency makes the step as short, or as long.
     """
+    seconds = arguments.seconds("seconds", seconds)
     slow = _seconds_at(prediction, LOWEST)
     fast = _seconds_at(prediction, 1.0)
     if not fast <= seconds <= slow:
         least = format_seconds(fast).strip()
         most = format_seconds(slow).strip()
-        raise ArgumentError(
-            f"seconds must be between {least} and {most}: "
-            "a step with all of the FLOP/s, and with 1 %."
+        advice = (
+            "A step takes so long on this device with all of its FLOP/s, and with 1 %. If yours "
+            "does not, something else of the device or the network is described wrongly."
         )
+        arguments.refuse("seconds", f"between {least} and {most}", seconds, advice)
     efficiency = round(_efficiency(prediction, seconds), 4)
     device = replace(prediction.device, efficiency=efficiency, if_slower=())
     calibrated = replace(prediction, device=device)

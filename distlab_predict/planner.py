@@ -15,7 +15,8 @@ from distlab.progress_bar import progress_bar
 from distlab.simulated.network import Device, Network
 from distlab_predict.layouts import MARGIN, Layout, Step, continued_step, step_of
 from distlab_predict.plans import Plan
-from distlab_predict.prediction import Prediction, gibibytes
+from distlab_predict.prediction import Prediction
+from distlab_predict.prediction_shown import gibibytes
 from distlab_predict.reasons import percent
 from distlab_predict.search import Need, Place, Search
 from distlab_predict.uncertainty import compare

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distlab.simulated.network import Device, Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab_predict.layouts import MARGIN, Layout, Step, words_of
-from distlab_predict.prediction import gibibytes
+from distlab_predict.prediction_shown import gibibytes
 from distlab_predict.reasons import (
     TOO_CLOSE,
     changes,

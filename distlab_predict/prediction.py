@@ -6,7 +6,6 @@ notebook's kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING
 from distlab.arguments import wrong
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
-from distlab.tables import ShownAsTable, Table, count, format_seconds
+from distlab.tables import ShownAsTable, Table
 from distlab.traces.events import Moment, Part, moments
-from distlab_predict import calibration, grounds, memory_shown, uncertainty
+from distlab_predict import calibration, grounds, memory_shown, prediction_shown, uncertainty
 from distlab_predict.collectives import Collectives, collectives_of
 from distlab_predict.costs import Costs
 from distlab_predict.device_memory import Use, most_used
@@ -28,17 +27,14 @@ from distlab_predict.timeline import Times, times_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GIBIBYTE = 1 << 30
-MEBIBYTE = 1 << 20
-
-Span = tuple[float, float, str, str]  # begin, end, text and kind, as plotting.spans takes them
-
 
 @dataclass(frozen=True, repr=False)
 class Prediction(ShownAsTable):
     """A step of a program on machines that are not there: predicted, never measured.
 
-    A notebook shows its table.
+    A notebook shows its table. Times are in seconds, of the last step that the program took, and
+    sizes in bytes. Shares of the step are of the recorded rank whose device computes longest, and
+    memory is of the one that needs most.
 
     Attributes:
         ranks: how many.
@@ -46,8 +42,8 @@ class Prediction(ShownAsTable):
         device: what each rank computes on.
         recordings: what the recorded ranks noted, a rank of each role.
         tokens: of all ranks together in a step; None if that was not said.
-        slower: what would follow if costs were wrong: how many times longer they are, by what they
-            rest on.
+        slower: (basis, factor) of costs that take so many times longer here than usual. Intervals
+            are found by trying this, see uncertainty.py; () in a prediction that is shown.
     """
 
     ranks: int
@@ -74,11 +70,20 @@ class Prediction(ShownAsTable):
         """Begin and end of the last step, in seconds.
 
         It begins when the one before has ended; the first one begins at 0.
+
+        Raises:
+            ArgumentError: nothing in it takes time on these machines.
         """
         begin = 0.0
         if all(len(recording.steps) > 1 for recording in self.recordings):
             begin = self._end(-2)
-        return begin, self._end(-1)
+        end = self._end(-1)
+        if end <= begin:
+            wrong(
+                "No operator of a step takes time on this device. Bytes take time with "
+                'Device("989 TFLOP/s", memory_bandwidth="3.35 TB/s"), or Device.named("H100").'
+            )
+        return begin, end
 
     def _end(self, step: int) -> float:
         """When a step has ended on all recorded ranks; -1 is the last one."""
@@ -262,96 +267,8 @@ class Prediction(ShownAsTable):
 
     def table(self) -> Table:
         """What a step takes."""
-        rows = self._rate_rows()
-        rows.append(("FLOP/s of the device's peak (MFU)", f"{self.mfu:.1%}"))
-        rows.append(("computing", share_of_step(self, self.computing)))
-        rows.append(("exposed communication", share_of_step(self, self.exposed)))
-        rows.append(("idle", share_of_step(self, self.idle)))
-        rows += self._memory_rows()
-        machines = f"{count(self.ranks, 'rank')}, {self.network}"
-        title = f"Predicted, not measured: {machines}"
-        notes = tuple(dict.fromkeys(note for one in self.recordings for note in one.assumed))
-        return Table(title, ("", "predicted"), tuple(rows), "lr", notes)
-
-    def _rate_rows(self) -> list[tuple[str, str]]:
-        """Rows on time, with the interval in the last one."""
-        step = format_seconds(self.seconds)
-        tokens = self.tokens_per_second
-        if tokens is None:
-            shortest, longest = self.interval
-            between = (
-                f"from {format_seconds(shortest).strip()} to {format_seconds(longest).strip()}"
-            )
-            return [("a step", f"{step.strip()}, {between}")]
-        lowest, highest = self.rate_interval
-        between = f"from {_three_digits(lowest)} to {_three_digits(highest)}"
-        rate = f"{tokens:,.0f}, {between}"
-        return [("a step", step), ("tokens a second, each device", rate)]
-
-    def _memory_rows(self) -> list[tuple[str, str]]:
-        """Rows on memory: the peak, its parts from the largest on, and whether it fits."""
-        memory = self.memory
-        peak = sum(memory.values())
-        rows = [("memory at its peak", _in_unit_of(peak, peak))]
-        for kind in sorted(memory, key=memory.__getitem__, reverse=True):
-            rows.append((f"  {kind}", _in_unit_of(peak, memory[kind])))
-        if self.device.memory is not None:
-            fits = "yes"
-            if not self.fits:
-                fits = f"no, it has {gibibytes(self.device.memory)}"
-            elif peak > self.device.memory:
-                fits = "only after giving back what is kept for later"
-            rows.append(("fits into the device", fits))
-        return rows
+        return prediction_shown.table(self)
 
     def plot(self) -> Axes:
         """Draw the last step of each recorded rank: when it computes, and when messages travel."""
-        from distlab.plotting.lanes import spans
-
-        lanes = {}
-        for number, recording in enumerate(self.recordings):
-            name = f"rank {recording.rank}"
-            lanes[f"{name} computes"] = self._kernel_spans(number)
-            lanes[f"{name}'s messages"] = self._message_spans(number)
-        drawn = {name: bars for name, bars in lanes.items() if bars}
-        title = f"predicted, not measured: a step on {count(self.ranks, 'rank')}"
-        return spans(drawn, title=title)
-
-    def _kernel_spans(self, number: int) -> list[Span]:
-        """When a recorded rank computes, for a lane."""
-        moments = self.moments(number, "compute")
-        return [(since, until, "", "compute") for since, until, _ in moments]
-
-    def _message_spans(self, number: int) -> list[Span]:
-        """When messages of a recorded rank travel, for a lane: beside computing, or exposed."""
-        bars = []
-        for since, until, going in self.moments(number, "compute", "move"):
-            if "move" in going:
-                kind = "move" if "compute" in going else "exposed"
-                bars.append((since, until, "", kind))
-        return bars
-
-
-def _in_unit_of(largest: float, num_bytes: float) -> str:
-    """A size in the unit that suits the largest one of a column, or in MiB if it is far smaller."""
-    if largest >= GIBIBYTE / 10 and not 0 < num_bytes < GIBIBYTE / 20:
-        return gibibytes(num_bytes)
-    if largest >= MEBIBYTE / 10:
-        return f"{num_bytes / MEBIBYTE:,.1f} MiB"
-    return f"{num_bytes / 1024:,.1f} KiB"
-
-
-def _three_digits(value: float) -> str:
-    """A rate, rounded: "4,310"."""
-    digits = 2 - math.floor(math.log10(value))
-    return f"{round(value, digits):,.{max(0, digits)}f}"
-
-
-def gibibytes(num_bytes: float) -> str:
-    """A number of bytes, in words: "9.0 GiB"."""
-    return f"{num_bytes / GIBIBYTE:,.1f} GiB"
-
-
-def share_of_step(prediction: Prediction, seconds: float) -> str:
-    """How much of the step so many seconds are: "28.6%"."""
-    return f"{seconds / prediction.seconds:.1%}"
+        return prediction_shown.plot(self)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from distlab.tables import ShownAsTable, Table, format_seconds
 from distlab.words import grouped
-from distlab_predict.prediction import Prediction, gibibytes, share_of_step
+from distlab_predict.prediction import Prediction
+from distlab_predict.prediction_shown import gibibytes, share_of_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

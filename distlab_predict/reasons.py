@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distlab_predict.layouts import MARGIN, Layout, Step, words_of
-from distlab_predict.prediction import gibibytes
+from distlab_predict.prediction_shown import gibibytes
 
 WORTH_SAYING = 0.01  # of the best step
 TOO_CLOSE = "too close to call: measure both"

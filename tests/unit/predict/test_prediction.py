@@ -2,6 +2,7 @@
 
 import pytest
 
+from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
@@ -64,3 +65,23 @@ def test_a_device_checks_its_numbers():
     assert Device("1 TFLOP/s", memory="80 GB").memory == 8e10
     with pytest.raises(ValueError, match=r"efficiency must be above 0 and up to 1, got 1\.5"):
         Device("1 TFLOP/s", efficiency=1.5)
+
+
+def test_a_step_that_takes_no_time_is_refused():
+    log = NodeLog()
+    log.compute("relu", 0, 8)
+    recording = Recording(0, log.nodes, [(0, 1)], {"parameters": 1}, "")
+    step = Prediction(1, Network(0, "1 B/s"), Device("1 FLOP/s"), [recording])
+    with pytest.raises(ArgumentError, match="No operator of a step takes time on this device"):
+        repr(step)
+    with pytest.raises(ArgumentError, match="No operator of a step takes time on this device"):
+        step.plot()
+
+
+def test_seconds_to_calibrate_by_are_checked():
+    with pytest.raises(
+        ArgumentError, match=r"seconds must be between 7\.00 s and .*, got 2\.0\. A "
+    ):
+        prediction().calibrated(2)
+    with pytest.raises(ArgumentError, match="seconds must be above 0"):
+        prediction().calibrated(-1)

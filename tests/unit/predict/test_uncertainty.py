@@ -8,7 +8,7 @@ from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
 from distlab_predict.streams import NodeLog
-from distlab_predict.uncertainty import DOUBLED, RUNS, UNCERTAINTIES, closer_than_known, compare
+from distlab_predict.uncertainty import DOUBLED, RUNS, UNCERTAINTIES, compare
 
 PEAK = UNCERTAINTIES["peak"]
 NETWORK = UNCERTAINTIES["network"]
@@ -102,7 +102,7 @@ def test_predictions_share_what_is_wrong_with_their_costs():
     # both rest on the same products, so nothing is left but how two runs differ
     widest = 1 + 2**0.5 * RUNS
     assert (low, high) == pytest.approx((1.1 / widest, 1.1 * widest))
-    assert not closer_than_known(fewer, more)
+    assert not compare(fewer, more).is_too_close
 
 
 def test_what_many_ranks_cost_is_known_less():
@@ -119,5 +119,5 @@ def test_predictions_that_rest_on_other_things_may_be_too_close_to_call():
     ratio, low, high = compare(computes, sends)
     assert ratio == pytest.approx(1.1)
     assert low < 0.9 < 1.3 < high
-    assert closer_than_known(computes, sends)
-    assert closer_than_known(sends, computes)
+    assert compare(computes, sends).is_too_close
+    assert compare(sends, computes).is_too_close
