@@ -8,7 +8,7 @@ TorchTitan's source at the end of 2024 (github.com/pytorch/torchtitan, 9dec370).
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
-from torch.utils.checkpoint import (
-    SAC_IGNORED_OPS,
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
 
 from distlab_course.dividing import (
     by_mesh,
@@ -36,14 +30,24 @@ from distlab_course.dividing import (
     total_norm,
 )
 from distlab_course.experts import Mixture, balance, routers
+from distlab_course.float8 import in_float8
+from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
+from distlab_course.recomputing import RECOMPUTE, recomputed
 
-RECOMPUTE = ("none", "op", "layer", "full")
-NAMING = (  # operators that only name a span of time
-    torch.ops.profiler._record_function_enter_new.default,  # noqa: SLF001 - an operator's name
-    torch.ops.profiler._record_function_exit._RecordFunction,  # noqa: SLF001
-)
+FLOAT8 = ("no", "yes", "gathered")
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is computed, as arguments of `train` say."""
+
+    reshard: bool
+    recompute: str
+    compiles: bool
+    dtype: torch.dtype
+    float8: str
 
 
 def nothing(model: Llama) -> None:
@@ -67,6 +71,7 @@ def train(
     recompute: str = "op",
     compiles: bool = False,
     dtype: torch.dtype = torch.bfloat16,
+    float8: str = "no",
     fill: Callable[[Llama], None] = nothing,
     steps: int = 2,
 ) -> None:
@@ -92,6 +97,8 @@ def train(
             "full" (every block).
         compiles: whether torch.compile makes each block; the loss is as it is written.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
+        float8: whether linear layers multiply in float8, but for the last one, routers, and
+            experts: "no", "yes", or "gathered", where FSDP also gathers their weights in float8.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
     """
@@ -100,15 +107,18 @@ def train(
         raise ValueError(
             f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}"
         )
+    if float8 not in FLOAT8:
+        raise ValueError(f"float8 must be one of {FLOAT8}, got {float8!r}.")
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)
     first_stage = mesh.get_local_rank("pipeline")
     num_stages = pipeline * stages
     reshard = num_stages == 1 if reshard is None else reshard
+    recipe = Recipe(reshard, recompute, compiles, dtype, float8)
     models = []
     for stage in range(first_stage, num_stages, pipeline):
-        model = part(size, mesh, experts, stage, num_stages, reshard, recompute, compiles, dtype)
+        model = part(size, mesh, experts, stage, num_stages, recipe)
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
@@ -128,6 +138,9 @@ def train(
             )
         for _ in range(steps):
             step(models, optimizers, mesh, run)
+            if float8 == "gathered":
+                for model in models:
+                    share_scales(model)
 
 
 def batch_of(size: Size, own: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -215,29 +228,29 @@ def part(
     experts: DeviceMesh | None,
     stage: int,
     stages: int,
-    reshard: bool,
-    recompute: str,
-    compiles: bool,
-    dtype: torch.dtype,
+    recipe: Recipe,
 ) -> Llama:
     """A stage of the model, sharded over the other dimensions; its numbers are yet to be filled."""
     with torch.device("meta"):
         model = Llama(size, stage, stages)
+    if recipe.float8 != "no":
+        kept = [name for name, _ in model.named_modules() if name.endswith(("output", "gate"))]
+        in_float8(model, recipe.float8 == "gathered", kept)
     if mesh["tensor"].size() > 1:
         split(model, mesh["tensor"])
     blocks = list(model.blocks.values())
     for number, block in enumerate(blocks):
-        every_second = recompute == "layer" and number % 2 == 0
-        if recompute in ("full", "op") or every_second:
-            block.forward = recomputed(block.forward, some=recompute == "op")
-        if compiles:
+        every_second = recipe.recompute == "layer" and number % 2 == 0
+        if recipe.recompute in ("full", "op") or every_second:
+            block.forward = recomputed(block.forward, some=recipe.recompute == "op")
+        if recipe.compiles:
             block.forward = torch.compile(block.forward)
     # The backward pass begins with the root's norm and output, and goes on with the last block, so
     # what was gathered of these two is kept.
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=recipe.dtype, reduce_dtype=torch.float32)
     shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=policy)
     for block in blocks:
-        again = reshard and block is not blocks[-1]
+        again = recipe.reshard and block is not blocks[-1]
         if experts is not None and isinstance(block.feed_forward, Mixture):
             split_experts(block.feed_forward.experts, experts, policy, again)
         shard(block, reshard_after_forward=again)
@@ -248,39 +261,6 @@ def part(
     for router in routers([model]):
         router.begin()
     return model
-
-
-def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Tensor], Tensor]:
-    """A forward pass that keeps its input, and computes the rest again in the backward pass.
-
-    Args:
-        some: not all of the rest: what Policy says is kept.
-    """
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if some:
-        # What FSDP names for profilers is more in a backward pass than it was before.
-        SAC_IGNORED_OPS.update(NAMING)
-        options["context_fn"] = lambda: create_selective_checkpoint_contexts(Policy())
-    return lambda x: checkpoint(forward, x, **options)
-
-
-class Policy:
-    """Which operators' results are kept: of products of matrices every second one is not."""
-
-    KEPT = ("mm", "_scaled_dot_product_", "reduce_scatter_tensor", "all_to_all_single")
-
-    def __init__(self) -> None:
-        self._products = {False: 0, True: 0}  # when they are computed first, and again
-
-    def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        name = operator.overloadpacket.__name__
-        kept = name.startswith(self.KEPT)
-        if name == "mm":
-            self._products[context.is_recompute] += 1
-            kept = self._products[context.is_recompute] % 2 == 1
-        if kept:
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def run_whole(

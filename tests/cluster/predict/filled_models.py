@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from distlab_course.float8 import in_float8
 from distlab_course.llama import Llama
 from distlab_course.pretraining import batch_of, loss_of, train
 
@@ -49,12 +50,14 @@ def gradients_of_train(rank, world_size, **options):
     return found
 
 
-def model_of_one_process(size, parts):
+def model_of_one_process(size, parts, float8=False):
     """The norm of the gradients, and the model with its clipped ones, of all parts of the data."""
     model = Llama(size)
+    if float8:
+        in_float8(model)
     fill(model)
-    batches = [batch_of(size, part, BATCH, LENGTH) for part in range(parts)]
-    inputs, targets = map(torch.cat, zip(*batches, strict=True))
-    loss_of(model(inputs), targets).backward()
+    for number in range(parts):
+        inputs, targets = batch_of(size, number, BATCH, LENGTH)
+        loss_of(model(inputs), targets, parts).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     return norm, model
