@@ -8,7 +8,7 @@ DTensor's own program is; what follows any other is not.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from distlab_predict import inductor
 from distlab_predict import torch_fake as fake
-from distlab_predict.dataflow import OPAQUE, Access, Dataflow, Operation
+from distlab_predict.dataflow import FUSED, OPAQUE, Access, Dataflow, Operation
 from distlab_predict.fused import Fused, fused
 from distlab_predict.memory import Journal
 from distlab_predict.nodes import Stream
@@ -49,6 +49,8 @@ class Compiled:
         self._in_call = 0  # the number of the call that is under way; 0 for none
         self._of_forward: dict[int, int] = {}  # numbers of calls, by the operator's number
         self._last = 0  # number of the call of the last operator
+        # operators of this part of the program, by what they compute
+        self._known: dict[Hashable, Operation] = {}
         self._statistics = 0  # how many storages without a tensor there are
         log.touch = self._touch
 
@@ -71,10 +73,20 @@ class Compiled:
             return
         reads = self._accesses(inductor.read_by(called))
         size = max((tensor.numel() for tensor in (*called.given, *made)), default=0)
-        for part in inductor.parts_of(called):
+        parts = inductor.parts_of(called)
+        signature = self._signature(called, parts, is_backward)
+        repeated = self._known.get(signature)
+        if repeated is not None:
+            storages = [access.storage for access in self._written(parts[0])]
+            operation = self._operation(FUSED, True, is_backward, size)
+            self._flow.repeat(operation, repeated, storages)
+            return
+        for part in parts:
             writes = self._written(part)
             operation = self._operation(part.role, True, is_backward, size)
             self._flow.add(operation, reads, writes)
+            if signature is not None:
+                self._known[signature] = operation
 
     def _touch(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         """Note the tensors of a collective or a message, which is the next node."""
@@ -150,6 +162,7 @@ class Compiled:
     def _break(self) -> None:
         """Begin another part of the program, which is compiled by itself."""
         self._unit += 1
+        self._known.clear()
 
     # --- what is read and written ---
 
@@ -176,6 +189,38 @@ class Compiled:
         index = len(self._log.nodes)
         is_again = fake.repeats_forward()
         return Operation(index, role, self._unit, is_compiled, is_backward, is_again, size)
+
+    def _signature(
+        self, called: inductor.Called, parts: Sequence[inductor.Part], is_backward: bool
+    ) -> Hashable:
+        """What an operator computes: one that computes the same is left out by the compiler.
+
+        Returns:
+            None for one that is never left out.
+        """
+        if len(parts) != 1 or parts[0].role == OPAQUE or called.name in inductor.RANDOM:
+            return None
+        if fake.changes_arguments(called.operator):
+            return None
+        arguments = self._described((called.args, tuple(called.kwargs.items())))
+        signature = (called.operator, is_backward, arguments)
+        try:
+            hash(signature)
+        except TypeError:
+            return None
+        return signature
+
+    def _described(self, value: Any) -> Any:
+        """An argument of an operator: a tensor by what its storage holds, and its place there."""
+        if isinstance(value, (tuple, list)):
+            return tuple(self._described(one) for one in value)
+        if isinstance(value, Tensor):
+            storage = self._journal.number_of(value)
+            if storage is None:
+                return id(value)
+            held = self._flow.value_of(storage)
+            return held, value.shape, value.stride(), value.storage_offset(), value.dtype
+        return type(value), value
 
     def _written(self, part: inductor.Part) -> list[Access]:
         accesses = []

@@ -9,7 +9,7 @@ once, as in the graphs of torch.compile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,7 +110,7 @@ class Dataflow:
     def add(self, operation: Operation, reads: Iterable[Access], writes: Iterable[Access]) -> None:
         """Note an operator with what it reads and writes."""
         for access in reads:
-            value = self._value_of(access.storage)
+            value = self.value_of(access.storage)
             operation.reads.append(Read(value, access.begin, access.num_bytes))
             if not value.readers or value.readers[-1] is not operation:
                 value.readers.append(operation)
@@ -124,7 +124,20 @@ class Dataflow:
             operation.written.append(access)
         self.operations.append(operation)
 
-    def _value_of(self, storage: int) -> Value:
+    def repeat(self, operation: Operation, repeated: Operation, storages: Sequence[int]) -> None:
+        """Note an operator that computes the same as one before, so that nobody needs it.
+
+        Args:
+            operation: which reads and writes nothing now.
+            repeated: the other one.
+            storages: of its results, in the order of those of the other one.
+        """
+        for storage, value in zip(storages, repeated.writes, strict=False):
+            self._values[storage] = value
+            self.made.add(storage)
+        self.operations.append(operation)
+
+    def value_of(self, storage: int) -> Value:
         """What a storage holds now."""
         value = self._values.get(storage)
         if value is None:

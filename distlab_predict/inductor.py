@@ -125,7 +125,7 @@ class Called(NamedTuple):
         operator: of torch.ops.
         name: its name.
         kind: as of `nodes.Kernel`.
-        args: what it was called with.
+        args, kwargs: what it was called with.
         given: the tensors among its arguments.
         made: those that it has written.
     """
@@ -134,6 +134,7 @@ class Called(NamedTuple):
     name: str
     kind: str
     args: tuple
+    kwargs: dict[str, Any]
     given: Sequence[Tensor]
     made: Sequence[Tensor]
 

@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
             num_bytes = fake.traffic(operator, args, given, made)
             again = fake.repeats_forward()
             if self._compiled is not None:
-                called = inductor.Called(operator, name, work.kind, args, given, made)
+                called = inductor.Called(operator, name, work.kind, args, kwargs, given, made)
                 self._compiled.add(called)
             self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
 

@@ -220,6 +220,11 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
     return sum(tensor.nbytes for tensor in (*tensors, *written))
 
 
+def changes_arguments(operator: Any) -> bool:
+    """Whether an operator changes any of its arguments in place."""
+    return operator._schema.is_mutable
+
+
 def changed(operator: Any, args: tuple) -> list[Any]:
     """The arguments that an operator changes in place."""
     found = []

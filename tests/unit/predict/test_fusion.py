@@ -160,3 +160,18 @@ def test_what_follows_the_backward_pass_is_not_compiled():
     """As the norm of all gradients, and the optimizer."""
     after = step(compiled(lambda: (torch.sin, given()), after=lambda: given().exp().exp()))
     assert [kernel.name for kernel in after] == ["fused_sin", "fused_cos_mul", "exp", "exp"]
+
+
+def test_what_is_computed_twice_is_computed_once():
+    """Two layers take the sine of the same values, and another number format of it."""
+
+    def program(values):
+        weight = given(WIDTH, WIDTH).detach()
+        once = values.detach().sin().to(torch.float16) @ weight.to(torch.float16)
+        again = values.detach().sin().to(torch.bfloat16) @ weight
+        third = values.detach().sin().to(torch.float16) @ weight.to(torch.float16)
+        return (once + third + again).sum() * values.sum()
+
+    kernels = step(compiled(lambda: (program, given())))
+    (only,) = [kernel for kernel in kernels if "sin" in kernel.name]
+    assert only.num_bytes == 3 * TENSOR  # read once, and written in two formats
