@@ -40,7 +40,7 @@ def test_its_table_says_that_nothing_was_measured():
         "Predicted, not measured: 2 ranks, 0 s, 1 B/s",
         "                                               predicted",
         "a step                                           7.00 s",
-        "tokens a second, each device        5, from 4.34 to 5.76",
+        "tokens a second, each device        5, from 4.32 to 5.79",
         "FLOP/s of the device's peak (MFU)                  57.1%",
         "computing                                          71.4%",
         "exposed communication                              28.6%",

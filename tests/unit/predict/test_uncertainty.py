@@ -88,7 +88,7 @@ def test_what_the_time_rests_on_adds_up_to_the_step():
         "What the time rests on",
         "                                                    of the step   known within",
         "products of matrices, by a share of the peak              75.0%          ± 26%",
-        "exposed communication, by formulas of the network         25.0%           ± 8%",
+        "exposed communication, by formulas of the network         25.0%          ± 13%",
         f"by a share of the peak: {PEAK.why}",
         f"by formulas of the network: {NETWORK.why}",
     ]
