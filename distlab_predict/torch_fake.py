@@ -65,6 +65,7 @@ class _QuickMode(FakeTensorMode):
         # by operator and arguments: how to make the result; None where only torch can
         self._known: dict[tuple[Any, ...], Made | None] = {}
         self._forget_results()
+        torch_known.keep_values_of_real(self)
 
     def _forget_results(self) -> None:
         """Have torch's converter remember fake tensors of real ones only.

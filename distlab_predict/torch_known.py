@@ -20,6 +20,7 @@ MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
 MOST_FRACTIONS = 1 << 10  # likewise, of one with fractions
 # operators that make a tensor of nothing but numbers, or of random ones
 MADE_OF_NUMBERS = {"arange", "eye", "full", "ones", "randint", "randperm", "zeros"}
+DRAWN = "random_"  # the operator that draws a whole number, such as a seed, into a tensor
 COMPUTING = {"aten", "prims"}  # libraries of operators whose values can be computed here
 SILENT = {"prim", "profiler"}  # those of operators that write nothing
 # what raises where a result depends on values
@@ -35,6 +36,28 @@ def keep_values() -> None:
     """Have torch keep the values of small tensors, and not only of single numbers."""
     setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", MOST_KNOWN)  # noqa: B010 - torch calls it final
     setattr(FakeTensor, "mark", None)  # noqa: B010 - of routing.py; torch's class has none
+
+
+def keep_values_of_real(mode: FakeTensorMode) -> None:
+    """Have real tensors keep their values too, such as the words of a batch and their mask."""
+    convert = mode.fake_tensor_converter.from_real_tensor
+
+    def from_real_tensor(
+        mode: FakeTensorMode, tensor: torch.Tensor, make_constant: bool = False, **options: Any
+    ) -> FakeTensor:
+        is_known = make_constant or _is_of_small_whole_numbers(tensor)
+        return convert(mode, tensor, make_constant=is_known, **options)
+
+    setattr(mode.fake_tensor_converter, "from_real_tensor", from_real_tensor)  # noqa: B010
+
+
+def _is_of_small_whole_numbers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values that are worth keeping; bytes may be a part of a file."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.uint8:
+        return False
+    if tensor.numel() > MOST_KNOWN:
+        return False
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided
 
 
 def with_values(
@@ -89,6 +112,10 @@ def _computed(
     known = [tensor for tensor in given if tensor.constant is not None]
     if not known:
         return run()
+    if operator._overloadpacket.__name__ == DRAWN:
+        with no_dispatch():
+            operator(args[0].constant, *args[1:], **kwargs)
+        return args[0]
     if len(known) == len(given) and _is_too_large(operator, known, run):
         return _without_values(known, run)
     return _without_nan(run())
@@ -163,7 +190,9 @@ def _made_of_numbers(mode: FakeTensorMode, operator: Any, args: Any, kwargs: Any
     """
     if not isinstance(made, FakeTensor) or made.constant is not None:
         return made
-    if operator._overloadpacket.__name__ not in MADE_OF_NUMBERS or made.device.type != "cpu":
+    name = operator._overloadpacket.__name__
+    is_to_be_drawn = name == "empty" and made.numel() == 1 and not made.is_floating_point()
+    if (name not in MADE_OF_NUMBERS and not is_to_be_drawn) or made.device.type != "cpu":
         return made
     if made.numel() > MOST_KNOWN:
         return made

@@ -98,6 +98,8 @@ def chosen_by_indices(rank, world_size):
     assert grid[row, column].item() == rank
     first, _ = random_split(torch.arange(128), [100, 28])
     assert sorted(torch.randperm(len(first)).tolist()) == list(range(100))
+    seed = int(torch.empty((), dtype=torch.int64).random_().item())
+    assert seed != int(torch.empty((), dtype=torch.int64).random_().item())
     words = torch.ones(1000, 64)
     model = DistributedDataParallel(layers())
     optimizer = torch.optim.SGD(model.parameters())
