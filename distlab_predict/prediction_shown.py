@@ -97,12 +97,12 @@ def _message_spans(prediction: Prediction, number: int) -> list[Span]:
 
 
 def _in_unit_of(largest: float, num_bytes: float) -> str:
-    """A size in the unit that suits the largest one of a column, or in MiB if it is far smaller."""
-    if largest >= GIBIBYTE / 10 and not 0 < num_bytes < GIBIBYTE / 20:
+    """A size in the unit that suits the largest one of a column, or in a smaller one if it must."""
+    if largest >= GIBIBYTE / 10:
         return gibibytes(num_bytes)
     if largest >= MEBIBYTE / 10:
-        return f"{num_bytes / MEBIBYTE:,.1f} MiB"
-    return f"{num_bytes / 1024:,.1f} KiB"
+        return _mebibytes(num_bytes)
+    return _kibibytes(num_bytes)
 
 
 def _three_digits(value: float) -> str:
@@ -112,8 +112,20 @@ def _three_digits(value: float) -> str:
 
 
 def gibibytes(num_bytes: float) -> str:
-    """A number of bytes, in words: "9.0 GiB"."""
+    """A number of bytes, in words: "9.0 GiB", and of what would be "0.0 GiB" its MiB or KiB."""
+    if 0 < num_bytes < GIBIBYTE / 20:
+        return _mebibytes(num_bytes)
     return f"{num_bytes / GIBIBYTE:,.1f} GiB"
+
+
+def _mebibytes(num_bytes: float) -> str:
+    if 0 < num_bytes < MEBIBYTE / 20:
+        return _kibibytes(num_bytes)
+    return f"{num_bytes / MEBIBYTE:,.1f} MiB"
+
+
+def _kibibytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1024:,.1f} KiB"
 
 
 def share_of_step(prediction: Prediction, seconds: float) -> str:

@@ -95,6 +95,8 @@ def _layers() -> Iterator[Patch]:
     yield Patch(functional, "scaled_dot_product_attention", scaled_dot_product_attention)
     yield Patch(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     yield Patch(torch, "compile", _as_it_is_written)
+    # it cannot compile what calls a function that is replaced here
+    yield Patch(torch.jit, "script", _as_it_is_written)
 
 
 def _tensors() -> Iterator[Patch]:
@@ -214,7 +216,7 @@ def after_resize(note: Callable[[torch.UntypedStorage], None]) -> None:
 
 
 def _as_it_is_written(model: Any = None, **options: Any) -> Any:
-    """Return what torch.compile is given; as a decorator with options, it is given that later."""
+    """Return what torch.compile or torch.jit.script is given; as a decorator with options, it is given that later."""
     if model is None:
         return functools.partial(_as_it_is_written, **options)
     return model

@@ -257,6 +257,8 @@ def _show_less(shell: Any) -> None:
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
     # tqdm.auto's: a rank has no widgets
     warnings.filterwarnings("ignore", message="IProgress not found")
+    # Python's since 3.12, for each worker of a loader: a rank always has threads, of distlab's own
+    warnings.filterwarnings("ignore", r"This process .* is multi-threaded, use of fork")
     warnings.formatwarning = functools.partial(_warning_words, warnings.formatwarning)
     # IPython's own form parses torch's files: half a second on each rank
     shell.InteractiveTB.set_mode("Plain")

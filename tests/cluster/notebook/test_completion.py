@@ -241,3 +241,20 @@ def test_a_progress_bar_needs_no_widgets(notebook):
     assert "Warning" not in notebook.text(
         "%%px\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(2)):\n    pass"
     )
+
+
+def test_a_forked_process_is_no_reason_to_warn(notebook):
+    """As Python 3.12 does of any process with threads; a warning of the program's own is shown."""
+    code = (
+        "%%px\nimport os, warnings\n"
+        "warnings.simplefilter('default', append=True)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "warnings.warn('This process (pid=1) is multi-threaded, use of fork() may lead to deadlocks "
+        "in the child.', DeprecationWarning)\n"
+        "warnings.warn('This process is slow')"
+    )
+    shown = notebook.text(code)
+    assert "multi-threaded" not in shown
+    assert "This process is slow" in shown

@@ -6,6 +6,7 @@ from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
+from distlab_predict.prediction_shown import gibibytes
 from distlab_predict.streams import NodeLog
 
 
@@ -85,3 +86,23 @@ def test_seconds_to_calibrate_by_are_checked():
         prediction().calibrated(2)
     with pytest.raises(ArgumentError, match="seconds must be above 0"):
         prediction().calibrated(-1)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [(9 * 2**30, "9.0 GiB"), (2**20, "1.0 MiB"), (40 * 2**10, "40.0 KiB"), (84, "0.1 KiB")],
+)
+def test_a_size_is_never_shown_as_nothing(num_bytes, words):
+    assert gibibytes(num_bytes) == words
+
+
+def test_a_small_model_has_its_memory_in_a_unit_that_fits():
+    """Parts that are far smaller than the whole are not 0.0 of its unit."""
+    log = NodeLog()
+    log.compute("mm", 1, 1)
+    peak = {"activations": 3 * 2**18, "parameters": 84 * 2**5, "optimizer": 0}
+    recording = Recording(0, log.nodes, [(0, 1)], peak, "")
+    network, device = Network("5 us", "1 GB/s"), Device("1 TFLOP/s")
+    table = str(Prediction(8, network, device, [recording], tokens=None).table())
+    assert "0.8 MiB" in table
+    assert "2.6 KiB" in table
