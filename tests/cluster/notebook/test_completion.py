@@ -251,8 +251,8 @@ def test_a_forked_process_is_no_reason_to_warn(notebook):
         "child = os.fork()\n"
         "if child == 0:\n    os._exit(0)\n"
         "os.waitpid(child, 0)\n"
-        "warnings.warn('This process (pid=1) is multi-threaded, use of fork() may lead to deadlocks "
-        "in the child.', DeprecationWarning)\n"
+        "warnings.warn('This process (pid=1) is multi-threaded, use of fork() may lead to '\n"
+        "    'deadlocks in the child.', DeprecationWarning)\n"
         "warnings.warn('This process is slow')"
     )
     shown = notebook.text(code)
