@@ -216,7 +216,10 @@ def after_resize(note: Callable[[torch.UntypedStorage], None]) -> None:
 
 
 def _as_it_is_written(model: Any = None, **options: Any) -> Any:
-    """Return what torch.compile or torch.jit.script is given; as a decorator with options, it is given that later."""
+    """Return what torch.compile or torch.jit.script is given.
+
+    As a decorator with options, it is given that later.
+    """
     if model is None:
         return functools.partial(_as_it_is_written, **options)
     return model
