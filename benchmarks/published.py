@@ -146,9 +146,11 @@ def compiled(
     memory: float | None,
     options: Mapping[str, Any],
 ) -> Row:
-    """A compiled step, in float8 if its options say so."""
+    """A step whose blocks are compiled, each by itself, in float8 if its options say so."""
     kind = FLOAT8 if "float8" in options else DENSE
-    return Row(name, ranks, SIZES[size], tokens, memory, kind, True, options)
+    return Row(
+        name, ranks, SIZES[size], tokens, memory, kind, True, {"compiles": True, **options}
+    )
 
 
 TITAN_H100 = PublishedTable(
