@@ -105,7 +105,7 @@ class Question:
 # SC22, arXiv 2208.11035), which are 5.4 standard deviations.
 SPREAD = 0.015
 H100_500W = Device.named("H100", memory_bandwidth="2.4 TB/s", memory="95 GiB", spread=SPREAD)
-H100 = Device.named("H100", spread=SPREAD)
+H100 = Device.named("H100", attention="cudnn", spread=SPREAD)
 H200 = Device.named("H200", spread=SPREAD)
 A100 = Device.named("A100", spread=SPREAD)
 B200 = Device.named("B200", spread=SPREAD)
@@ -117,9 +117,6 @@ H100_HOSTS = Network.named("H100 hosts")
 B200_HOSTS = Network.named("B200 hosts")
 # 64 of a rack's 72 GPUs, as numbers of GPUs are powers of two
 RACKS = Network.named("GB200 NVL72", hosts=[64], rails=64)
-# TorchTitan does not name the network of its A100: a port of 400 Gb/s for each host is assumed
-TITAN_A100_HOSTS = replace(A100_HOSTS, rails=1, between=Link("2.7 us", "400 Gb/s"))
-
 # --- TorchTitan ---
 
 LLAMA2 = {
@@ -148,9 +145,7 @@ def compiled(
 ) -> Row:
     """A step whose blocks are compiled, each by itself, in float8 if its options say so."""
     kind = FLOAT8 if "float8" in options else DENSE
-    return Row(
-        name, ranks, SIZES[size], tokens, memory, kind, True, {"compiles": True, **options}
-    )
+    return Row(name, ranks, SIZES[size], tokens, memory, kind, True, {"compiles": True, **options})
 
 
 TITAN_H100 = PublishedTable(
@@ -204,9 +199,10 @@ TITAN_H200 = PublishedTable(
 )
 TITAN_A100 = PublishedTable(
     "TorchTitan, A100",
-    "github.com/pytorch/torchtitan, docs/performance.md at 157a12c and 4d88a8a: 64 GPUs of 80 GB",
+    "github.com/pytorch/torchtitan, docs/performance.md at 157a12c and 4d88a8a: 64 GPUs of 80 GB; "
+    "its network is not named, so the 8 x 200 Gb/s of Meta's clusters are assumed (Llama 2's paper)",
     A100,
-    TITAN_A100_HOSTS,
+    A100_HOSTS,
     [
         Row("8B", 64, SIZES["8B"], 2973, options=ONE),
         Row("8B, every second block", 64, SIZES["8B"], 2904, options=ONE | EVERY_SECOND),
