@@ -6,12 +6,12 @@ What was measured on the device is asked first. A device that has a table (Devic
 products of matrices reach by number format and shape, and attention by its own rate. Any other
 device does all operations at one rate. A kernel takes at least as long as its bytes.
 
-`efficiency` is of products of matrices, and attention's rate is as measured. What slows products
-down is the limit of power, and FlashAttention-2 needs less of it: on an A100 that is limited to
-300 W instead of 400 W it takes as long (known_attention.py), while products take 4 % longer
-(github.com/mag-/gpu_benchmark). Kernels that use more of an H100's tensor cores, those of cuDNN,
-FlashAttention-3 and -4, are near that limit: their rates drop by 10 % where they run for tens of
-milliseconds. With a lower limit they would be slower than here.
+`efficiency` slows all that computes, products of matrices and attention, as a clock below that of
+the data sheet does. Which of the two a limit of power slows more depends on the kernel.
+FlashAttention-2 on an A100 that is limited to 300 W instead of 400 W takes as long as before
+(known_attention.py), while products take 4 % longer (github.com/mag-/gpu_benchmark). On an H100
+that is limited to 500 W products reach 0.8 (see Device.named), and a step of 32,768 tokens, most of
+which is attention, was measured to take 21 % longer than without efficiency for attention.
 """
 
 import math
@@ -76,6 +76,7 @@ def _by_table(kernel: Kernel, device: Device, moving: float) -> float | None:
         batch, heads, _, queries, keys, numbers, causal = kernel.shape
         backward = "backward" in kernel.name
         rate = device.attention.rate(backward, bool(causal), numbers, keys)
+        rate *= device.efficiency
         rate *= _busy(device.processors, batch * heads * math.ceil(queries / ROWS))
         return device.launch + max(_flops(kernel, device) / rate, moving)
     return None

@@ -71,8 +71,8 @@ class Device:
             operator takes as long as its operations or its bytes need. None: bytes cost nothing.
         memory: bytes, or a text such as "80 GB" or "79 GiB"; None if it is not known.
         efficiency: the share of `flops` that matrix products reach, above 0 and up to 1; of a
-            device with a table, the share of what the table says of products alone, as attention
-            has rates of its own. An H100 that is limited to 500 W has 0.8.
+            device with a table, the share of what the table says of products and of attention. An
+            H100 that is limited to 500 W has 0.8.
         contention: the share of its speed that computing loses while messages travel, because the
             same device sends them; for `predict`.
         spread: the standard deviation of such devices' speeds, as a share of the speed: the more
