@@ -202,7 +202,7 @@ TITAN_H200 = PublishedTable(
 TITAN_A100 = PublishedTable(
     "TorchTitan, A100",
     "github.com/pytorch/torchtitan, docs/performance.md at 157a12c and 4d88a8a: 64 GPUs of 80 GB; "
-    "its network is not named, so the 8 x 200 Gb/s of Meta's clusters are assumed (Llama 2's paper)",
+    "its network is not named: 8 x 200 Gb/s are assumed, as Llama 2's paper has them",
     A100,
     A100_HOSTS,
     [
