@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distlab import Device, Link, Network
+from distlab import Device, Network
 from distlab_course.sizes import SIZES, Size
 
 GIB = 1 << 30
