@@ -34,6 +34,9 @@ NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputS
 # of operators that only compute their results, and have no effect elsewhere
 LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
 
+# operators that are given known values, the ends of groups, and make none of them
+WITHOUT_VALUES = {"_grouped_mm", "_scaled_grouped_mm"}
+
 Made = Callable[[list[FakeTensor]], Any]  # makes the result of an operator from its tensors
 
 
@@ -64,6 +67,7 @@ class _QuickMode(FakeTensorMode):
         self.routing = routing or Routing()
         # by operator and arguments: how to make the result; None where only torch can
         self._known: dict[tuple[Any, ...], Made | None] = {}
+        self._attributes: dict[torch.device, dict[str, Any]] = {}  # of any fake tensor there
         self._forget_results()
         torch_known.keep_values_of_real(self)
 
@@ -94,7 +98,8 @@ class _QuickMode(FakeTensorMode):
             return self._run(func, types, args, kwargs)
         described: list[Any] = [id(func), torch.get_default_dtype()]
         given: list[FakeTensor] = []
-        if not _describe((args, kwargs), described, given):
+        needs_values = operator_name(func) not in WITHOUT_VALUES
+        if not _describe((args, kwargs), described, given, needs_values):
             return self._run(func, types, args, kwargs)
         key = tuple(described)
         make = self._known.get(key)
@@ -156,18 +161,36 @@ class _QuickMode(FakeTensorMode):
             made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             if source is not None:
                 made.set_(given[source].untyped_storage(), offset, shape, stride)
-        return FakeTensor(self, made, device)
+        return self._quickly_made(made, device)
+
+    def _quickly_made(self, empty: Tensor, device: torch.device) -> FakeTensor:
+        """A fake tensor with the attributes of one that torch's own, slow constructor has made."""
+        if device not in self._attributes:
+            slow = FakeTensor(self, empty, device)
+            self._attributes[device] = dict(vars(slow))
+            return slow
+        made = Tensor._make_subclass(
+            FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(self._attributes[device])
+        return made
 
 
-def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
+def _describe(
+    values: Any, key: list[Any], tensors: list[FakeTensor], needs_values: bool = True
+) -> bool:
     """Add to a key all that matters of these values, and their tensors to a list.
+
+    Args:
+        needs_values: whether it matters what values tensors have, where these are known.
 
     Returns:
         Whether all that matters is known.
     """
     for value in values:
         if isinstance(value, FakeTensor):
-            if not _is_plain(value):
+            if needs_values and not _is_plain(value):
                 return False
             key += (  # _like takes them apart
                 value.shape,
@@ -182,7 +205,7 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
         elif isinstance(value, (tuple, list, dict)):
             key += (type(value), len(value))
             parts = value.items() if isinstance(value, dict) else value
-            if not _describe(parts, key, tensors):
+            if not _describe(parts, key, tensors, needs_values):
                 return False
         elif isinstance(value, (Tensor, torch.Generator)):
             return False
