@@ -73,6 +73,7 @@ def train(
     dtype: torch.dtype = torch.bfloat16,
     float8: str = "no",
     fill: Callable[[Llama], None] = nothing,
+    resumed: bool = False,
     steps: int = 2,
 ) -> None:
     """Take steps on random tokens.
@@ -101,6 +102,8 @@ def train(
             experts: "no", "yes", or "gathered", where FSDP also gathers their weights in float8.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
+        resumed: whether the optimizer has its states before the first step, as after a checkpoint
+            was loaded. Then a prediction needs one step, and half the time.
     """
     has_stages_alone = stages > 1 and pipeline == 1
     if recompute not in RECOMPUTE or has_stages_alone:
@@ -122,6 +125,9 @@ def train(
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
+    if resumed:
+        for optimizer in optimizers:
+            give_states(optimizer)
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
     count = microbatches or pipeline
@@ -159,6 +165,19 @@ def optimizer_of(model: Llama) -> torch.optim.AdamW:
     """AdamW, with a group of parameters for each mesh that they are on."""
     groups = [{"params": some} for some in by_mesh(list(model.parameters()))]
     return torch.optim.AdamW(groups, lr=1e-4)
+
+
+def give_states(optimizer: torch.optim.AdamW) -> None:
+    """Have the optimizer make its states, in a step that changes no parameter."""
+    for group in optimizer.param_groups:
+        rate = group["lr"]
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
 
 
 def step(

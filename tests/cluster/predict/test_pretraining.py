@@ -3,17 +3,19 @@
 But for one with a context, as torch's attention of a CPU cannot be shared.
 """
 
+import dataclasses
 import functools
 
 import pytest
 
 import distlab
-from distlab_course.llama import Size
 from distlab_course.pretraining import train
+from distlab_course.sizes import Experts, Size
 
 NETWORK, FREE = distlab.Network("5 us", "1 GB/s"), distlab.Device("1000000 PFLOP/s")
 CLUSTER = {"n": 4, "timeout": 60, "network": NETWORK}
-SMALL = functools.partial(train, size=Size(64, 8, 4, 128, 4, 256), length=32)
+SIZE = Size(64, 8, 4, 128, 4, 256)
+SMALL = functools.partial(train, size=SIZE, length=32)
 
 
 def second_step(cluster, **options):
@@ -75,3 +77,28 @@ def test_ranks_that_share_sequences_gather_keys_and_values_as_few_as_there_are()
     assert (
         sum(node.name == "reduce_scatter" and node.members == (0, 1, 2, 3) for node in calls) == 9
     )
+
+
+def test_a_step_of_a_resumed_training_is_predicted_as_a_second_one():
+    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 64))
+    program = functools.partial(SMALL, size=mixture, expert=2)
+    second = distlab.predict(program, 4, NETWORK, FREE)
+    resumed = distlab.predict(functools.partial(program, resumed=True, steps=1), 4, NETWORK, FREE)
+    assert resumed.seconds == pytest.approx(second.seconds, rel=1e-9)
+    assert resumed.memory == second.memory
+
+
+def test_experts_of_a_layer_meet_their_tokens_by_three_all_to_alls():
+    """Counts, tokens there, and results back; backward the last two again."""
+    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 64))
+    program = functools.partial(SMALL, size=mixture, expert=4, recompute="none")
+    recording = distlab.predict(program, 4, NETWORK, FREE).recordings[0]
+    calls = [
+        node.sent
+        for node in recording.nodes[slice(*recording.steps[-1])]
+        if getattr(node, "name", "") == "all_to_all"
+    ]
+    counts, tokens = 8, 2 * 32 * 2 // 4 * 64 * 2  # bytes to each rank
+    assert calls.count((counts,) * 4) == 8
+    assert calls.count((tokens,) * 4) == 4 * 8
+    assert len(calls) == 5 * 8
