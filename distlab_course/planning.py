@@ -1,17 +1,22 @@
 """Plans for training Llama 70B on 512 devices: what lab 63 tries, and what its check judges by.
 
-A plan is predicted at two depths, and continued to 80 blocks. Runs on the notebook's kernel, but
-for `_step`.
+`distlab.predict.plan` predicts a plan with a few blocks, and continues it to 80. Runs on the
+notebook's kernel, but for `_step`.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from distlab import Device, Link, Network
 from distlab.arguments import one_of
 from distlab.errors import ArgumentError
 from distlab_course.llama import SIZES
+
+if TYPE_CHECKING:
+    from distlab_predict.plans import Plan
 
 DEVICES = 512
 LENGTH = 8192  # tokens of a sequence
@@ -26,11 +31,16 @@ TOO_CLOSE = "too close to call: measure"
 EFFICIENCY = 0.523
 CONTENTION = 16 / 132
 SPREAD = 0.01
+# values of the arguments that there are
+TENSOR = (1, 2, 4, 8)  # these divide the 8 heads of keys
+PIPELINE = (1, 2, 4)
+STAGES = (1, 2)
+RECOMPUTE = ("none", "op", "full")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a plan takes."""
+class Training:
+    """What a training with a plan takes."""
 
     seconds: float  # of a step
     num_bytes: float  # of a device's memory, with what predictions do not see
@@ -68,8 +78,8 @@ def _is_within(value: float, limit: float) -> bool | None:
     return value < limit
 
 
-def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "none") -> Plan:
-    """Predict a plan; a plan that was predicted before takes no time.
+def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "none") -> Training:
+    """Predict the training with one plan; a plan that was predicted before takes no time.
 
     Runs on: the notebook's kernel.
 
@@ -82,45 +92,60 @@ def plan(tensor: int = 1, pipeline: int = 1, stages: int = 1, recompute: str = "
     Raises:
         ArgumentError: there is no such plan.
     """
+    one_of("tensor", tensor, TENSOR, "These divide the 8 heads of keys.")
+    one_of("pipeline", pipeline, PIPELINE)
+    one_of("stages", stages, STAGES)
+    one_of("recompute", recompute, RECOMPUTE)
+    found = search([tensor], [pipeline], [stages], [recompute])
+    (layout,) = found.layouts
+    if layout.step is None:
+        raise ArgumentError(layout.why)
+    return Training(layout.step.seconds, UNSEEN * layout.step.num_bytes)
+
+
+def search(
+    tensor: Sequence[int] = (1,),
+    pipeline: Sequence[int] = (1,),
+    stages: Sequence[int] = (1,),
+    recompute: Sequence[str] = ("none",),
+    device: Device | None = None,
+) -> Plan:
+    """Search for the quickest plan that fits.
+
+    Runs on: the notebook's kernel.
+
+    Args:
+        tensor, pipeline, stages, recompute: values to try, each as for `plan`.
+        device: an H100 that was calibrated, which makes the result surer; None for its efficiency
+            alone.
+    """
     from distlab import predict  # not for predict's own process, which also imports this file
 
-    _check(tensor, pipeline, stages, recompute)
-    step = partial(
+    return predict.plan(
         _step,
+        DEVICES,
+        _hosts(),
+        replace(device or _device(), memory=MEMORY / UNSEEN),
+        tokens=SEQUENCES * LENGTH,
+        allowed=_allowed,
+        depth="layers",
+        period=_period,
+        layers=[SIZES["70B"].layers],
         tensor=tensor,
         pipeline=pipeline,
         stages=stages,
-        batch=_batch(tensor, pipeline),
         recompute=recompute,
     )
-    depths = _depths(pipeline * stages)
-    cases = predict.sweep(step, [DEVICES], _hosts(), _device(), depth=depths)
-    seconds = []
-    num_bytes = []
-    for case in cases:
-        if case.prediction is None:
-            raise ArgumentError(case.why)
-        seconds.append(case.prediction.seconds)
-        num_bytes.append(_held(case.prediction.memory))
-    return Plan(
-        seconds=_continued(depths, seconds), num_bytes=UNSEEN * _continued(depths, num_bytes)
-    )
 
 
-def _check(tensor: int, pipeline: int, stages: int, recompute: str) -> None:
-    """Refuse a plan that does not exist."""
-    one_of("tensor", tensor, (1, 2, 4, 8), "These divide the 8 heads of keys.")
-    one_of("pipeline", pipeline, (1, 2, 4))
-    stages_allowed: tuple[int, ...] = (1,)
-    if pipeline > 1:
-        stages_allowed = (1, 2)
-    one_of("stages", stages, stages_allowed, "Only a rank of a pipeline has more than one.")
-    one_of("recompute", recompute, ("none", "op", "full"))
+def _allowed(ranks: int, tensor: int, pipeline: int, stages: int, **_: Any) -> bool | str:
+    """Whether there is such a plan, or why not."""
+    if stages > 1 and pipeline == 1:
+        return "Only a rank of a pipeline has more than one stage."
     if _batch(tensor, pipeline) < pipeline:
-        each = SEQUENCES * tensor / DEVICES
-        raise ArgumentError(
-            f"Of {SEQUENCES} sequences, a micro-batch would have {each:g}. It needs one or more."
-        )
+        each = SEQUENCES * tensor / ranks
+        return f"Of {SEQUENCES} sequences, a micro-batch would have {each:g}. It needs one or more."
+    return True
 
 
 def _batch(tensor: int, pipeline: int) -> int:
@@ -128,11 +153,9 @@ def _batch(tensor: int, pipeline: int) -> int:
     return SEQUENCES * tensor * pipeline // DEVICES
 
 
-def _depths(stages: int) -> list[int]:
-    """Two numbers of blocks that a model of so many stages is predicted with."""
-    if stages == 1:
-        return [2, 4]
-    return [stages, 2 * stages]
+def _period(ranks: int, pipeline: int, stages: int, **_: Any) -> int:
+    """A block more for each stage changes no balance; two blocks, where there is one stage."""
+    return max(2, pipeline * stages)
 
 
 def _hosts() -> Network:
@@ -158,38 +181,24 @@ def _device() -> Device:
 def _step(
     rank: int,
     world_size: int,
-    depth: int,
+    layers: int,
     tensor: int,
     pipeline: int,
     stages: int,
-    batch: int,
     recompute: str,
 ) -> None:
-    """A step of the model with `depth` blocks; runs in predict's process."""
+    """Two steps of the model with so many blocks; runs in predict's process."""
     from distlab_course.pretraining import train
 
     train(
         rank,
         world_size,
-        size=replace(SIZES["70B"], layers=depth),
+        size=replace(SIZES["70B"], layers=layers),
         tensor=tensor,
         pipeline=pipeline,
         stages=stages,
-        batch=batch,
+        batch=_batch(tensor, pipeline),
         length=LENGTH,
         recompute=recompute,
-        steps=1,
+        steps=2,
     )
-
-
-def _held(memory: Mapping[str, float]) -> float:
-    """Bytes at the peak, with Adam's averages, which a first step makes at its end."""
-    return sum(memory.values()) + 2 * memory["parameters"]
-
-
-def _continued(depths: list[int], values: list[float]) -> float:
-    """What all blocks need, each as much as the next, from the values at two depths."""
-    few_blocks, more_blocks = depths
-    few, more = values
-    further_blocks = SIZES["70B"].layers - few_blocks
-    return few + further_blocks * (more - few) / (more_blocks - few_blocks)

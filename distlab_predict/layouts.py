@@ -6,10 +6,11 @@ the recordings of some hundred layouts would fill the memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distlab_predict.device_memory import Use
 from distlab_predict.prediction import Prediction
 
 MARGIN = 0.05  # of time and of memory: nearer than that, predictions cannot decide
@@ -25,6 +26,7 @@ class Step:
         computing, exposed, idle: its parts, in seconds, of the rank that computes longest.
         flops: of that rank, without those that are repeated.
         memory: bytes at the peak by what they are, of the rank that needs most.
+        needed: bytes without which that rank cannot run; its allocator may hold more.
         limit: bytes that a device has; None if that is not known.
         peak_flops: FLOP/s of the device at its peak.
         tokens: of all ranks together; None if that was not said.
@@ -36,6 +38,7 @@ class Step:
     idle: float
     flops: float
     memory: Memory
+    needed: float
     limit: float | None
     peak_flops: float
     tokens: int | None = None
@@ -48,12 +51,12 @@ class Step:
     @property
     def fits(self) -> bool:
         """Whether the device has as much memory; also where its size is not known."""
-        return self.limit is None or self.num_bytes <= self.limit
+        return self.limit is None or self.needed <= self.limit
 
     @property
     def is_near_limit(self) -> bool:
         """Whether the memory is so near to what the device has that only a measurement can tell."""
-        return self.limit is not None and abs(self.num_bytes / self.limit - 1) < MARGIN
+        return self.limit is not None and abs(self.needed / self.limit - 1) < MARGIN
 
     @property
     def mfu(self) -> float:
@@ -119,7 +122,18 @@ def words_of(choice: Mapping[str, Any]) -> str:
 
 def step_of(prediction: Prediction) -> Step:
     """The numbers of a prediction."""
-    return _step_with(prediction, max(_memories(prediction), key=_num_bytes))
+    return Step(
+        seconds=prediction.seconds,
+        computing=prediction.computing,
+        exposed=prediction.exposed,
+        idle=prediction.idle,
+        flops=prediction.flops,
+        memory=prediction.memory,
+        needed=prediction.use.needed,
+        limit=prediction.device.memory,
+        peak_flops=prediction.device.flops,
+        tokens=prediction.tokens,
+    )
 
 
 def continued_step(few: Prediction, more: Prediction, layers: float) -> Step:
@@ -132,14 +146,7 @@ def continued_step(few: Prediction, more: Prediction, layers: float) -> Step:
     """
     first = step_of(few)
     second = step_of(more)
-    memories = []
-    # The rank that needs most may be another one in the deeper model.
-    for own_few, own_more in zip(_memories(few), _memories(more), strict=True):
-        kinds = dict.fromkeys([*own_few, *own_more])
-        memory = {}
-        for kind in kinds:
-            memory[kind] = _continued(own_few.get(kind, 0), own_more.get(kind, 0), layers)
-        memories.append(memory)
+    memory, needed = _continued_memory(few, more, layers)
     return replace(
         first,
         seconds=_continued(first.seconds, second.seconds, layers),
@@ -147,36 +154,32 @@ def continued_step(few: Prediction, more: Prediction, layers: float) -> Step:
         exposed=_continued(first.exposed, second.exposed, layers),
         idle=_continued(first.idle, second.idle, layers),
         flops=_continued(first.flops, second.flops, layers),
-        memory=max(memories, key=_num_bytes),
+        memory=memory,
+        needed=needed,
     )
+
+
+def _continued_memory(few: Prediction, more: Prediction, layers: float) -> tuple[Memory, float]:
+    """The memory of the rank that needs most in the deeper model, which may be another one there.
+
+    Returns:
+        bytes by what they are, and bytes without which the rank cannot run.
+    """
+    found: list[tuple[Memory, float]] = []
+    for own_few, own_more in zip(_uses(few), _uses(more), strict=True):
+        memory = {}
+        for kind in dict.fromkeys([*own_few.sizes, *own_more.sizes]):
+            sizes = (own_few.sizes.get(kind, 0), own_more.sizes.get(kind, 0))
+            memory[kind] = _continued(*sizes, layers)
+        found.append((memory, _continued(own_few.needed, own_more.needed, layers)))
+    return max(found, key=lambda one: sum(one[0].values()))
+
+
+def _uses(prediction: Prediction) -> list[Use]:
+    """What each recorded rank takes of its device's memory."""
+    return [replace(prediction, recordings=[one]).use for one in prediction.recordings]
 
 
 def _continued(few: float, more: float, layers: float) -> float:
     """A number of a deeper model; what shrinks with each layer ends at nothing."""
     return max(0.0, few + layers * (more - few))
-
-
-def _step_with(prediction: Prediction, memory: Memory) -> Step:
-    return Step(
-        seconds=prediction.seconds,
-        computing=prediction.computing,
-        exposed=prediction.exposed,
-        idle=prediction.idle,
-        flops=prediction.flops,
-        memory=memory,
-        limit=prediction.device.memory,
-        peak_flops=prediction.device.flops,
-        tokens=prediction.tokens,
-    )
-
-
-def _memories(prediction: Prediction) -> Sequence[Memory]:
-    """Bytes at the peak by what they are, of each recorded rank."""
-    memories = []
-    for recording in prediction.recordings:
-        memories.append(replace(prediction, recordings=[recording]).memory)
-    return memories
-
-
-def _num_bytes(memory: Memory) -> float:
-    return sum(memory.values())

@@ -209,4 +209,4 @@ def _step_from(predictions: Sequence[Prediction], layers: float) -> Step:
 def _need_of(layout: Layout) -> Need | None:
     if layout.step is None:
         return None
-    return Need(layout.step.cost, layout.step.num_bytes)
+    return Need(layout.step.cost, layout.step.needed)

@@ -139,11 +139,7 @@ class Plan(ShownAsTable):
 
     def _nearest(self) -> Layout:
         """The layout that needs least memory; one without a step, if none was predicted."""
-
-        def num_bytes(layout: Layout) -> float:
-            return 0.0 if layout.step is None else layout.step.num_bytes
-
-        return min(self.predicted or self.layouts, key=num_bytes)
+        return min(self.predicted or self.layouts, key=_needed)
 
     # --- how it is shown ---
 
@@ -175,7 +171,7 @@ class Plan(ShownAsTable):
         """The layouts of the table: the fastest that fit, and a few that would be faster."""
         best = self.best
         if best is None:
-            return sorted(self.predicted, key=_num_bytes)[:MOST_ROWS]
+            return sorted(self.predicted, key=_needed)[:MOST_ROWS]
         faster = [one for one in self.predicted if not one.fits and one.rate > best.rate]
         fitting = [layout for layout in self.predicted if layout.fits]
         shown = faster[:MOST_TOO_LARGE]
@@ -252,8 +248,8 @@ class Plan(ShownAsTable):
         return draw_map(self.layouts, self._varying(), self.best)
 
 
-def _num_bytes(layout: Layout) -> float:
-    return 0.0 if layout.step is None else layout.step.num_bytes
+def _needed(layout: Layout) -> float:
+    return 0.0 if layout.step is None else layout.step.needed
 
 
 def _cells_of(layout: Layout) -> dict[str, str]:

@@ -97,7 +97,7 @@ def what_binds(best: Layout, layouts: Sequence[Layout]) -> tuple[str, list[str]]
     if too_large is not None and too_large.step is not None and too_large.rate > best.rate:
         shares["memory"] = 1 - best.rate / too_large.rate
         faster = percent(too_large.rate / best.rate - 1)
-        need = gibibytes(too_large.step.num_bytes)
+        need = gibibytes(too_large.step.needed)
         sentences.append(f"{changes(best, too_large)} would be {faster} faster, but needs {need}")
     largest = max(shares, key=shares.__getitem__)
     if shares[largest] < MARGIN:
@@ -121,6 +121,6 @@ def nothing_fits(nearest: Layout) -> str:
     advice = HELP.get(largest, "give each rank fewer of them")
     return (
         f"No layout fits. {words_of(nearest.choice)} comes nearest and needs "
-        f"{gibibytes(step.num_bytes)} of {gibibytes(step.limit)}. "
+        f"{gibibytes(step.needed)} of {gibibytes(step.limit)}. "
         f"Most of that is {largest}, {gibibytes(kinds[largest])}: {advice}."
     )

@@ -31,7 +31,7 @@ LINE_HEIGHT = 0.19
 CELL_PADDING = 0.2  # above and below the lines of a cell, together
 CELL_GAP = 0.05
 RING: dict[str, Any] = {"facecolor": "none", "edgecolor": rank_color(5), "linewidth": 2.4}
-PALEST = 0.82  # share of white in the colour of the slowest cell
+PALEST = 0.82  # share of white in the colour of a cell with half of the best rate, or less
 HATCH = "////"
 LEGEND_PATCH = 0.24
 
@@ -137,15 +137,13 @@ def _lines_of(cell: Cell, width: float) -> list[str]:
 
 def _colors(cells: Mapping[tuple[int, int], Cell]) -> dict[tuple[int, int], str]:
     """The colour of each cell: of those that fit, by their rates."""
-    rates = [cell.rate for cell in cells.values() if cell.state == "fits"]
-    highest = max(rates, default=0.0)
-    lowest = min(rates, default=0.0)
+    highest = max((cell.rate for cell in cells.values() if cell.state == "fits"), default=0.0)
     colors = {}
     for place, cell in cells.items():
         colors[place] = PAGE
         if cell.state == "fits":
-            share = (highest - cell.rate) / max(highest - lowest, 1e-12)
-            colors[place] = blend(rank_color(0), PAGE, PALEST * share)
+            behind = 1 - cell.rate / highest
+            colors[place] = blend(rank_color(0), PAGE, min(PALEST, 1.6 * behind))
     return colors
 
 
@@ -181,7 +179,7 @@ def _entries(cells: Mapping[tuple[int, int], Cell], unit: str) -> list[tuple[str
     states = {cell.state for cell in cells.values()}
     look: dict[str, Any]
     entries: list[tuple[str, dict[str, Any]]] = [
-        (unit, {"facecolor": rank_color(0), "edgecolor": "none"})
+        (f"{unit}, more is darker", {"facecolor": rank_color(0), "edgecolor": "none"})
     ]
     if "too large" in states:
         look = {"facecolor": PAGE, "edgecolor": INK, "hatch": HATCH, "linewidth": 0.6}

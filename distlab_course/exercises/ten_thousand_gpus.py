@@ -4,8 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distlab.checking import Limits, Seen, exercise, formula, gathered, question, returned
+from distlab.checking import Limits, Seen, exercise, formula, gathered, nothing, question, returned
 from distlab.errors import DistlabError
+from distlab_course import staircase
+from distlab_course.llama import Size
 
 BLOCK = 218_112_000
 ETHERNET = (5e-6, 50e9)
@@ -255,3 +257,43 @@ def plan_for_70b(answer):
     if found.fits is None or found.in_time is None:
         return f"It is too close to a limit, and only a measurement could tell: {found}."
     return True
+
+
+SMALL_PIPELINE = {
+    "size": Size(width=16, layers=2, heads=2, hidden=32, kv_heads=2, vocabulary=32),
+    "stages": 2,
+    "microbatches": 3,
+    "length": 4,
+    "dtype": torch.float32,
+}
+
+
+def _try_order(fn, events):
+    """The norms of a stage's gradients after a step, and when it averaged them."""
+    begun = len(events)
+    stage = staircase.train(dist.get_rank(), dist.get_world_size(), step=fn, **SMALL_PIPELINE)
+    made = events[begun:]
+    averages = [number for number, event in enumerate(made) if hasattr(event, "members")]
+    sends = [number for number, event in enumerate(made) if getattr(event, "sends", False)]
+    order = "sends, then averages"
+    why = ""
+    if len(averages) != 1:
+        order = f"averages {len(averages)} times"
+        why = "Each stage averages once, when its gradients are complete."
+    elif sends and averages[0] < sends[-1]:
+        order = "averages, then sends"
+        why = "The stage before waits for the last gradient, while this one averages its own."
+    norms = [parameter.grad.norm() for parameter in stage.model.parameters()]
+    return Seen(order, why), torch.stack(norms)
+
+
+@exercise("63", worlds=(4,), cases=(0,), given=nothing, trial=_try_order)
+def step_without_stairs(stage, microbatches):
+    """Take the step of `found`, with the same gradients, so that no stage waits for another one's
+    average.
+
+    Title: 8.1 The line that makes the stairs
+    Hint: Which call of a stage does the stage before it wait for?
+    Hint: That call needs the gradient of the micro-batch, and not the average of all.
+    """
+    staircase.mended(stage, microbatches)

@@ -17,7 +17,8 @@ def step(computing, exposed, idle, gib, tokens=8000):
     memory = {"activations": 0.75 * gib * GIB, "parameters": 0.25 * gib * GIB}
     seconds = computing + exposed + idle
     flops = 50e12 * computing
-    return Step(seconds, computing, exposed, idle, flops, memory, 80 * GIB, 100e12, tokens)
+    size = gib * GIB
+    return Step(seconds, computing, exposed, idle, flops, memory, size, 80 * GIB, 100e12, tokens)
 
 
 def layout(tensor, recompute, made=None, why="", left_out=False):
