@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,12 +17,20 @@ LAST_LINES = 5  # of stderr, shown with an error
 OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # what a progress bar has written over
 
 
+class _Copied(io.StringIO):
+    """A text that is also written to this process's stderr, in case the process ends at once."""
+
+    def write(self, text: str) -> int:
+        print(text, end="", file=sys.__stderr__, flush=True)
+        return super().write(text)
+
+
 class Output:
     """The texts that a program has written to its two streams."""
 
     def __init__(self) -> None:
         self._stdout = io.StringIO()
-        self._stderr = io.StringIO()
+        self._stderr = _Copied()
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:

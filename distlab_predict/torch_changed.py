@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ def adapt(backend: str) -> None:
     for function in (device_mesh.init_device_mesh, _fsdp_init._get_post_forward_mesh_info):
         _replace(function, _with_data(function))
     _replace(c10d._new_process_group_helper, _with_backend(c10d._new_process_group_helper, backend))
+    # torch's own code asks whether there is one, as in a deep copy
+    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
 
 
 def _real_numbers() -> Iterator[Patch]:

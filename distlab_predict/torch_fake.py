@@ -172,7 +172,6 @@ class _QuickMode(FakeTensorMode):
         made = Tensor._make_subclass(
             FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=device
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)
         vars(made).update(self._attributes[device])
         return made
 
