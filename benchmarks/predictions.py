@@ -1,7 +1,8 @@
 """Predictions beside published measurements (published.py), as tables in benchmarks/README.md.
 
-Run it with `python -m benchmarks.predictions`, or with titles of some tables behind it. What was
-predicted is kept in predictions.json, from which the tables are made: all of them take an hour.
+Run it with `python -m benchmarks.predictions`, or with titles of tables or names of rows behind it.
+What was predicted is kept in predictions.json, from which the tables are made: all of them take
+hours.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import functools
 import json
 import statistics
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ class Step:
         low, high: tokens a second between which they probably are.
         gibibytes: that torch reserves at its peak.
         efficiency: of the device.
-        took: seconds of this machine.
         why: "" if there is a prediction.
     """
 
@@ -58,31 +57,27 @@ class Step:
     high: float
     gibibytes: float
     efficiency: float
-    took: float
     why: str = ""
 
 
 # --- predicting ---
 
 
-def predicted_table(table: PublishedTable) -> dict[str, Step]:
-    """The steps of a table, by the names of their rows; each is printed at once."""
+def predicted_rows(table: PublishedTable, rows: Sequence[Row]) -> Iterator[tuple[str, Step]]:
+    """The steps of some rows of a table, with their names, one after another."""
     first = table.rows[0]
     guess = predicted(first, table, table.device)
     device = guess.calibrated(_tokens_in_step(first) / first.ranks / (first.tokens or 1.0))
-    steps = {}
-    for row in table.rows:
-        began = time.perf_counter()
+    for row in rows:
         try:
-            step = _step_of(row, table, device, began)
+            step = _step_of(row, table, device)
         except distlab.DistlabError as error:
-            step = Step(0.0, 0.0, 0.0, 0.0, device.efficiency, 0.0, str(error))
-        steps[row.name] = step
+            step = Step(0.0, 0.0, 0.0, 0.0, device.efficiency, str(error))
         print(line_of(row, step), flush=True)
-    return steps
+        yield row.name, step
 
 
-def _step_of(row: Row, table: PublishedTable, device: Device, began: float) -> Step:
+def _step_of(row: Row, table: PublishedTable, device: Device) -> Step:
     """Predict a row.
 
     Of many micro-batches, which take an hour to note, two smaller numbers are predicted: the
@@ -106,7 +101,6 @@ def _step_of(row: Row, table: PublishedTable, device: Device, began: float) -> S
         tokens * step.seconds / low,
         step.reserved / GIB,
         device.efficiency,
-        time.perf_counter() - began,
     )
 
 
@@ -143,8 +137,11 @@ def off(published: float | str | None, found: float) -> float | None:
     return found / published - 1
 
 
-def line_of(row: Row, step: Step) -> str:
-    """A line of a table."""
+def line_of(row: Row, step: Step | None) -> str:
+    """A line of a table; None for a row that was not predicted."""
+    if step is None:
+        known = "" if row.memory is None else row.memory
+        return f"| {row.name} | {row.ranks:,} | {row.tokens or ''} | not tried | | {known} | | |"
     if step.why:
         return f"| {row.name} | {row.ranks} | {row.tokens or ''} | fails: {step.why} | | | | |"
     speed = off(row.tokens, step.tokens)
@@ -175,9 +172,12 @@ def table_of(table: PublishedTable, steps: Mapping[str, Step]) -> str:
     ]
     for number, row in enumerate(table.rows):
         name = f"{row.name} (calibrates)" if number == 0 else row.name
-        lines.append(line_of(replace(row, name=name), steps[row.name]))
-    efficiency = steps[table.rows[0].name].efficiency
-    return "\n".join([*lines, "", f"Efficiency: {efficiency:.2f}. Source: {table.source}."])
+        lines.append(line_of(replace(row, name=name), steps.get(row.name)))
+    source = f"Source: {table.source}."
+    if steps:
+        efficiency = next(iter(steps.values())).efficiency
+        source = f"Efficiency: {efficiency:.2f}. {source}"
+    return "\n".join([*lines, "", source])
 
 
 def summary(kept: Mapping[str, Mapping[str, Step]]) -> str:
@@ -186,7 +186,9 @@ def summary(kept: Mapping[str, Mapping[str, Step]]) -> str:
     memories: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for table in TABLES:
         for number, row in enumerate(table.rows):
-            step = kept[table.title][row.name]
+            step = kept.get(table.title, {}).get(row.name)
+            if step is None:
+                continue
             speed = off(row.tokens, step.tokens)
             memory = off(row.memory, step.gibibytes)
             if number > 0 and speed is not None:
@@ -216,7 +218,10 @@ def answers(kept: Mapping[str, Mapping[str, Step]]) -> str:
     lines = ["| tokens/s of each GPU, as a ratio | published | predicted | off |"]
     lines.append("|---|---:|---:|---:|")
     for question in QUESTIONS:
-        published, found = _ratios(question, kept[question.table])
+        steps = kept.get(question.table, {})
+        if question.first not in steps or question.second not in steps:
+            continue
+        published, found = _ratios(question, steps)
         share = in_percent(found / published - 1)
         lines.append(f"| {question.text} | {published:.3f} | {found:.3f} | {share} |")
     return "\n".join(lines)
@@ -255,22 +260,26 @@ def keep(kept: Mapping[str, Mapping[str, Step]]) -> None:
 
 def write_tables(kept: Mapping[str, Mapping[str, Step]]) -> None:
     """Write the tables into README.md, between their marks."""
-    parts = [table_of(table, kept[table.title]) for table in TABLES]
+    parts = [table_of(table, kept.get(table.title, {})) for table in TABLES]
     text = "\n\n".join([summary(kept), answers(kept), *parts])
     before, rest = README.read_text().split(BEGIN)
     _, after = rest.split(END)
     README.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
-def main(titles: Sequence[str]) -> None:
-    """Predict the tables of these titles, or all, and write the tables."""
+def main(names: Sequence[str]) -> None:
+    """Predict the tables and rows of these names, or all, and write the tables."""
     kept = kept_steps()
     for table in TABLES:
-        if not titles or table.title in titles:
-            kept[table.title] = predicted_table(table)
+        wanted = table.rows
+        if names and table.title not in names:
+            wanted = [row for row in table.rows if row.name in names]
+        if not wanted:
+            continue
+        for name, step in predicted_rows(table, wanted):
+            kept.setdefault(table.title, {})[name] = step
             keep(kept)
-    if all(table.title in kept for table in TABLES):
-        write_tables(kept)
+    write_tables(kept)
 
 
 if __name__ == "__main__":

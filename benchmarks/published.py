@@ -134,7 +134,11 @@ GATHERED_IN_FLOAT8 = {"float8": "gathered"}
 # since 2025 TorchTitan compiles the loss as well (torchtitan/components/loss.py)
 WHOLE = {"compiles": False}
 TENSOR = {"tensor": 8, "recompute": "full"}
-PIPELINE = TENSOR | IN_FLOAT8 | {"pipeline": 8, "batch": 32, "microbatches": 32, "steps": 1}
+PIPELINE = (
+    TENSOR
+    | IN_FLOAT8
+    | {"pipeline": 8, "batch": 32, "microbatches": 32, "steps": 1, "resumed": True}
+)
 
 
 def compiled(
@@ -220,13 +224,13 @@ TITAN_A100 = PublishedTable(
 
 # --- papers ---
 
-HERD = {"tensor": 8, "pipeline": 16, "stages": 8, "recompute": "none", "steps": 1}
+HERD = {"tensor": 8, "pipeline": 16, "stages": 8, "recompute": "none", "steps": 1, "resumed": True}
 GPT = {
     "22B": Size(6144, 48, 64, 16384, kv_heads=64, vocabulary=51200),
     "175B": Size(12288, 96, 96, 32768, kv_heads=96, vocabulary=51200),
 }
 MEGATRON = {"tensor": 8, "length": 2048, "recompute": "none"}
-DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1}
+DEEP = {"pipeline": 8, "stages": 3, "batch": 64, "microbatches": 64, "steps": 1, "resumed": True}
 
 
 def herd(
@@ -320,6 +324,7 @@ def bridge(
         "length": length,
         "recompute": "none",
         "steps": 1,
+        "resumed": True,
         "reshard": False,
         **layout,
     }
