@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 LOWEST = 0.01  # efficiency
 TRIES = 30
-CLOSE = 1e-5  # to a step's time; an efficiency is rounded to 1e-4
+# How close to a step's time a try must come, as a share of it. An efficiency is rounded to 1e-4; a
+# tenth of a cost is tried for an interval, so 1e-3 changes it by a hundredth of itself.
+CLOSE = 3e-5
+CLOSE_FOR_INTERVALS = 1e-3
 
 
 def from_seconds(prediction: Prediction, seconds: float) -> Device:
@@ -37,22 +40,23 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
         ArgumentError: not a number above 0, or no efficiency makes the step as short, or as long.
     """
     seconds = arguments.seconds("seconds", seconds)
-    slow = _seconds_at(prediction, LOWEST)
-    fast = _seconds_at(prediction, 1.0)
-    if not fast <= seconds <= slow:
-        least = format_seconds(fast).strip()
-        most = format_seconds(slow).strip()
+    found = _fitting(prediction, seconds, prediction.device.efficiency, CLOSE)
+    if found is None:
+        least = format_seconds(_seconds_at(prediction, 1.0)).strip()
+        most = format_seconds(_seconds_at(prediction, LOWEST)).strip()
         advice = (
             "A step takes so long on this device with all of its FLOP/s, and with 1 %. If yours "
             "does not, something else of the device or the network is described wrongly."
         )
         arguments.refuse("seconds", f"between {least} and {most}", seconds, advice)
-    efficiency = round(_efficiency(prediction, seconds), 4)
-    device = replace(prediction.device, efficiency=efficiency, if_slower=())
+    device = replace(prediction.device, efficiency=round(found, 4), if_slower=())
     calibrated = replace(prediction, device=device)
     others = []
     for basis in bases(calibrated):
-        others.append((basis, _efficiency(slowed(calibrated, basis), seconds)))
+        slower = slowed(calibrated, basis)
+        other = _fitting(slower, seconds, device.efficiency, CLOSE_FOR_INTERVALS)
+        # the step was measured, so with costs that no efficiency makes up for the highest is next
+        others.append((basis, 1.0 if other is None else other))
     return replace(device, if_slower=tuple(others))
 
 
@@ -76,35 +80,35 @@ def from_trace(prediction: Prediction, path: str | Path) -> Device:
     return replace(device, measured=replace(measured, explained=explained))
 
 
-def _efficiency(prediction: Prediction, seconds: float) -> float:
-    """The efficiency at which the step takes so long, or the nearest one to it.
+def _fitting(prediction: Prediction, seconds: float, guess: float, close: float) -> float | None:
+    """The efficiency at which the step takes so long; None if it never does.
 
-    Time is nearly a line over 1 / efficiency, so each try is where the line through the ends of the
-    interval says. An end that stays twice counts half (the Illinois rule), which moves it as well.
+    Time is nearly a line over 1 / efficiency, so each try is where the line through the last two of
+    them says. The first line is that of a step that only computes. To time a large program takes
+    seconds, and three or four tries are enough.
+
+    Args:
+        prediction: of the step.
+        seconds: that it took.
+        guess: an efficiency near it.
+        close: how close is enough, as a share of the seconds.
     """
-    low = 1.0
-    high = 1 / LOWEST
-    below = _seconds_at(prediction, 1 / low) - seconds
-    above = _seconds_at(prediction, 1 / high) - seconds
-    if below >= 0:
-        return 1.0
-    moved = 0
+    before = 0.0
+    off_before = -seconds
+    inverse = 1 / guess
     for _ in range(TRIES):
-        middle = low - below * (high - low) / (above - below)
-        off = _seconds_at(prediction, 1 / middle) - seconds
-        if abs(off) < CLOSE * seconds:
-            return 1 / middle
-        if off < 0:
-            low, below = middle, off
-            if moved < 0:
-                above /= 2
-            moved = -1
-        else:
-            high, above = middle, off
-            if moved > 0:
-                below /= 2
-            moved = 1
-    return 1 / high
+        off = _seconds_at(prediction, 1 / inverse) - seconds
+        if abs(off) < close * seconds:
+            return 1 / inverse
+        if off == off_before:  # no line: efficiency does not change this step
+            return None
+        following = inverse - off * (inverse - before) / (off - off_before)
+        following = min(max(following, 1.0), 1 / LOWEST)
+        if following == inverse:  # at one of the ends, and still off
+            return None
+        before, off_before = inverse, off
+        inverse = following
+    return 1 / inverse
 
 
 def _seconds_at(prediction: Prediction, efficiency: float) -> float:
