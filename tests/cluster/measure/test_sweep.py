@@ -88,7 +88,9 @@ def test_a_function_that_raises_is_shown_and_what_was_measured_is_kept(usable):
     )
     assert [*error.partial.timings] == [(2, 8, "gloo"), (2, 8, "mine")]
     assert (error.failures[0].rank, type(error.__cause__)) == (1, distlab.RankError)
-    assert usable.client[:].apply_sync(eval, groups) == before
+    # none of the sweep's is left; what a failure frees may be groups of earlier tests as well
+    after = usable.client[:].apply_sync(eval, groups)
+    assert all(now <= then for now, then in zip(after, before, strict=True))
 
 
 SWEEP = """
