@@ -105,13 +105,21 @@ def train(
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
             was loaded. Then a prediction needs one step, and half the time.
     """
-    has_stages_alone = stages > 1 and pipeline == 1
-    if recompute not in RECOMPUTE or has_stages_alone:
-        raise ValueError(
-            f"recompute is one of {RECOMPUTE}, and only a pipeline has stages; got {recompute!r}"
-        )
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute must be one of {RECOMPUTE}, got {recompute!r}.")
     if float8 not in FLOAT8:
         raise ValueError(f"float8 must be one of {FLOAT8}, got {float8!r}.")
+    if stages > 1 and pipeline == 1:
+        raise ValueError(
+            f"stages must be 1 without a pipeline, got {stages!r}. "
+            f"Call train(..., pipeline=2, stages={stages})."
+        )
+    count = microbatches or pipeline
+    if batch % count:
+        raise ValueError(
+            f"microbatches must divide the batch of {batch}, got {count!r}. "
+            f"Call train(..., microbatches={count}, batch={batch + count - batch % count})."
+        )
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)
@@ -130,7 +138,6 @@ def train(
             give_states(optimizer)
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
-    count = microbatches or pipeline
     # where gradients are added up, see sum_gradients
     parts = 1 if experts is None else mesh["data"].size()
     with shared(inputs, targets, models, mesh, context):

@@ -1,0 +1,26 @@
+"""What distlab_course.pretraining.train refuses before anything is made."""
+
+import pytest
+
+from distlab_course.pretraining import train
+from distlab_course.sizes import Size
+
+SIZE = Size(64, 8, 4, 128, 4, 256)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"recompute": "some"}, r"recompute must be one of .*, got 'some'\."),
+        ({"float8": True}, r"float8 must be one of .*, got True\."),
+        ({"stages": 2}, r"stages must be 1 .*, got 2\. Call train\(\.\.\., pipeline=2, stages=2\)"),
+        (
+            {"batch": 8, "microbatches": 3},
+            r"must divide the batch of 8, got 3\. Call train\(\.\.\., microbatches=3, batch=9\)",
+        ),
+        ({"batch": 1, "pipeline": 2}, "must divide the batch of 1, got 2"),
+    ],
+)
+def test_arguments_are_checked_first(options, words):
+    with pytest.raises(ValueError, match=words):
+        train(0, 1, size=SIZE, length=32, **options)
