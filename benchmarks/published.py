@@ -9,8 +9,8 @@ over again. The programs of the others only resemble it:
 - Llama 3's paper gives FLOP/s, which count half of what attention could see.
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
 - Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters and reduces
-  gradients once in a step, as `reshard=False` does, and captures its kernels in CUDA graphs in some
-  of the rows.
+  gradients once in a step, as `reshard=False` does, but for rows that are named FSDP. It captures
+  its kernels in CUDA graphs in some of the rows.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def bridge(
         micro: sequences of a micro-batch.
         length: of a sequence, in tokens.
         float8: whether products are in float8.
-        layout: sizes of dimensions, as of `pretraining.train`.
+        layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
     replicas = ranks
     for dimension in ("tensor", "pipeline", "context"):
@@ -355,7 +355,7 @@ BRIDGE_H100 = PublishedTable(
     H100,
     H100_HOSTS,
     [
-        bridge("8B", 8, "8B", 14451, 128, 1, 8192),
+        bridge("8B, FSDP", 8, "8B", 14451, 128, 1, 8192, reshard=True),
         bridge("70B", 64, "70B", 1602, 128, 1, 8192, tensor=4, pipeline=8, stages=5),
         bridge("405B, 512 sequences", 1024, "405B", 292, 512, 1, 8192, **DEEP_405B),
         bridge("405B, 1,536 sequences", 1024, "405B", 311, 1536, 1, 8192, **DEEP_405B),
@@ -421,7 +421,7 @@ BRIDGE_GB200 = PublishedTable(
     RACKS,
     [
         bridge("8B", 8, "8B", 31508, 128, 2, 8192),
-        bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192),
+        bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192, reshard=True),
         bridge("405B", 256, "405B", 813, 1536, 1, 8192, tensor=4, pipeline=16, stages=4),
         bridge(
             "DeepSeek-V3, bfloat16",
@@ -459,7 +459,7 @@ BRIDGE_GB300 = PublishedTable(
     RACKS,
     [
         bridge("8B", 8, "8B", 37556, 128, 2, 8192),
-        bridge("70B, FSDP", 64, "70B", 4520, 256, 2, 8192),
+        bridge("70B, FSDP", 64, "70B", 4520, 256, 2, 8192, reshard=True),
         bridge(
             "405B",
             256,
