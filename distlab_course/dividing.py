@@ -131,7 +131,7 @@ def split_experts(
     Raises:
         ValueError: the ranks do not divide the experts.
     """
-    number = len(experts.w1)
+    number = len(experts.w13)
     own, more = divmod(number, mesh["expert"].size())
     if more:
         raise ValueError(

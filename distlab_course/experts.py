@@ -4,7 +4,7 @@ Called by llama.py; it runs on the ranks, or in predict's process. Lab 53 writes
 one expert on each rank. The router is that of "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,11 @@ from torch.distributed._functional_collectives import all_to_all_single
 from torch.distributed.tensor import DTensor
 
 from distlab_course.layers import FeedForward
+from distlab_course.permuted import added_up, places_of, spread
 from distlab_course.sizes import Experts, Size
 
 BALANCE_SPEED = 0.001  # by which a bias moves after a step, as in DeepSeek-V3
+Multiply = Callable[[Tensor, Tensor, Tensor], Tensor]  # of rows, weights, and where groups end
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -84,53 +86,78 @@ class Router(nn.Module):
         return scores.topk(self.experts.chosen).indices
 
 
+def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Each group's rows times its matrix: one kernel for all of them.
+
+    Args:
+        rows: of one group after another, shape (row, k).
+        weights: shape (group, n, k).
+        ends: the row after the last one of each group, int32.
+
+    Returns:
+        shape (row, n).
+    """
+    return F.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+
+
 class RoutedExperts(nn.Module):
     """The experts among which a router chooses: three matrices each, as in FeedForward.
 
     Attributes:
+        w13: of each expert the matrix of its gate, and below it that of what the gate lets through.
+            Both multiply the same rows, which one product reads once.
+        w2: the matrix from there back.
         group: of the ranks that share them, each with its own; None if this process has all.
+        multiply: the product of each expert's rows and its matrix.
     """
 
     group: dist.ProcessGroup | None = None
 
     def __init__(self, width: int, experts: Experts):
         super().__init__()
-        self.w1 = nn.Parameter(torch.empty(experts.number, experts.hidden, width))
+        self.w13 = nn.Parameter(torch.empty(experts.number, 2 * experts.hidden, width))
         self.w2 = nn.Parameter(torch.empty(experts.number, width, experts.hidden))
-        self.w3 = nn.Parameter(torch.empty(experts.number, experts.hidden, width))
+        self.multiply: Multiply = grouped
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, shares: Tensor, counts: Tensor) -> Tensor:
         """What the experts make of rows.
 
         Args:
             rows: for each expert in turn, those of its tokens; shape (row, width).
+            shares: by which the result of each row is multiplied; shape (row).
             counts: how many rows each of all experts has.
 
         Returns:
             the results, in the order of the rows.
         """
         if self.group is None:
-            return self._computed(rows, counts)
+            return self._computed(rows, shares, counts)
         arrived = counts.new_empty(len(counts))
         dist.all_to_all_single(arrived, counts, group=self.group)
         by_rank = torch.stack([counts, arrived]).unflatten(1, (self.group.size(), -1))
         went, came = by_rank.sum(2).tolist()
         here = all_to_all_single(rows, came, went, self.group)
+        shares_here = all_to_all_single(shares, came, went, self.group)
         # They are in the order of their ranks, and of each rank's in the order of experts.
         own = by_rank[1]
         experts = torch.arange(own.numel()) % own.shape[1]
         expert_of_row = experts.repeat_interleave(own.flatten(), output_size=len(here))
         order = expert_of_row.argsort(stable=True)
-        results = self._computed(here[order], own.sum(0))
-        return all_to_all_single(results[order.argsort()], went, came, self.group)
+        places = places_of(order)
+        results = self._computed(
+            spread(here, order, places), spread(shares_here, order, places), own.sum(0)
+        )
+        return all_to_all_single(spread(results, places, order), went, came, self.group)
 
-    def _computed(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """The same of the experts that this rank has: grouped products, one for all experts."""
+    def _computed(self, rows: Tensor, shares: Tensor, counts: Tensor) -> Tensor:
+        """The same of the experts that this rank has: grouped products, one for all experts.
+
+        What is between the halves is multiplied by the shares, as it is narrower than the results.
+        """
         ends = counts.cumsum(0, dtype=torch.int32)
-        w1, w2, w3 = local(self.w1), local(self.w2), local(self.w3)
-        gate = F.grouped_mm(rows, w1.transpose(1, 2), offs=ends)
-        hidden = F.silu(gate) * F.grouped_mm(rows, w3.transpose(1, 2), offs=ends)
-        return F.grouped_mm(hidden, w2.transpose(1, 2), offs=ends)
+        w13, w2 = local(self.w13), local(self.w2)
+        gate, passed = self.multiply(rows, w13, ends).chunk(2, dim=1)
+        return self.multiply(F.silu(gate) * passed * shares[:, None], w2, ends)
 
 
 class Mixture(nn.Module):
@@ -149,15 +176,16 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shares, chosen, counts = self.router(x)
-        places = local(x)
+        tokens = local(x).flatten(0, 1)
         # a token has as many rows as experts; they are in the order of the experts
         order = chosen.flatten().argsort(stable=True)
-        rows = places.flatten(0, 1)[order // chosen.shape[1]]
-        results = self.experts(rows, counts)
+        places = places_of(order)
+        rows = spread(tokens, order, places)
+        of_rows = spread(shares.flatten().type_as(rows), order, places)
+        results = self.experts(rows, of_rows, counts)
         # while they travel back, the device computes this
         shared = None if self.shared is None else self.shared(x)
-        of_tokens = results[order.argsort()].unflatten(0, chosen.shape)
-        routed = (of_tokens * shares[:, :, None]).sum(1).type_as(places).view_as(places)
+        routed = added_up(results, order, places, len(tokens)).view_as(local(x))
         return routed if shared is None else routed + shared
 
 

@@ -88,8 +88,8 @@ def test_a_step_of_a_resumed_training_is_predicted_as_a_second_one():
     assert resumed.memory == second.memory
 
 
-def test_experts_of_a_layer_meet_their_tokens_by_three_all_to_alls():
-    """Counts, tokens there, and results back; backward the last two again."""
+def test_experts_of_a_layer_meet_their_tokens_by_four_all_to_alls():
+    """Counts, tokens and their shares there, and results back; backward the last three again."""
     mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 64))
     program = functools.partial(SMALL, size=mixture, expert=4, recompute="none")
     recording = distlab.predict(program, 4, NETWORK, FREE).recordings[0]
@@ -98,7 +98,9 @@ def test_experts_of_a_layer_meet_their_tokens_by_three_all_to_alls():
         for node in recording.nodes[slice(*recording.steps[-1])]
         if getattr(node, "name", "") == "all_to_all"
     ]
-    counts, tokens = 8, 2 * 32 * 2 // 4 * 64 * 2  # bytes to each rank
+    rows = 2 * 32 * 2 // 4  # to each rank
+    counts, shares, tokens = 8, rows * 2, rows * 64 * 2  # bytes
     assert calls.count((counts,) * 4) == 8
+    assert calls.count((shares,) * 4) == 2 * 8
     assert calls.count((tokens,) * 4) == 4 * 8
-    assert len(calls) == 5 * 8
+    assert len(calls) == 7 * 8

@@ -1,0 +1,103 @@
+"""Rows of tokens in another order, and back, without writing to the same place twice.
+
+Called by experts.py; it runs on the ranks, or in predict's process. Autograd would write the
+gradient of `rows[order]` with a kernel that adds up what meets in a place, into zeros. Each of the
+two functions here is the other one's gradient instead, and only reads rows: that is what fused
+kernels for mixtures of experts do (moe_permute_fusion in github.com/NVIDIA/Megatron-LM).
+
+    places = places_of(order)
+    rows = spread(tokens, order, places)      # a token as often as it has experts
+    tokens = added_up(rows, order, places)    # the sum of its rows
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def places_of(order: Tensor) -> Tensor:
+    """Where each number from 0 on is in a list of all of them.
+
+    Runs on: anywhere.
+
+    Args:
+        order: int64, each number below its length once.
+    """
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+
+
+def spread(tokens: Tensor, order: Tensor, places: Tensor) -> Tensor:
+    """Rows in a new order, of which each token has as many.
+
+    Runs on: anywhere.
+
+    Args:
+        tokens: shape (token, ...).
+        order: of the rows, which are numbered by tokens: with two rows for each token, 5 is the
+            second row of token 2. Shape (row).
+        places: those of its numbers.
+
+    Returns:
+        shape (row, ...).
+    """
+    rows: Tensor = _Spread.apply(tokens, order, places)
+    return rows
+
+
+def added_up(rows: Tensor, order: Tensor, places: Tensor, tokens: int) -> Tensor:
+    """The sum of each token's rows, which are in the order that `spread` has given them.
+
+    Runs on: anywhere.
+
+    Args:
+        rows: shape (row, ...).
+        order, places: as of `spread`.
+        tokens: how many there are.
+
+    Returns:
+        shape (token, ...).
+    """
+    sums: Tensor = _AddedUp.apply(rows, order, places, tokens)
+    return sums
+
+
+class _Spread(torch.autograd.Function):
+    """Reads a token for each of its rows; the gradient is a sum of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, order: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(order, places)
+        ctx.tokens = len(tokens)
+        return _rows(tokens, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        _, places = ctx.saved_tensors
+        return _sums(gradients[0], places, ctx.tokens), None, None
+
+
+class _AddedUp(torch.autograd.Function):
+    """Reads the rows of a token; the gradient is that of the token, for each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, places: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(order, places)
+        return _sums(rows, places, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        order, _ = ctx.saved_tensors
+        return _rows(gradients[0], order), None, None, None
+
+
+def _rows(tokens: Tensor, order: Tensor) -> Tensor:
+    copies = len(order) // len(tokens)
+    return tokens[order if copies == 1 else order // copies]
+
+
+def _sums(rows: Tensor, places: Tensor, tokens: int) -> Tensor:
+    found = rows[places]
+    if len(rows) == tokens:
+        return found
+    return found.unflatten(0, (tokens, -1)).sum(1)
