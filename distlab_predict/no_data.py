@@ -1,14 +1,15 @@
 """The number that `loss.item()` gives in a recorded program, where no tensor has data.
 
-Called by torch_changed.py, in the process of a rank that is recorded. Programs add such numbers up,
-average and print them; which way a program goes must not depend on them.
+Called by torch_changed.py and deciding.py, in the process of a rank that is recorded. Programs add
+such numbers up, average and print them. Where they compare them, deciding.py answers.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 SHOWN = "(no data)"
 NEEDED = (
@@ -22,12 +23,21 @@ COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 IS_FINITE = {"isfinite": True, "isnan": False, "isinf": False}
 
 
+def _refuse(*_: Any) -> NoReturn:
+    raise NotImplementedError(NEEDED)
+
+
 class NoData(float):
     """A float without a value: what is computed with it has none either.
 
-    It prints "(no data)". Whoever compares it, or makes a whole number of it, gets an
-    error, because the program would go one way or the other.
+    It prints "(no data)". It is finite, as those of a training that works. Any other comparison is
+    decided elsewhere, or else an error, as is a whole number that is made of it.
+
+    Attributes:
+        decide: gives the answer where it is compared with another number.
     """
+
+    decide: ClassVar[Callable[[], bool]] = staticmethod(_refuse)
 
     def __new__(cls) -> NoData:
         return super().__new__(cls, math.nan)
@@ -55,18 +65,42 @@ def _unknown(*_: Any) -> NoData:
     return NoData()
 
 
-def _refuse(*_: Any) -> NoReturn:
-    raise NotImplementedError(NEEDED)
+def _truth(_: NoData) -> bool:
+    return NoData.decide()
+
+
+def _comparison(name: str) -> Callable[[NoData, Any], Any]:
+    """How such a number compares with itself, with infinity, and with others."""
+    own = getattr(operator, name)
+
+    def compare(number: NoData, other: Any) -> Any:
+        if other is number:
+            return own(0.0, 0.0)
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        if math.isinf(other):
+            return own(0.0, other)
+        return NoData.decide()
+
+    return compare
+
+
+def decide_by(answer: Callable[[], bool]) -> None:
+    """Have comparisons of such numbers answered by this, and no longer raise."""
+    setattr(NoData, "decide", staticmethod(answer))  # noqa: B010 - an attribute of the class
 
 
 def _give_methods() -> None:
-    """Have arithmetic give such a number again, and decisions raise."""
+    """Have arithmetic give such a number again, comparisons ask, and whole numbers raise."""
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         setattr(NoData, f"__{name}__", _unknown)
         setattr(NoData, f"__r{name}__", _unknown)
     for name in ("neg", "pos", "abs", "round"):
         setattr(NoData, f"__{name}__", _unknown)
-    for name in (*COMPARED, "bool", "int", "index", "trunc", "floor", "ceil"):
+    for name in COMPARED:
+        setattr(NoData, f"__{name}__", _comparison(name))
+    setattr(NoData, "__bool__", _truth)  # noqa: B010 - float has none
+    for name in ("int", "index", "trunc", "floor", "ceil"):
         setattr(NoData, f"__{name}__", _refuse)
 
 

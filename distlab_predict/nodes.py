@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from distlab.wire.messages import Failure
+from distlab.wire.source import Line
 from distlab_predict.held import NOTHING, Held
 
 # a queue of the device: a stream of the program, or that of a group
@@ -81,6 +82,21 @@ Node = Kernel | Call
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A line that asks for a truth that only data decides, as a comparison of losses does.
+
+    Attributes:
+        line: of the program, "train.py:12".
+        rank: that asked.
+        stack: the learner's own lines that led there, outermost first.
+    """
+
+    line: str
+    rank: int
+    stack: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
 class Recording:
     """What one rank has noted.
 
@@ -94,6 +110,7 @@ class Recording:
         held: more on its memory.
         assumed: in words, what follows from data that nobody has: "routing: balanced, assumed".
         warned: what the program has written to stderr.
+        branches: where the program went one way because of data that nobody has.
     """
 
     rank: int
@@ -104,6 +121,7 @@ class Recording:
     held: Held = NOTHING
     assumed: tuple[str, ...] = ()
     warned: str = ""
+    branches: tuple[Branch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +138,8 @@ class Run:
         path: where it finds modules.
         skew: how many times as many tokens as the mean the experts of a recorded rank get.
         compiled: whether its model is to be noted as torch.compile would make it.
+        true: lines, "train.py:12", where a truth that only data decides is True; elsewhere it is
+            False.
     """
 
     header: bytes
@@ -132,6 +152,7 @@ class Run:
     path: tuple[str, ...]
     skew: float = 1.0
     compiled: bool = False
+    true: tuple[str, ...] = ()
 
 
 Outcome = Recording | Failure  # of a rank

@@ -14,6 +14,7 @@ from distlab import arguments
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
+from distlab_predict.branches import decided
 from distlab_predict.nodes import Outcomes, Run
 from distlab_predict.planner import PLAN, Depth, Planner
 from distlab_predict.plans import Plan
@@ -54,7 +55,8 @@ class Predict:
         program: called with (rank, world_size), as by Cluster.run: makes the model, shards it, and
             takes a step of an optimizer, or better two, as the first one has no prefetched
             parameters. The last step counts. A value that it prints is "(no data)", and a
-            checkpoint is not written.
+            checkpoint is not written. Where it compares a loss, it runs once with each answer, and
+            the prediction names the line.
         ranks: the size of the world.
         network: of the machines; its hosts, if it has any, have so many ranks in all.
         device: what each rank computes on.
@@ -72,7 +74,8 @@ class Predict:
     Raises:
         ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other
             forever.
-        RankError: the program raised, or needs the value of a tensor; the message has the line.
+        RankError: the program raised, or its step needs the value of a tensor; the message has the
+            line.
     """
 
     def __init__(self, recorder: RecordingProcess) -> None:
@@ -228,8 +231,9 @@ class Predict:
         wanted = dict(zip(fingerprints, runs, strict=True))
         new = {key: run for key, run in wanted.items() if key not in self._kept}
         if new:
-            recorded = self._recorder.record(list(new.values()))
-            self._kept.update(zip(new, recorded, strict=True))
+            record = self._recorder.record
+            for (key, run), noted in zip(new.items(), record(list(new.values())), strict=True):
+                self._kept[key] = decided(run, noted, record)
         outcomes = {key: self._kept[key] for key in wanted}
         for key, found in outcomes.items():
             if has_failed(found):

@@ -23,7 +23,7 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import group, no_data, streams, torch_gpu
+from distlab_predict import deciding, group, no_data, streams, torch_gpu
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -61,19 +61,22 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     dist.init_process_group = lambda *_, **__: None  # a program that calls it finds it done
     output = Output()
     routing = Routing(run.skew)
+    decisions = deciding.Decisions(rank, run.true)
+    deciding.install(decisions)
     try:
         function = pickling.loads(run.header, run.buffers)
         with output.collected(), without_empty_folders(), fake.without_data(recorder, routing):
             function(rank, run.world_size)
     except SystemExit as end:
         if end.code:
-            return _failure(_ended(end), rank, output)
+            return _failure(_ended(end), rank, output, decisions)
     except fake.NeedsData as error:
         refused = NotImplementedError(f"{no_data.NEEDED} ({error.func})")
-        return _failure(refused.with_traceback(error.__traceback__), rank, output)
+        return _failure(refused.with_traceback(error.__traceback__), rank, output, decisions)
     except Exception as error:
-        return _failure(error, rank, output)
-    return recorder.recording(output.printed, output.warned, routing.in_words())
+        return _failure(error, rank, output, decisions)
+    recording = recorder.recording(output.printed, output.warned, routing.in_words())
+    return replace(recording, branches=decisions.branches)
 
 
 def _ended(end: SystemExit) -> RuntimeError:
@@ -84,9 +87,11 @@ def _ended(end: SystemExit) -> RuntimeError:
     return error.with_traceback(end.__traceback__)
 
 
-def _failure(error: Exception, rank: int, output: Output) -> Failure:
+def _failure(error: Exception, rank: int, output: Output, decisions: deciding.Decisions) -> Failure:
     """What a rank has raised, and the last lines that its program has written to stderr."""
     failure = failure_of(error, rank)
+    for words in decisions.in_words():
+        failure = replace(failure, message=f"{failure.message}\n{words}")
     words = output.last_words(of_stdout=isinstance(error.__cause__, SystemExit))
     if words:
         failure = replace(failure, message=f"{failure.message}\nIts last lines:\n{words}")

@@ -284,12 +284,6 @@ def test_the_last_lines_of_a_program_that_fails_are_in_its_error(program, words)
     assert "never shown" not in error
 
 
-def best_so_far(rank, world_size):
-    best = 9.9
-    loss = layers()(torch.ones(1, 64)).sum()
-    best = min(best, loss.item())
-
-
 def stops_at(rank, world_size):
     stop = torch.tensor([layers()(torch.ones(1, 64)).sum().item()])
     dist.all_reduce(stop)
@@ -312,7 +306,6 @@ def masked(rank, world_size):
     ("program", "line"),
     [
         (reads, "if model(torch.ones(1, 64)).sum().item() > 0:"),
-        (best_so_far, "best = min(best, loss.item())"),
         (stops_at, "while stop > 0:"),
         (received, "train(nn.Linear(64, 64), size.item())"),
         (masked, "values[values > 0]"),

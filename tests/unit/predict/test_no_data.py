@@ -41,6 +41,24 @@ def test_nothing_is_decided_by_it(what):
     assert error == no_data.NEEDED
 
 
+def test_a_comparison_is_decided_where_somebody_answers(monkeypatch):
+    monkeypatch.setattr(NoData, "decide", staticmethod(lambda: True))
+    loss = NoData()
+    assert loss < 1.0
+    assert loss > NoData()
+    assert min(2.0, loss) is loss
+    assert bool(loss)
+
+
+def test_it_compares_with_itself_and_with_infinity_as_finite_numbers_do():
+    loss = NoData()
+    assert loss == loss
+    assert loss < math.inf
+    assert loss > -math.inf
+    assert loss != math.inf
+    assert loss != None  # noqa: E711
+
+
 def test_it_prints_that_it_has_none():
     loss = NoData()
     assert f"{loss:.4f} {loss} {loss!r} {[loss]}" == " ".join(["(no data)"] * 3 + ["[(no data)]"])
