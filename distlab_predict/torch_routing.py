@@ -237,8 +237,10 @@ def _mark_mask(name: str, args: Any, made: Any) -> None:
     if name in ("eq", "ne"):
         first, second = args[:2]
         choice = mark_of(first) or mark_of(second)
-        other = second if mark_of(first) is choice else first
-        if isinstance(choice, Choice) and _is_one_of_each(other):
+        chosen, other = (first, second) if mark_of(first) is choice else (second, first)
+        if not isinstance(choice, Choice) or _are_labels(chosen, other, made):
+            return
+        if _is_one_of_each(other):
             share = 1 / choice.options
             put_mark(made, Mask(share if name == "eq" else 1 - share))
         return
@@ -249,11 +251,24 @@ def _mark_mask(name: str, args: Any, made: Any) -> None:
 
 
 def _is_one_of_each(other: Any) -> bool:
-    """Whether it is a number, or different ones: numbers of experts, and not a token's label."""
-    if not isinstance(other, FakeTensor):
+    """Whether it is a number, or different ones, as numbers of experts are."""
+    if not isinstance(other, Tensor):
         return True
-    values = other.constant
-    return values is not None and len(values.unique()) == values.numel()
+    values = other.constant if isinstance(other, FakeTensor) else other
+    if values is None:
+        return False
+    with no_dispatch():
+        return len(values.unique()) == values.numel()
+
+
+def _are_labels(chosen: Tensor, others: Any, made: Tensor) -> bool:
+    """Whether each choice has a number of its own that is right, as where an accuracy is counted.
+
+    A number of an expert is compared with all choices.
+    """
+    if not isinstance(others, Tensor) or made.shape != chosen.shape:
+        return False
+    return others.numel() > 1 or chosen.numel() == 1
 
 
 def _first(args: Any) -> Any:
